@@ -1,0 +1,47 @@
+# Every target sets up what it needs: a virtual environment in .venv, from the locked versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+
+.PHONY: help setup demo test lint format bench proto lock clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(VENV)/.ready  ## make .venv with everything in it
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Skiway needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 setup")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$$(grep -oE '^uv==[0-9.]+' requirements.lock)"
+	$(BIN)/uv pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup  ## a server to attach from DuckDB
+	$(RUN) examples/basic.py
+
+test: setup  ## all tests
+	$(BIN)/pytest
+
+lint: setup  ## style, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## rewrite the code in the house style
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+bench: setup  ## ratios against peers measured in the same run, into bench/results
+	$(RUN) -m bench
+
+proto: setup  ## generate src/skiway/model from proto/
+	$(RUN) scripts/generate_model.py
+
+lock: setup  ## solve pyproject.toml anew into requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file requirements.lock
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Generated messages of `proto/`; `make proto` writes this folder."""
