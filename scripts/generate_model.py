@@ -36,7 +36,11 @@ def main() -> None:
         generate(out)
         made = {p.name: p.read_bytes() for p in (out / "skiway" / "model").iterdir()}
     if "--check" in sys.argv:
-        stale = [name for name, content in made.items() if not (MODEL / name).is_file() or (MODEL / name).read_bytes() != content]
+        stale = [
+            name
+            for name, content in made.items()
+            if not (MODEL / name).is_file() or (MODEL / name).read_bytes() != content
+        ]
         if stale:
             sys.exit(f"src/skiway/model is not what proto/ says: {', '.join(sorted(stale))}; run `make proto`")
         return

@@ -92,7 +92,9 @@ class InvalidArgument(SkiwayError):
 class NullRowId(InvalidArgument):
     """A row to update or delete was named by NULL."""
 
-    def __init__(self, message: str = "null rowid value not allowed", *, key: str = "rowid.null", **params: str) -> None:
+    def __init__(
+        self, message: str = "null rowid value not allowed", *, key: str = "rowid.null", **params: str
+    ) -> None:
         super().__init__(message, key=key, **params)
 
 

@@ -1,0 +1,108 @@
+"""Which functions of DuckDB a server may evaluate again in the client's place.
+
+Only those named here: same arguments, same answer, in any session. So nothing volatile, nothing that looks at the clock
+(one-argument `age`), nothing that differs between versions (`hash`), nothing that reads through the session's time zone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skiway.airport.filters.nodes import Cast, Constant, Function, Node, type_of, walk
+from skiway.airport.filters.types import INTEGER_RANGES, LogicalType
+
+__all__ = ["OPERATORS", "is_repeatable_cast", "is_repeatable_function", "may_raise"]
+
+# These have an answer for every argument.
+_TOTAL: Final = frozenset(
+    """
+    ~~ ~~* prefix suffix contains starts_with ends_with lower upper length len strlen octet_length bit_length trim ltrim
+    rtrim concat || substring substr left right reverse
+    isnan isinf isfinite sign greatest least & | xor
+    year month day quarter week dayofweek dayofyear isodow decade century hour minute second millisecond microsecond
+    normalized_interval timetz_byte_comparable
+    list_contains array_extract list_extract struct_extract map_extract_value map_contains
+    """.split()
+)
+
+# These may refuse an argument, by overflow for instance.
+_PARTIAL: Final = frozenset(
+    """
+    + - * / // % << >> abs round floor ceil trunc date_trunc date_part age datediff date_diff like_escape
+    regexp_matches regexp_full_match
+    """.split()
+)
+
+_REPEATABLE: Final = _TOTAL | _PARTIAL
+
+OPERATORS: Final = frozenset("~~ ~~* || & | + - * / // % << >>".split())
+
+_DIVISIONS: Final = frozenset({"/", "//", "%"})
+
+
+def is_repeatable_function(node: Function) -> bool:
+    """Whether the call gives the same answer here as at the client, or raises here only if it raises there."""
+    if not node.builtin or node.name not in _REPEATABLE:
+        return False
+    if node.name in _DIVISIONS:
+        return _divides_by_a_number(node)
+    if node.name == "age":
+        return len(node.children) == 2 and not _is_zoned(node)
+    return node.name == "timetz_byte_comparable" or not _is_zoned(node)
+
+
+def _divides_by_a_number(node: Function) -> bool:
+    # By zero the answer is NULL or infinity, as the client's session has set it.
+    match node.children:
+        case (_, Constant(value)):
+            return bool(value)
+        case _:
+            return False
+
+
+def _is_zoned(node: Function) -> bool:
+    types = [type_of(child) for child in node.children]
+    return node.type.is_zoned or any(of is None or of.is_zoned for of in types)
+
+
+def is_repeatable_cast(node: Cast) -> bool:
+    """Whether the cast gives the same answer here as at the client."""
+    source = type_of(node.child)
+    if source is None or isinstance(node.child, Constant):
+        return False  # a cast of a constant is left in a filter only when it fails
+    return not source.alias and not source.is_zoned and not node.type.is_zoned
+
+
+def may_raise(node: Node) -> bool:
+    """Whether evaluating `node` may fail on some row."""
+    return any(_refuses(part) for part in walk(node))
+
+
+def _refuses(node: Node) -> bool:
+    match node:
+        case Function(name):
+            return name in _PARTIAL
+        case Cast(child, target, try_cast):
+            return not try_cast and not _always_fits(type_of(child), target)
+        case _:
+            return False
+
+
+def _always_fits(source: LogicalType | None, target: LogicalType) -> bool:
+    if source is None:
+        return False
+    if source.id in INTEGER_RANGES and target.id in INTEGER_RANGES:
+        low, high = INTEGER_RANGES[source.id]
+        least, most = INTEGER_RANGES[target.id]
+        return least <= low and high <= most
+    if target.id in ("FLOAT", "DOUBLE"):
+        return source.id in INTEGER_RANGES
+    if target.id == "DECIMAL":
+        return source.id == "DECIMAL" and _whole_digits(source) <= _whole_digits(target) and source.scale <= target.scale
+    if target.id == "LIST":
+        return source.id == "ARRAY" and source.element == target.element
+    return target.id == "VARCHAR" and not source.fields
+
+
+def _whole_digits(of: LogicalType) -> int:
+    return of.width - of.scale

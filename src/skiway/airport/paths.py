@@ -1,0 +1,69 @@
+"""Descriptors: how a call names the object it is about.
+
+A table is PATH `[catalog, schema, table]`, so that `airport_take_flight(location, ['demo', 'sales', 'people'])` can be
+typed by hand. A function adds its kind and its signature, which keeps overloads apart. The catalog is in the path
+because clients before DuckDB 1.5 do not send it otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from google.protobuf.message import DecodeError
+
+from skiway.errors import InvalidArgument
+from skiway.model.flight_pb2 import FlightDescriptor
+
+Kind = Literal["table", "scalar_function", "table_function"]
+
+DATABASES: Final = "__databases"  # what DuckDB's airport_databases() asks for
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPath:
+    """The address of a table or function. `catalog` is None where the caller left it to the headers."""
+
+    catalog: str | None
+    schema: str
+    name: str
+    kind: Kind = "table"
+    signature: str = ""
+
+    def descriptor(self) -> FlightDescriptor:
+        """The path as Flight carries it."""
+        parts = [self.catalog or "", self.schema, self.name]
+        if self.kind != "table":
+            parts += [self.kind, self.signature]
+        return FlightDescriptor(type=FlightDescriptor.PATH, path=parts)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+def parse_descriptor(data: bytes) -> FlightDescriptor:
+    """The message in `data`."""
+    try:
+        return FlightDescriptor.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(
+            "malformed FlightDescriptor: it is not the protobuf message that Flight defines, or a name is not UTF-8"
+        ) from error
+
+
+def object_path(descriptor: FlightDescriptor) -> ObjectPath:
+    """The object that a descriptor names."""
+    parts = list(descriptor.path)
+    if descriptor.type != FlightDescriptor.PATH or not parts:
+        raise InvalidArgument("this descriptor is not a path: name a table as [catalog, schema, table]")
+    match parts:
+        case [schema, name]:
+            return ObjectPath(None, schema, name)
+        case [catalog, schema, name]:
+            return ObjectPath(catalog, schema, name)
+        case [catalog, schema, name, ("scalar_function" | "table_function") as kind, signature]:
+            return ObjectPath(catalog, schema, name, kind, signature)
+        case _:
+            raise InvalidArgument(
+                f"descriptor path {parts!r} is not of this server: name a table as [catalog, schema, table]"
+            )

@@ -1,0 +1,166 @@
+"""Reading: what `endpoints` offers for a scan, and what DoGet streams for a ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from skiway.airport import filters
+from skiway.airport.catalog import Catalog, ScanOptions, Table, TimePoint, find_rowid_column
+from skiway.airport.functions import TableFunction, read_arguments
+from skiway.airport.lookup import open_table, open_table_function, table_at
+from skiway.airport.paths import DATABASES, ObjectPath, parse_descriptor
+from skiway.airport.request import Request
+from skiway.airport.streams import scan_frames
+from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCallRequest, SchemaRequest, TableRef
+from skiway.airport.tickets import Ticket
+from skiway.airport.wire import headers
+from skiway.airport.wire.payloads import ROWID_COLUMN, EndpointsRequest, ScanParameters, binary
+from skiway.errors import Internal, InvalidArgument, Unsupported
+from skiway.model.flight_pb2 import FlightDescriptor, FlightEndpoint, FlightInfo, Location
+from skiway.model.flight_pb2 import Ticket as TicketMessage
+
+if TYPE_CHECKING:
+    from skiway.airport.service import AirportService
+
+DATABASES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False)])
+
+
+def endpoints(airport: AirportService, request: Request, asked: EndpointsRequest) -> list[FlightEndpoint]:
+    """Where the rows are: a ticket for DoGet, or function calls that the client runs itself."""
+    descriptor = parse_descriptor(binary(asked.descriptor))
+    wanted = asked.parameters
+    point = TimePoint.parse(wanted.at_unit, wanted.at_value)
+    json_filters = wanted.json_filters if filters.parse(wanted.json_filters) else ""
+    if is_databases(descriptor):
+        return [_endpoint(airport, Ticket(descriptor.SerializeToString()))]
+    _, catalog, path = airport.open(request, descriptor)
+    if path.kind == "table_function":
+        function = _plain(catalog, path)
+        parameters = binary(wanted.table_function_parameters)
+        columns = column_names(function.schema_for(read_arguments(function, parameters)), wanted.column_ids)
+        return [_endpoint(airport, _ticket(descriptor, columns, json_filters, wanted, parameters))]
+    table = table_at(open_table(catalog, path), point)
+    if isinstance(table, TableRef):
+        return _delegated(airport, table, json_filters, wanted, point)
+    columns = column_names(table.schema, wanted.column_ids)
+    return [_endpoint(airport, _ticket(descriptor, columns, json_filters, wanted))]
+
+
+def column_names(schema: pa.Schema, ids: Sequence[int]) -> tuple[str, ...] | None:
+    """The columns behind DuckDB's ids, each once; ids count the visible columns, and one special id is the row id."""
+    if not ids:
+        return None
+    rowid = find_rowid_column(schema)
+    visible = [name for index, name in enumerate(schema.names) if index != rowid]
+    names: dict[str, None] = {}
+    for number in ids:
+        if number == ROWID_COLUMN and rowid is not None:
+            names[schema.names[rowid]] = None
+        elif number < len(visible):
+            names[visible[number]] = None
+        elif number != ROWID_COLUMN:
+            raise InvalidArgument(f"column id {number} is out of range: {len(visible)} columns are visible")
+    return tuple(names)
+
+
+def do_get(airport: AirportService, request: Request, data: bytes) -> Iterator[bytes]:
+    """The stream for a ticket; the caller is authorized again."""
+    ticket = airport.tickets.redeem(data)
+    descriptor = parse_descriptor(ticket.descriptor)
+    if is_databases(descriptor):
+        return scan_frames(
+            DATABASES_SCHEMA, pa.table({"name": list(airport.visible_catalogs(request))}, DATABASES_SCHEMA)
+        )
+    request, catalog, path = airport.open(request, descriptor)
+    options = ScanOptions(
+        columns=ticket.columns,
+        json_filters=ticket.json_filters,
+        time_point=TimePoint.parse(ticket.at_unit, ticket.at_value),
+    )
+    skip = bool(request.header(headers.SKIP_RESULTS))
+    if path.kind == "table_function":
+        function = _plain(catalog, path)
+        arguments = read_arguments(function, ticket.parameters)
+        schema = function.schema_for(arguments)
+        made = () if skip else function.execute(arguments, options)
+        return scan_frames(
+            schema, made, columns=options.columns, rows=function.row_count(arguments), pool=airport.memory_pool
+        )
+    table = table_at(open_table(catalog, path), options.time_point)
+    if not isinstance(table, Table):
+        raise Internal(f"table {path} is read by function calls and has no stream: ask for endpoints again")
+    rows = () if skip else table.scan(options)
+    expected = None if options.json_filters else table.row_count()
+    return scan_frames(table.schema, rows, columns=options.columns, rows=expected, pool=airport.memory_pool)
+
+
+def is_databases(descriptor: FlightDescriptor) -> bool:
+    """Whether a descriptor asks for the list of catalogs."""
+    return list(descriptor.path) == [DATABASES]
+
+
+def databases_info(descriptor: FlightDescriptor) -> FlightInfo:
+    """What `airport_databases()` is told about its result."""
+    return FlightInfo(
+        schema=DATABASES_SCHEMA.serialize().to_pybytes(), flight_descriptor=descriptor, total_records=-1, total_bytes=-1
+    )
+
+
+def _plain(catalog: Catalog, path: ObjectPath) -> TableFunction:
+    function = open_table_function(catalog, path)
+    if not isinstance(function, TableFunction):
+        raise Unsupported(f"{path} works on rows: call it as {function.name}(…, (SELECT …))")
+    return function
+
+
+def _ticket(
+    descriptor: FlightDescriptor,
+    columns: tuple[str, ...] | None,
+    json_filters: str,
+    wanted: ScanParameters,
+    parameters: bytes = b"",
+) -> Ticket:
+    return Ticket(descriptor.SerializeToString(), columns, json_filters, wanted.at_unit, wanted.at_value, parameters)
+
+
+def _endpoint(airport: AirportService, ticket: Ticket) -> FlightEndpoint:
+    return FlightEndpoint(
+        ticket=TicketMessage(ticket=airport.tickets.issue(ticket)), location=[Location(uri=airport.endpoint_location)]
+    )
+
+
+def _delegated(
+    airport: AirportService, table: TableRef, json_filters: str, wanted: ScanParameters, point: TimePoint | None
+) -> list[FlightEndpoint]:
+    parameters = _values(wanted)
+    schema = table.schema
+    if isinstance(table, DynamicSchemaTableRef):
+        schema = table.schema_for(SchemaRequest(parameters, point))
+    calls = table.function_calls(
+        FunctionCallRequest(column_names(schema, wanted.column_ids), json_filters, parameters, point)
+    )
+    if not calls:
+        raise Internal(f"table reference {table.name!r} gave no function call; it must give at least one")
+    return [
+        FlightEndpoint(
+            ticket=TicketMessage(ticket=b"{}"), location=[Location(uri=call.location(airport.allowed_functions))]
+        )
+        for call in calls
+    ]
+
+
+def _values(wanted: ScanParameters) -> tuple[Any, ...]:
+    """The parameters of a table reference as Python values."""
+    stream = binary(wanted.table_function_parameters)
+    if not stream:
+        return ()
+    try:
+        with pa.ipc.open_stream(stream) as reader:
+            row = reader.read_next_batch()
+            row.validate(full=True)
+        return tuple(column[0].as_py() for column in row.columns)
+    except (pa.ArrowException, OSError, ValueError, IndexError, StopIteration) as error:
+        raise InvalidArgument("the parameters are not an Arrow stream of one row") from error

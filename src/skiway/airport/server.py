@@ -1,0 +1,204 @@
+"""A server of one's own: a port, a Flight service on it, and a clean end."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import grpc
+import pyarrow as pa
+
+from skiway.airport.auth import Authenticator
+from skiway.airport.catalog import Catalog
+from skiway.airport.registry import CatalogResolver, CatalogSet
+from skiway.airport.service import AirportService, Limits, RawAction
+from skiway.airport.table_refs import ALLOWED
+from skiway.airport.tickets import TicketOffice
+from skiway.airport.wire import headers
+from skiway.errors import InvalidArgument, Unsupported
+
+__all__ = ["Server", "Tls"]
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificate and key of the server, as PEM files; with `client_ca`, clients must show a certificate signed by it."""
+
+    certificate: Path | str
+    key: Path | str
+    client_ca: Path | str | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """What grpcio takes."""
+        pair = (Path(self.key).read_bytes(), Path(self.certificate).read_bytes())
+        ca = Path(self.client_ca).read_bytes() if self.client_ca is not None else None
+        return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+
+class Server:
+    """Serves catalogs on one address; listens from `start` (or `with`) on.
+
+    `catalogs` is one catalog, several, or a function from a name to a catalog that is asked on every request.
+    `port=0` picks a free port; `location` tells which. A port in use is an error, unless `share_port` lets several
+    processes listen on it together; these need the same `ticket_key`.
+
+    `public_location` goes into endpoints, for clients that reach this server (or the one that holds the data) under
+    another address; by default they reuse the connection that they have. Anything but loopback needs `tls`, or the
+    word `insecure=True`.
+    """
+
+    def __init__(
+        self,
+        catalogs: Catalog | Iterable[Catalog] | CatalogResolver = (),
+        *,
+        host: str = "127.0.0.1",
+        port: int = 50051,
+        public_location: str | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        share_port: bool = False,
+        auth: Authenticator | None = None,
+        actions: Mapping[str, RawAction] | None = None,
+        allowed_functions: Iterable[str] = ALLOWED,
+        limits: Limits | None = None,
+        max_message_bytes: int = 64 * MIB,
+        ticket_key: bytes | None = None,
+        ticket_ttl_s: float = 3600,
+        drain_s: float = 10,
+        memory_pool: pa.MemoryPool | None = None,
+        logger: logging.Logger | None = None,
+        log_level: int | str | None = None,
+    ) -> None:
+        if tls is None and not insecure and not is_loopback(host):
+            raise InvalidArgument(
+                f"{host} can be reached from other machines: give tls=Tls(…), or insecure=True to serve in the clear"
+            )
+        self.log = logger or logging.getLogger("skiway.airport")
+        if log_level is not None:
+            self.log.setLevel(log_level)
+        self.service = AirportService(
+            catalogs,
+            auth=auth,
+            actions=actions,
+            tickets=TicketOffice(ticket_key, ttl_s=ticket_ttl_s),
+            endpoint_location=public_location or headers.REUSE_CONNECTION,
+            allowed_functions=allowed_functions,
+            limits=limits,
+            memory_pool=memory_pool,
+            logger=self.log,
+        )
+        self._host, self._port, self._tls = host, port, tls
+        self._drain_s = drain_s
+        self._stopped = threading.Event()
+        self._grpc: grpc.Server | None = None
+        self._options = [
+            ("grpc.so_reuseport", int(share_port)),
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", 64 * 1024),  # filters of airport_flights() travel as a header
+        ]
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        return self._port
+
+    @property
+    def location(self) -> str:
+        """What to write after LOCATION in DuckDB's ATTACH."""
+        if self._host.startswith("unix:"):
+            return "grpc+unix://" + self._host.removeprefix("unix:")
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"grpc{'+tls' if self._tls else ''}://{host}:{self._port}"
+
+    def start(self) -> Self:
+        """Listen."""
+        if self._grpc is not None:
+            raise InvalidArgument(f"the server at {self.location} was started before; make a new one")
+        server = grpc.server(self.service.calls, options=self._options)
+        self.service.add_to(server)
+        self._port = self._listen(server)
+        server.start()
+        self._grpc = server
+        self.log.info("serving Airport at %s", self.location)
+        return self
+
+    def _listen(self, server: grpc.Server) -> int:
+        is_socket = self._host.startswith("unix:")
+        address = self._host if is_socket else self.location.partition("://")[2]
+        try:
+            port = (
+                server.add_secure_port(address, self._tls.credentials())
+                if self._tls
+                else server.add_insecure_port(address)
+            )
+        except RuntimeError as error:
+            raise OSError(
+                f"cannot listen on {address}: is the port in use? Choose another one, or 0 for any free one"
+            ) from error
+        return 0 if is_socket else port
+
+    def stop(self, drain_s: float | None = None) -> None:
+        """Take no new calls, let those in flight finish for `drain_s` seconds, then cancel them."""
+        if self._grpc is not None:
+            self._grpc.stop(self._drain_s if drain_s is None else drain_s).wait()
+        self.service.close()
+        self._stopped.set()
+
+    def wait(self) -> None:
+        """Return once the server was stopped."""
+        self._stopped.wait()
+
+    def add_catalog(self, catalog: Catalog) -> None:
+        """Serve one more catalog from now on."""
+        self._catalog_set().add(catalog)
+
+    def remove_catalog(self, name: str) -> None:
+        """Serve a catalog no longer: calls in flight finish, new ones get NOT_FOUND."""
+        self._catalog_set().remove(name)
+
+    def _catalog_set(self) -> CatalogSet:
+        if not isinstance(self.service.catalogs, CatalogSet):
+            raise Unsupported(
+                "this server finds its catalogs by a function: let that function change its answers instead"
+            )
+        return self.service.catalogs
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_location(location: str) -> tuple[str, int, bool]:
+    """Host, port and whether it is TLS, of `grpc://host:port`, `grpc+tls://…` or `grpc+unix:///path`."""
+    parts = urlsplit(location)
+    if parts.scheme == "grpc+unix":
+        return f"unix:{parts.path}", 0, False
+    if parts.scheme not in ("grpc", "grpc+tcp", "grpc+tls") or not parts.hostname or parts.port is None:
+        raise InvalidArgument(
+            f"{location!r} is not a location: write grpc://host:port, grpc+tls://host:port or grpc+unix:///path"
+        )
+    return parts.hostname, parts.port, parts.scheme == "grpc+tls"

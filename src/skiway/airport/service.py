@@ -1,0 +1,283 @@
+"""The Flight service on grpcio: decode, admit, call one function, encode.
+
+It works on raw bytes, so that record batches are never copied into protobuf objects. `AirportService` can be added to
+any grpcio server beside other services; `Server` is the ready-made one.
+
+Scans and exchanges hold a thread while their stream is open, and an UPDATE holds its exchange while it scans. So each
+of the three kinds of calls has threads of its own, and an exchange beyond the limit is refused, not queued: no set of
+clients can wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import grpc
+import pyarrow as pa
+from google.protobuf.message import DecodeError, Message
+
+from skiway.airport import table_refs
+from skiway.airport.actions import ACTIONS
+from skiway.airport.auth import Authenticator, admit, authorize
+from skiway.airport.catalog import Catalog
+from skiway.airport.discovery import Listings, object_infos, table_info
+from skiway.airport.lookup import open_table
+from skiway.airport.paths import ObjectPath, object_path
+from skiway.airport.reading import databases_info, do_get, is_databases
+from skiway.airport.registry import CatalogResolver, CatalogSet, catalogs_of
+from skiway.airport.request import Request, read_request
+from skiway.airport.status import failure
+from skiway.airport.tickets import TicketOffice
+from skiway.airport.wire import headers
+from skiway.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    PermissionDenied,
+    SkiwayError,
+    Unsupported,
+)
+from skiway.model import flight_pb2 as flight
+
+RawAction = Callable[[bytes], bytes | str | Iterable[bytes | str] | None]
+Frames = Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is served at once. Calls and scans beyond the limit wait for a thread, exchanges are refused."""
+
+    calls: int = 16
+    scans: int = 64
+    exchanges: int = 64
+
+
+_REFUSERS: Final = 4  # threads that only say no
+
+
+class AirportService:
+    """Arrow Flight for DuckDB's Airport extension, over `catalogs`."""
+
+    def __init__(
+        self,
+        catalogs: Catalog | Iterable[Catalog] | CatalogResolver = (),
+        *,
+        auth: Authenticator | None = None,
+        actions: Mapping[str, RawAction] | None = None,
+        tickets: TicketOffice | None = None,
+        endpoint_location: str = headers.REUSE_CONNECTION,
+        allowed_functions: Iterable[str] = table_refs.ALLOWED,
+        limits: Limits | None = None,
+        memory_pool: pa.MemoryPool | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.catalogs = catalogs_of(catalogs)
+        self.auth = auth
+        self.actions = dict(actions or {})
+        self.tickets = tickets or TicketOffice()
+        self.endpoint_location = endpoint_location
+        self.allowed_functions = frozenset(allowed_functions)
+        self.limits = limits or Limits()
+        self.listings = Listings()
+        self.log = logger or logging.getLogger("skiway.airport")
+        self.memory_pool = memory_pool
+        self.calls = ThreadPoolExecutor(self.limits.calls, "airport-call")
+        self._scans = ThreadPoolExecutor(self.limits.scans, "airport-scan")
+        self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
+        self._open_exchanges = threading.Semaphore(self.limits.exchanges)
+        if clash := self.actions.keys() & ACTIONS.keys():
+            raise AlreadyExists(f"the action {min(clash)!r} is Airport's own; give yours another name")
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Serve on `server`, beside whatever else it serves."""
+        calls, scans, exchanges = self.calls, self._scans, self._exchanges
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        both = grpc.stream_stream_rpc_method_handler
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Handshake": both(_on(calls, self._stream("Handshake", self._handshake))),
+            "ListFlights": stream(_on(calls, self._stream("ListFlights", self._list_flights))),
+            "GetFlightInfo": unary(_on(calls, self._unary("GetFlightInfo", self._get_flight_info))),
+            "GetSchema": unary(_on(calls, self._unary("GetSchema", self._get_schema))),
+            "DoGet": stream(_on(scans, self._stream("DoGet", self._do_get))),
+            "DoAction": stream(_on(calls, self._stream("DoAction", self._do_action))),
+            "ListActions": stream(_on(calls, self._stream("ListActions", self._list_actions))),
+            "DoPut": both(_on(exchanges, self._stream("DoPut", self._do_put))),
+            "DoExchange": both(_on(exchanges, self._stream("DoExchange", self._do_exchange))),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(headers.SERVICE, methods),))
+
+    def close(self) -> None:
+        """Let the threads go, once no call runs any more."""
+        for pool in (self.calls, self._scans, self._exchanges):
+            pool.shutdown(wait=False)
+
+    # -- finding and admitting ------------------------------------------------------------------------------------
+
+    def open_catalog(self, request: Request, named: str = "") -> tuple[Request, Catalog]:
+        """The catalog of a call (header first, then what its body or descriptor names), once its caller may use it."""
+        name = request.catalog or named
+        request = authorize(replace(request, catalog=name), self.auth)
+        catalog = self.catalogs.find(name)
+        if catalog is None:
+            raise NotFound(
+                f"catalog {name!r} is not served here" if name else "no catalog was named, and there is no default",
+                key="catalog",
+            )
+        return request, catalog
+
+    def open(self, request: Request, descriptor: flight.FlightDescriptor) -> tuple[Request, Catalog, ObjectPath]:
+        """The catalog that a descriptor leads to, and the object's path in it."""
+        path = object_path(descriptor)
+        if path.catalog and request.catalog and path.catalog != request.catalog:
+            raise InvalidArgument(
+                f"the descriptor is of catalog {path.catalog!r}, but the call is about {request.catalog!r}"
+            )
+        request, catalog = self.open_catalog(request, path.catalog or "")
+        return request, catalog, replace(path, catalog=request.catalog)
+
+    def visible_catalogs(self, request: Request) -> Iterator[str]:
+        """Names of the catalogs that the caller may use."""
+        for name in self.catalogs.names():
+            with contextlib.suppress(PermissionDenied):
+                authorize(replace(request, catalog=name), self.auth)
+                yield name
+
+    # -- Flight's methods -----------------------------------------------------------------------------------------
+
+    def _do_action(self, request: Request, data: bytes) -> Frames:
+        action = _parsed(flight.Action, data)
+        if action.type in ACTIONS:
+            yield flight.Result(body=ACTIONS[action.type](self, request, action.body)).SerializeToString()
+        elif action.type in self.actions:
+            for body in _bodies(self.actions[action.type](action.body)):
+                yield flight.Result(body=body).SerializeToString()
+        else:
+            raise Unsupported(f"unknown action {action.type!r}; ListActions tells which there are")
+
+    def _do_get(self, request: Request, data: bytes) -> Frames:
+        return do_get(self, request, _parsed(flight.Ticket, data).ticket)
+
+    def _get_flight_info(self, request: Request, data: bytes) -> bytes:
+        return self._info(request, data).SerializeToString()
+
+    def _get_schema(self, request: Request, data: bytes) -> bytes:
+        return flight.SchemaResult(schema=self._info(request, data).schema).SerializeToString()
+
+    def _info(self, request: Request, data: bytes) -> flight.FlightInfo:
+        descriptor = _parsed(flight.FlightDescriptor, data)
+        if is_databases(descriptor):
+            return databases_info(descriptor)
+        _, catalog, path = self.open(request, descriptor)
+        info = table_info(open_table(catalog, path), path)
+        info.flight_descriptor.CopyFrom(descriptor)  # the client compares it with the one it sent
+        return info
+
+    def _list_flights(self, request: Request, data: bytes) -> Frames:
+        _parsed(flight.Criteria, data)
+        wanted_catalog = request.header(headers.LIST_CATALOG)
+        wanted_schema = request.header(headers.LIST_SCHEMA)
+        names = [wanted_catalog] if headers.LIST_CATALOG in request.headers else list(self.visible_catalogs(request))
+        for name in names:
+            _, catalog = self.open_catalog(replace(request, catalog=name))
+            for schema in catalog.schemas():
+                if not wanted_schema or schema.name == wanted_schema:
+                    for info in object_infos(schema, name):
+                        yield info.SerializeToString()
+
+    def _list_actions(self, _request: Request, _data: bytes) -> Frames:
+        for name, action in {**ACTIONS, **self.actions}.items():
+            first_line = (action.__doc__ or "").strip().partition("\n")[0]
+            yield flight.ActionType(type=name, description=first_line).SerializeToString()
+
+    def _handshake(self, _request: Request, messages: Iterator[bytes]) -> Frames:
+        for data in messages:
+            asked = _parsed(flight.HandshakeRequest, data)
+            yield flight.HandshakeResponse(
+                protocol_version=asked.protocol_version, payload=asked.payload
+            ).SerializeToString()
+
+    def _do_put(self, _request: Request, _messages: Iterator[bytes]) -> Frames:
+        raise Unsupported("this server takes no rows by DoPut")
+
+    def _do_exchange(self, _request: Request, _messages: Iterator[bytes]) -> Frames:
+        raise Unsupported("this server takes no rows by DoExchange")
+
+    # -- one shape for all calls ----------------------------------------------------------------------------------
+
+    def _admit(self, method: str, context: grpc.ServicerContext) -> Request:
+        metadata: dict[str, tuple[str | bytes, ...]] = {}
+        for key, value in context.invocation_metadata():
+            metadata[key] = (*metadata.get(key, ()), value)
+        return admit(read_request(method, metadata, peer=context.peer(), is_active=context.is_active), self.auth)
+
+    def _unary(self, method: str, handle: Callable[[Request, bytes], bytes]) -> Any:
+        def serve(data: bytes, context: grpc.ServicerContext) -> bytes:
+            try:
+                return handle(self._admit(method, context), data)
+            except Exception as error:  # noqa: BLE001  (here errors become statuses)
+                return self._fail(method, error, context)
+
+        return serve
+
+    def _stream(self, method: str, handle: Callable[[Request, Any], Frames]) -> Any:
+        gate = self._exchange_gate if method in ("DoExchange", "DoPut") else contextlib.nullcontext
+
+        def serve(data: Any, context: grpc.ServicerContext) -> Frames:
+            try:
+                with gate():
+                    yield from handle(self._admit(method, context), data)
+            except Exception as error:  # noqa: BLE001  (here errors become statuses)
+                self._fail(method, error, context)
+
+        return serve
+
+    @contextlib.contextmanager
+    def _exchange_gate(self) -> Iterator[None]:
+        if not self._open_exchanges.acquire(blocking=False):
+            raise LimitExceeded(
+                f"{self.limits.exchanges} exchanges are open, which is this server's limit: try again, or raise Limits.exchanges"
+            )
+        try:
+            yield
+        finally:
+            self._open_exchanges.release()
+
+    def _fail(self, method: str, error: Exception, context: grpc.ServicerContext) -> bytes:
+        if not isinstance(error, SkiwayError):
+            if not context.is_active():  # the client is gone, and what broke is our talking to it
+                self.log.debug("%s ended by its client: %s", method, error)
+                return b""
+            self.log.error("%s failed", method, exc_info=error)
+        airport = any(key == headers.USER_AGENT for key, _ in context.invocation_metadata())
+        told = failure(error, action=method == "DoAction", airport=airport)
+        context.set_trailing_metadata(told.trailers)
+        context.abort(told.code, told.message)
+        raise AssertionError("abort always raises")
+
+
+def _on(pool: ThreadPoolExecutor, behaviour: Any) -> Any:
+    behaviour.experimental_thread_pool = pool
+    return behaviour
+
+
+def _parsed(kind: type[Any], data: bytes) -> Any:
+    try:
+        return cast(type[Message], kind).FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(f"malformed {kind.__name__}: not the protobuf message that Flight defines") from error
+
+
+def _bodies(result: bytes | str | Iterable[bytes | str] | None) -> Iterator[bytes]:
+    parts = () if result is None else (result,) if isinstance(result, bytes | str) else result
+    for part in parts:
+        yield part.encode() if isinstance(part, str) else part
+
+
+__all__ = ["AirportService", "CatalogSet", "Limits", "RawAction"]

@@ -1,0 +1,109 @@
+"""Running a server until it is told to end, in one process or in several on one port."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from skiway.airport.catalog import Catalog
+from skiway.airport.registry import CatalogResolver
+from skiway.airport.server import Server, parse_location
+from skiway.errors import InvalidArgument
+
+__all__ = ["serve"]
+
+DEFAULT_LOCATION: Final = "grpc://127.0.0.1:50051"
+
+
+def serve(
+    catalogs: Catalog | Iterable[Catalog] | CatalogResolver,
+    location: str = DEFAULT_LOCATION,
+    *,
+    processes: int = 1,
+    **options: Any,
+) -> None:
+    """Serve until SIGINT or SIGTERM; `options` are those of `Server`.
+
+    With `processes`, that many processes share the port; the catalog's state must then live outside of them.
+    """
+    host, port, is_tls = parse_location(location)
+    if is_tls and "tls" not in options:
+        raise InvalidArgument(f"{location} promises TLS: give tls=Tls(certificate, key)")
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if processes == 1:
+        _run(Server(catalogs, host=host, port=port, **options))
+        return
+    options = {"ticket_key": secrets.token_bytes(32), **options, "share_port": True}
+    with _reserved(host, port) as reserved:
+        _run_together(lambda: _run(Server(catalogs, host=host, port=reserved, **options)), processes)
+
+
+def _run(server: Server) -> None:
+    """Serve until a signal comes; the second one ends at once."""
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    with server:
+        _say_what_to_type(server)
+        told.wait()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _say_what_to_type(server: Server) -> None:
+    with contextlib.suppress(Exception):  # a catalog finder cannot list its names
+        for name in server.service.catalogs.names():
+            alias = "AS db " if not name.isidentifier() else ""
+            server.log.info(
+                "in DuckDB: ATTACH '%s' %s(TYPE airport, LOCATION '%s')",
+                name.replace("'", "''"),
+                alias,
+                server.location,
+            )
+
+
+@contextlib.contextmanager
+def _reserved(host: str, port: int) -> Iterator[int]:
+    """A port that is ours to share: held by a socket that never listens, so that no one else can take it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as holder:
+        if port:  # a port that somebody listens on already must be an error, although sharing would let us in
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, port))
+                except OSError as error:
+                    raise OSError(f"cannot listen on {host}:{port}: the port is in use; choose another one") from error
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, port))
+        yield holder.getsockname()[1]
+
+
+def _run_together(run: Callable[[], None], processes: int) -> None:
+    """Run the same in several processes until a signal comes or one of them ends."""
+    # forked before any gRPC object exists, so the children start clean and the catalog needs no pickling
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=run, name=f"airport-{number}") for number in range(processes)]
+    for child in children:
+        child.start()
+
+    def pass_on(number: int, _frame: object) -> None:
+        for child in children:
+            if child.is_alive():
+                child.terminate() if number == signal.SIGTERM else None
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the children too
+    for child in children:
+        child.join()
+    failed = [child for child in children if child.exitcode]
+    if failed:
+        raise SystemExit(f"{failed[0].name} ended with code {failed[0].exitcode}")

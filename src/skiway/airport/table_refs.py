@@ -1,0 +1,171 @@
+"""Tables that DuckDB reads by itself: the server answers with calls of DuckDB's own table functions."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from skiway.airport import filters
+from skiway.airport.catalog import TimePoint
+from skiway.airport.wire.payloads import FunctionCallUri, encode
+from skiway.errors import InvalidArgument, PermissionDenied
+
+__all__ = ["DynamicSchemaTableRef", "FunctionCall", "FunctionCallRequest", "SchemaRequest", "TableRef"]
+
+# Functions seen to work when the client calls them without a binder.
+ALLOWED: Final = frozenset(
+    {
+        "read_parquet",
+        "parquet_scan",
+        "read_csv",
+        "read_csv_auto",
+        "read_json",
+        "read_json_auto",
+        "read_ndjson",
+        "read_text",
+        "read_blob",
+        "iceberg_scan",
+        "delta_scan",
+    }
+)
+# These bind by replacement, which ends the client's process; no allow-list may name them.
+FATAL: Final = frozenset({"query", "query_table"})
+
+
+@dataclass(frozen=True)
+class FunctionCallRequest:
+    """The scan that a table reference is asked to delegate."""
+
+    columns: tuple[str, ...] | None = None
+    json_filters: str = ""
+    parameters: tuple[Any, ...] = ()
+    time_point: TimePoint | None = None
+
+    @property
+    def filter(self) -> filters.Filter:
+        """The pushed-down predicate; it is falsy when there is none."""
+        return filters.parse(self.json_filters)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRequest:
+    """What a schema may depend on."""
+
+    parameters: tuple[Any, ...] = ()
+    time_point: TimePoint | None = None
+
+
+class FunctionCall:
+    """One call of a DuckDB table function: `FunctionCall("read_csv", "people.csv", header=True)`.
+
+    Arguments are Python values: str, bool, int, float, datetime, date, bytes, a shapely geometry, lists of these and
+    dicts with text keys (a MAP). For any other type, or for an exact one, give a pyarrow scalar.
+    """
+
+    def __init__(self, name: str, /, *args: Any, **named: Any) -> None:
+        self.name = name
+        self.args = args
+        self.named = named
+
+    def __repr__(self) -> str:
+        shown = [repr(value) for value in self.args] + [f"{key}={value!r}" for key, value in self.named.items()]
+        return f"FunctionCall({', '.join([repr(self.name), *shown])})"
+
+    def arguments(self) -> pa.RecordBatch:
+        """The arguments as the one-row batch that travels."""
+        if any(name.startswith("arg_") for name in self.named):
+            raise InvalidArgument(
+                f"{self.name}: a named argument may not start with 'arg_', which marks positional ones"
+            )
+        columns = {f"arg_{position}": value for position, value in enumerate(self.args)} | self.named
+        arrays, fields = [], []
+        for name, value in columns.items():
+            scalar, metadata = _scalar(self.name, name, value)
+            arrays.append(
+                pa.array([scalar.as_py()], scalar.type)
+                if not isinstance(scalar, pa.ExtensionScalar)
+                else _extended(scalar)
+            )
+            fields.append(pa.field(name, scalar.type, metadata=metadata))
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
+        return pa.record_batch(arrays, schema=pa.schema(fields))
+
+    def location(self, allowed: Iterable[str] = ALLOWED) -> str:
+        """The `data:` URI that makes the client run the call."""
+        if self.name in FATAL or self.name not in allowed:
+            raise PermissionDenied(
+                f"function {self.name!r} may not be handed to clients; allowed are {', '.join(sorted(set(allowed) - FATAL))}"
+            )
+        sink = pa.BufferOutputStream()
+        batch = self.arguments()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        body = encode(FunctionCallUri(function_name=self.name, data=sink.getvalue().to_pybytes()))
+        return "data:application/x-msgpack-duckdb-function-call;base64," + base64.b64encode(body).decode()
+
+
+class TableRef(ABC):
+    """A read-only table whose rows DuckDB fetches itself."""
+
+    name: str
+    comment: str = ""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns that the calls produce, all of them."""
+
+    @abstractmethod
+    def function_calls(self, request: FunctionCallRequest) -> Sequence[FunctionCall]:
+        """At least one call; several are run in parallel and their rows added up."""
+
+
+@runtime_checkable
+class DynamicSchemaTableRef(Protocol):
+    """A table reference whose columns depend on the request."""
+
+    def schema_for(self, request: SchemaRequest) -> pa.Schema:
+        """The columns for this request."""
+
+
+def _extended(scalar: pa.ExtensionScalar) -> pa.Array:
+    return pa.ExtensionArray.from_storage(scalar.type, pa.array([scalar.value.as_py()], scalar.type.storage_type))
+
+
+def _scalar(function: str, argument: str, value: Any) -> tuple[pa.Scalar, Mapping[str, str] | None]:
+    if isinstance(value, pa.Scalar):
+        return value, None
+    if hasattr(value, "__geo_interface__") and hasattr(value, "wkb"):
+        return pa.scalar(value.wkb, pa.binary()), {
+            "ARROW:extension:name": "geoarrow.wkb",
+            "ARROW:extension:metadata": "{}",
+        }
+    try:
+        return pa.scalar(value, _type_of(value)), None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"{function}: argument {argument} = {value!r} has no plain Arrow form; give a pyarrow scalar of the type you mean"
+        ) from error
+
+
+def _type_of(value: Any) -> pa.DataType | None:
+    """The Arrow type of a Python value where pyarrow alone would choose another one; None lets it choose."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return pa.int64() if -(2**63) <= value < 2**63 else pa.uint64()
+    if isinstance(value, dt.datetime):
+        return pa.timestamp("us", tz="UTC" if value.tzinfo else None)
+    if isinstance(value, Mapping):
+        items = [_type_of(item) or pa.scalar(item).type for item in value.values()]
+        if any(item != items[0] for item in items):
+            raise TypeError("a map needs values of one type")
+        return pa.map_(pa.string(), items[0] if items else pa.string())
+    if isinstance(value, list | tuple) and value:
+        return pa.list_(_type_of(value[0]) or pa.scalar(value[0]).type)
+    return None

@@ -1,0 +1,324 @@
+"""FlightData frames: Arrow record batches cut to Flight's shape and back.
+
+A frame is protobuf with four length-delimited fields: 1 descriptor, 2 data_header, 3 app_metadata, 1000 data_body.
+Header and body are the two halves of an encapsulated Arrow IPC message, so pyarrow does the work and this module only
+cuts. It is written by hand because a generated parser would copy each body once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument
+
+__all__ = ["BatchReader", "Frame", "FrameWriter", "holds_dictionaries", "metadata_frame", "parse_frame"]
+
+Compression = Literal["lz4", "zstd"]
+
+DESCRIPTOR: Final = b"\x0a"
+HEADER: Final = b"\x12"
+METADATA: Final = b"\x1a"
+BODY: Final = b"\xc2\x3e"
+CONTINUATION: Final = b"\xff\xff\xff\xff"
+END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One FlightData message. `header` and `body` look into the received bytes; nothing was copied."""
+
+    descriptor: bytes
+    header: memoryview
+    app_metadata: bytes
+    body: memoryview
+
+    def message(self) -> bytes:
+        """The IPC message, joined anew so that its buffers are aligned."""
+        return b"".join((CONTINUATION, len(self.header).to_bytes(4, "little"), self.header, self.body))
+
+
+def varint(value: int) -> bytes:
+    """Protobuf's spelling of an unsigned integer."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def parse_frame(data: bytes) -> Frame:
+    """Read one FlightData message; fields that Flight may add later are passed over."""
+    fields: dict[int, memoryview] = {}
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        tag, position = _read_varint(view, position)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == 2:
+            size, position = _read_varint(view, position)
+        elif wire_type == 0:
+            _, position = _read_varint(view, position)
+            continue
+        elif wire_type in (1, 5):
+            size = 8 if wire_type == 1 else 4
+        else:
+            raise InvalidArgument(f"malformed FlightData: wire type {wire_type} at byte {position}")
+        end = position + size
+        if end > len(view):
+            raise InvalidArgument(
+                f"truncated FlightData: field {number} announces {size} bytes, {len(view) - position} are left"
+            )
+        fields[number] = view[position:end]
+        position = end
+    return Frame(
+        bytes(fields.get(1, b"")), fields.get(2, _NOTHING), bytes(fields.get(3, b"")), fields.get(1000, _NOTHING)
+    )
+
+
+_NOTHING: Final = memoryview(b"")
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(view) or shift > 63:
+            raise InvalidArgument(f"malformed FlightData: bad varint at byte {position} of {len(view)}")
+        byte = view[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+        shift += 7
+
+
+def _cut(message: memoryview, app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
+    """The frame for one encapsulated IPC message."""
+    size = int.from_bytes(message[4:8], "little")
+    return _frame(message[8 : 8 + size], message[8 + size :], app_metadata, descriptor)
+
+
+def _frame(header: memoryview, body: memoryview, app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
+    parts: list[bytes | memoryview] = []
+    if descriptor:
+        parts += [DESCRIPTOR, varint(len(descriptor)), descriptor]
+    parts += [HEADER, varint(len(header)), header]
+    if app_metadata:
+        parts += [METADATA, varint(len(app_metadata)), app_metadata]
+    parts += [BODY, varint(len(body)), body]
+    return b"".join(parts)
+
+
+def metadata_frame(app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
+    """A frame without Arrow data: only metadata, only a descriptor, or both."""
+    parts = []
+    if descriptor:
+        parts += [DESCRIPTOR, varint(len(descriptor)), descriptor]
+    if app_metadata:
+        parts += [METADATA, varint(len(app_metadata)), app_metadata]
+    return b"".join(parts)
+
+
+def holds_dictionaries(data_type: pa.DataType) -> bool:
+    """Whether a value of this type needs dictionary messages before its batch."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return holds_dictionaries(data_type.storage_type)
+    if pa.types.is_dictionary(data_type):
+        return True
+    return any(holds_dictionaries(data_type.field(i).type) for i in range(data_type.num_fields))
+
+
+class FrameWriter:
+    """Record batches of one schema as frames; use one per stream, from one thread at a time."""
+
+    def __init__(self, schema: pa.Schema, *, memory_pool: pa.MemoryPool | None = None) -> None:
+        self.schema = schema
+        self._pool = memory_pool
+        self._plain = not any(holds_dictionaries(field.type) for field in schema)
+        self._stream: _MessageStream | None = None if self._plain else _MessageStream(schema, None)
+        self._packed: _MessageStream | None = None
+
+    def begin(self, *, descriptor: bytes = b"", app_metadata: bytes = b"") -> bytes:
+        """The schema frame, which opens every stream."""
+        return _cut(memoryview(self.schema.serialize()), app_metadata, descriptor)
+
+    def batch(
+        self, batch: pa.RecordBatch, *, app_metadata: bytes = b"", compression: Compression | None = None
+    ) -> Iterator[bytes]:
+        """Frames of one batch: its dictionaries where they changed, then the rows, which carry `app_metadata`."""
+        if self._plain and compression is None:
+            yield _cut(memoryview(batch.serialize(self._pool)), app_metadata)
+            return
+        messages = self._messages(batch, compression)
+        for message in messages[:-1]:
+            yield _frame(*message)
+        yield _frame(*messages[-1], app_metadata)
+
+    def _messages(self, batch: pa.RecordBatch, compression: Compression | None) -> list[tuple[memoryview, memoryview]]:
+        if (
+            self._stream is not None
+        ):  # dictionaries live in one stream; whether it is compressed was settled by its first batch
+            return self._stream.write(batch)
+        if self._packed is None:
+            self._packed = _MessageStream(self.schema, compression)
+        return self._packed.write(batch)
+
+
+class _MessageStream:
+    """An IPC stream writer whose messages are taken out one batch at a time."""
+
+    def __init__(self, schema: pa.Schema, compression: Compression | None) -> None:
+        self._sink = _Chunks()
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema, options=options)
+
+    def write(self, batch: pa.RecordBatch) -> list[tuple[memoryview, memoryview]]:
+        self._writer.write_batch(batch)
+        reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(self._sink.take() + END_OF_STREAM))
+        # the first write also brings the schema message, which FrameWriter.begin has sent
+        return [(memoryview(m.metadata), memoryview(m.body)) for m in reader if m.type != "schema"]
+
+
+class _Chunks:
+    """The file that the IPC writer writes to."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def take(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+class BatchReader:
+    """Frames of one stream as record batches.
+
+    Nothing is read ahead: asking for a batch takes exactly the frames that it needs, as the lock-step of an exchange
+    demands. `schema` waits for the schema frame; metadata-only frames before it are kept in `opening`.
+    """
+
+    def __init__(self, frames: Iterator[bytes]) -> None:
+        self._frames = frames
+        self._schema: pa.Schema | None = None
+        self._read: Callable[[Frame], pa.RecordBatch | None] | None = None
+        self.descriptor = b""
+        self.opening: list[bytes] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The stream's schema."""
+        while self._schema is None:
+            frame = self._next()
+            if frame is None:
+                raise InvalidArgument(
+                    "the stream ended before its schema: the first data message must be an Arrow schema"
+                )
+            if not self.descriptor:
+                self.descriptor = frame.descriptor
+            if frame.header:
+                self._open(frame)
+            elif frame.app_metadata:
+                self.opening.append(frame.app_metadata)
+        return self._schema
+
+    def wait_for_descriptor(self) -> bytes:
+        """The descriptor of the stream's first frame, which may come alone, long before the schema."""
+        if not self.descriptor:
+            frame = self._next()
+            if frame is None or not frame.descriptor:
+                raise InvalidArgument("the first message of the stream carries no descriptor")
+            self.descriptor = frame.descriptor
+            if frame.header:
+                self._open(frame)
+            elif frame.app_metadata:
+                self.opening.append(frame.app_metadata)
+        return self.descriptor
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (batch for batch, _ in self.with_metadata() if batch is not None)
+
+    def with_metadata(self) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
+        """Each batch with its app_metadata; a metadata-only message comes with None."""
+        _ = self.schema
+        assert self._read is not None
+        while (frame := self._next()) is not None:
+            if not frame.header:
+                yield None, frame.app_metadata
+            elif (batch := self._decode(frame)) is not None:
+                yield batch, frame.app_metadata
+
+    def _next(self) -> Frame | None:
+        data = next(self._frames, None)
+        return None if data is None else parse_frame(data)
+
+    def _open(self, frame: Frame) -> None:
+        try:
+            self._schema = pa.ipc.read_schema(pa.py_buffer(frame.message()))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InvalidArgument(f"the stream does not begin with an Arrow schema: {error}") from error
+        if any(holds_dictionaries(field.type) for field in self._schema):
+            self._read = _DictionaryReader(frame).read
+        else:
+            self._read = self._read_plain
+
+    def _read_plain(self, frame: Frame) -> pa.RecordBatch:
+        return pa.ipc.read_record_batch(pa.py_buffer(frame.message()), self._schema)
+
+    def _decode(self, frame: Frame) -> pa.RecordBatch | None:
+        assert self._read is not None
+        try:
+            batch = self._read(frame)
+            if batch is not None:
+                batch.validate()  # offsets of a hostile client must not become reads outside of its buffers
+        except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+            raise InvalidArgument(f"a message of the stream is not a record batch of its schema: {error}") from error
+        return batch
+
+
+class _DictionaryReader:
+    """Reads a stream with dictionaries through pyarrow's stream reader, which pulls from a queue of messages."""
+
+    def __init__(self, schema: Frame) -> None:
+        self._pending = [memoryview(schema.message())]
+        self._reader: pa.ipc.RecordBatchStreamReader | None = None
+
+    def read(self, frame: Frame) -> pa.RecordBatch | None:
+        message = frame.message()
+        self._pending.append(memoryview(message))
+        if pa.ipc.read_message(pa.py_buffer(message)).type == "dictionary":  # belongs to the batch after it
+            return None
+        if self._reader is None:
+            self._reader = pa.ipc.open_stream(pa.PythonFile(_Pull(self._pending), mode="r"))
+        return self._reader.read_next_batch()
+
+
+class _Pull:
+    """A file over a list of messages that grows; reading past its end is the end of the stream."""
+
+    closed = False
+
+    def __init__(self, pending: list[memoryview]) -> None:
+        self._pending = pending
+
+    def read(self, size: int = -1) -> bytes:
+        out = bytearray()
+        while self._pending and len(out) < size:
+            part = self._pending[0][: size - len(out)]
+            out += part
+            self._pending[0] = self._pending[0][len(part) :]
+            if not self._pending[0]:
+                self._pending.pop(0)
+        return bytes(out)

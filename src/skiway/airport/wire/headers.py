@@ -1,0 +1,35 @@
+"""Names of the gRPC headers and trailers that travel with Airport calls. All values are text unless the name ends in -bin."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SERVICE: Final = "arrow.flight.protocol.FlightService"
+
+# of every call
+USER_AGENT: Final = "airport-user-agent"
+LOCATION: Final = "authority"  # the location as the user wrote it; ordinary metadata, not HTTP/2's :authority
+SESSION_ID: Final = "airport-client-session-id"
+AUTHORIZATION: Final = "authorization"
+
+# of calls about one catalog, scan, action or exchange
+CATALOG: Final = "airport-catalog"
+TRACE_ID: Final = "airport-trace-id"
+FLIGHT_PATH: Final = "airport-flight-path"
+ACTION_NAME: Final = "airport-action-name"
+TRANSACTION_ID: Final = "airport-transaction-id"
+JSON_TRANSACTION_ID: Final = "x-transaction-id"  # what clients of the JSON contract send
+OPERATION: Final = "airport-operation"
+RETURN_CHUNKS: Final = "return-chunks"
+SKIP_RESULTS: Final = "airport-skip-producing-results"
+JSON_FILTERS: Final = "airport-duckdb-json-filters"
+LIST_CATALOG: Final = "airport-list-flights-filter-catalog"
+LIST_SCHEMA: Final = "airport-list-flights-filter-schema"
+
+# trailers that make an Arrow client see more than gRPC's code
+ARROW_STATUS: Final = "x-arrow-status"
+ARROW_MESSAGE: Final = "x-arrow-status-message-bin"
+ERROR_DETAILS: Final = "grpc-status-details-bin"
+
+REUSE_CONNECTION: Final = "arrow-flight-reuse-connection://?"
+DUCKDB_USER_AGENT: Final = "airport/20250723"

@@ -1,0 +1,228 @@
+"""Bodies of Airport's actions and answers: MessagePack, typed by msgspec.
+
+DuckDB's client packs every C++ string as MessagePack `str`, also where it holds protobuf or Arrow bytes. Such members
+are `Binary` here: kept raw while decoding, opened by `binary()`, made by `packed()` in the very form the client sends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument
+
+Binary = msgspec.Raw
+T = TypeVar("T")
+
+ROWID_COLUMN: Final = 0xFFFF_FFFF_FFFF_FFFF
+MAX_UNPACKED: Final = 512 * 1024 * 1024
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+
+
+def decode(data: bytes, kind: type[T], what: str) -> T:
+    """`data` as `kind`; what does not fit is the caller's mistake and says where it is."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"malformed body of {what}: {error or type(error).__name__}") from error
+
+
+def binary(raw: msgspec.Raw | None) -> bytes:
+    """The bytes in a `str`, `bin` or `nil`."""
+    data = bytes(raw) if raw is not None else b""
+    if not data or data == b"\xc0":
+        return b""
+    first = data[0]
+    if 0xA0 <= first <= 0xBF:
+        return data[1:]
+    size = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4}.get(first)
+    if size is None:
+        raise InvalidArgument(f"expected text or bytes in MessagePack, found a value of type byte 0x{first:02x}")
+    return data[1 + size :]
+
+
+def packed(data: bytes) -> msgspec.Raw:
+    """`data` as MessagePack `str`, UTF-8 or not, as DuckDB's client sends its bytes."""
+    size = len(data)
+    if size < 32:
+        head = bytes([0xA0 | size])
+    elif size < 1 << 8:
+        head = b"\xd9" + size.to_bytes(1, "big")
+    elif size < 1 << 16:
+        head = b"\xda" + size.to_bytes(2, "big")
+    else:
+        head = b"\xdb" + size.to_bytes(4, "big")
+    return msgspec.Raw(head + data)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A MessagePack map; unknown keys are passed over."""
+
+
+# -- discovery --------------------------------------------------------------------------------------------------------
+
+
+class CatalogRequest(Message, frozen=True):
+    """Body of `list_schemas`, `catalog_version` and `create_transaction`."""
+
+    catalog_name: str = ""
+
+
+class VersionInfo(Message, frozen=True):
+    """Answer of `catalog_version`; both members are always sent, DuckDB would read garbage otherwise."""
+
+    catalog_version: int
+    is_fixed: bool
+
+
+class TransactionInfo(Message, frozen=True):
+    """Answer of `create_transaction`; without an identifier the client sends none."""
+
+    identifier: str | None
+
+
+class Contents(Message, frozen=True):
+    """Where the objects of a schema are: inline, at a URL, or (nothing set) to be asked for by ListFlights."""
+
+    sha256: str = ""
+    url: str | None = None
+    serialized: bytes | None = None
+
+    @classmethod
+    def inline(cls, data: bytes) -> Contents:
+        """Contents that travel with the answer."""
+        return cls(sha256=hashlib.sha256(data).hexdigest(), serialized=data)
+
+
+class SchemaEntry(Message, frozen=True, kw_only=True):
+    """One schema in `list_schemas`."""
+
+    name: str
+    description: str = ""
+    tags: dict[str, str] = {}
+    contents: Contents
+    is_default: bool | None = None
+
+
+class CatalogRoot(Message, frozen=True, kw_only=True):
+    """Answer of `list_schemas`, inside an envelope."""
+
+    contents: Contents = Contents()
+    schemas: list[SchemaEntry]
+    version_info: VersionInfo
+
+
+class ObjectMetadata(Message, frozen=True):
+    """`app_metadata` of a FlightInfo: what kind of object it describes."""
+
+    type: str
+    catalog: str
+    schema: str
+    name: str
+    comment: str | None = None
+    input_schema: bytes | None = None
+    action_name: str | None = None
+    description: str | None = None
+    extra_data: bytes | None = None
+
+
+class Stability(Message, frozen=True):
+    """`extra_data` of a scalar function."""
+
+    stability: str
+
+
+class CheckConstraints(Message, frozen=True):
+    """Value of the schema metadata `check_constraints`."""
+
+    constraints: list[str]
+
+
+def seal(value: Any) -> bytes:
+    """The compressed envelope: `[length, zstd(value)]`; the length is exact because the client allocates by it."""
+    data = encode(value)
+    return encode([len(data), pa.compress(data, codec="zstd", asbytes=True)])
+
+
+def unseal(data: bytes, kind: type[T], what: str) -> T:
+    """The value inside an envelope."""
+    length, compressed = decode(data, tuple[int, Binary], f"the envelope of {what}")
+    if not 0 <= length <= MAX_UNPACKED:
+        raise InvalidArgument(f"the envelope of {what} announces {length} bytes; at most {MAX_UNPACKED} are accepted")
+    try:
+        plain = pa.decompress(binary(compressed), decompressed_size=length, codec="zstd", asbytes=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidArgument(f"the envelope of {what} announces {length} bytes, but holds something else") from error
+    return decode(plain, kind, what)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+class ScanParameters(Message, frozen=True):
+    """What `endpoints` says about a scan."""
+
+    json_filters: str = ""
+    column_ids: list[int] = []
+    table_function_parameters: Binary = Binary(b"\xa0")
+    table_function_input_schema: Binary = Binary(b"\xa0")
+    at_unit: str = ""
+    at_value: str = ""
+
+
+class EndpointsRequest(Message, frozen=True):
+    """Body of `endpoints`."""
+
+    descriptor: Binary
+    parameters: ScanParameters
+
+
+class FlightInfoRequest(Message, frozen=True):
+    """Body of `flight_info`: a table at a point in time."""
+
+    descriptor: Binary
+    at_unit: str = ""
+    at_value: str = ""
+
+
+class TableFunctionRequest(Message, frozen=True):
+    """Body of `table_function_flight_info`."""
+
+    descriptor: Binary
+    parameters: Binary = Binary(b"\xa0")
+    table_input_schema: Binary = Binary(b"\xa0")
+    at_unit: str = ""
+    at_value: str = ""
+
+
+class StatisticsRequest(Message, frozen=True):
+    """Body of `column_statistics`."""
+
+    flight_descriptor: Binary
+    column_name: str
+    type: str = ""
+
+
+class FunctionCallUri(Message, frozen=True):
+    """Content of a `data:` location: a table function for the client to run."""
+
+    function_name: str
+    data: bytes
+
+
+class Progress(Message, frozen=True):
+    """`app_metadata` of a scanned batch."""
+
+    progress: float
+
+
+class TypedError(Message, frozen=True):
+    """Details of an error that DuckDB shows under its own class."""
+
+    exception_type: str
+    message: str

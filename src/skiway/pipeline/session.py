@@ -1,0 +1,98 @@
+"""The one place that knows how a Spark session is made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, TypeAlias
+
+from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.pipeline.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Setting", "session", "settings_for"]
+
+Setting: TypeAlias = bool | int | float | str
+
+_DEFAULTS: dict[str, Setting] = {
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": False,
+    "spark.ui.showConsoleProgress": False,
+}
+
+# On one machine nobody outside has a reason to reach the driver. The executors of a cluster do.
+_LOOPBACK: dict[str, Setting] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def session(app: str, master: str = "local[*]", **settings: Setting) -> SparkSession:
+    """The Spark session of this process, made if there is none.
+
+    `settings` are Spark's own (`**{"spark.driver.memory": "2g"}`) and win over `settings_for(master)`. No jars are
+    needed. A running session is given again, with its runtime settings changed, if it can be what is asked for;
+    otherwise PreconditionFailed says what differs.
+    """
+    wanted = settings_for(master, **settings)
+    _prepare_environment(master)
+    from pyspark.sql import SparkSession
+
+    _check_running({"spark.master": master, **settings})
+    return SparkSession.builder.appName(app).master(master).config(map={**wanted}).getOrCreate()
+
+
+def settings_for(master: str, **settings: Setting) -> dict[str, Setting]:
+    """What a session on `master` is made with: UTC, no web page, errors only in the log, local ones on loopback."""
+    for name in settings:
+        if not name.startswith("spark."):
+            raise InvalidArgument(
+                f"{name!r} is no Spark setting and would be ignored; their names start with 'spark.', "
+                'as in session("app", **{"spark.driver.memory": "2g"})'
+            )
+    return _DEFAULTS | (_LOOPBACK if _is_local(master) else {}) | settings
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _prepare_environment(master: str) -> None:
+    """What Spark takes from the environment only."""
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is on PATH
+    if _is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _check_running(asked: dict[str, Setting]) -> None:
+    """Refuse what only a fresh session can have: Spark would write it down in the running one and not heed it."""
+    running = _running_session()
+    if running is None:
+        return
+    for name, value in asked.items():
+        found = running.conf.get(name, None)
+        if found != _as_text(value) and not running.conf.isModifiable(name):
+            raise PreconditionFailed(
+                f"asked for a Spark session with {name}={_as_text(value)}, but this process runs one where it is "
+                f"{'not set' if found is None else found}; stop() that one first, or ask from another process",
+                key="spark.session.running",
+            )
+
+
+def _running_session() -> SparkSession | None:
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()  # of any thread, unlike getActiveSession()
+    except PySparkRuntimeError:
+        return None
+
+
+def _as_text(value: Setting) -> str:
+    """How Spark writes it down."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

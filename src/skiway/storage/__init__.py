@@ -1,0 +1,43 @@
+"""Where everything is kept: pointers, changed by compare-and-set, to blobs, which never change.
+
+>>> from skiway.storage import ABSENT, open_stores
+>>> with open_stores("memory://") as stores:
+...     uri = stores.blobs.put(b"a table", folder="tables", suffix=".pb")
+...     created = stores.pointers.compare_and_set("/tables/people", uri, expect=ABSENT)
+...     stores.blobs.get(created.blob_uri)
+b'a table'
+"""
+
+from skiway.storage.blobs import BlobHead, BlobStore, blob_digest, blob_uri
+from skiway.storage.calls import CallCounter, OnCall, StoreCall
+from skiway.storage.clock import Clock, utc_now
+from skiway.storage.format_version import FORMAT_VERSION
+from skiway.storage.opening import Stores, open_blobs, open_pointers, open_stores
+from skiway.storage.paging import Page
+from skiway.storage.pointers import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, require
+
+__all__ = [
+    "ABSENT",
+    "FORMAT_VERSION",
+    "BlobHead",
+    "BlobStore",
+    "CallCounter",
+    "Check",
+    "Clock",
+    "Delete",
+    "OnCall",
+    "Operation",
+    "Page",
+    "Pointer",
+    "PointerStore",
+    "Put",
+    "StoreCall",
+    "Stores",
+    "blob_digest",
+    "blob_uri",
+    "open_blobs",
+    "open_pointers",
+    "open_stores",
+    "require",
+    "utc_now",
+]

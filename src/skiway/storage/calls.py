@@ -1,0 +1,81 @@
+"""Store calls made visible: one `StoreCall` per public call, for metrics, benchmarks and tests."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal
+
+__all__ = ["CallCounter", "OnCall", "StoreCall", "reported"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """One finished call. `error` is the name of the exception's class, or None when the call succeeded."""
+
+    store: Literal["pointers", "blobs"]
+    operation: str
+    items: int
+    seconds: float
+    error: str | None
+
+
+OnCall = Callable[[StoreCall], None]
+
+
+class CallCounter:
+    """Counts calls as `store.operation`; safe to share between stores and threads.
+
+    >>> counter = CallCounter()
+    >>> counter(StoreCall("pointers", "get", items=1, seconds=0.001, error=None))
+    >>> counter.counts
+    Counter({'pointers.get': 1})
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def __call__(self, call: StoreCall) -> None:
+        """Count one call: a counter is an `OnCall`."""
+        with self._lock:
+            self._counts[f"{call.store}.{call.operation}"] += 1
+
+    @property
+    def counts(self) -> Counter[str]:
+        """A copy of the counts so far."""
+        with self._lock:
+            return self._counts.copy()
+
+    @property
+    def total(self) -> int:
+        """All calls so far."""
+        return self.counts.total()
+
+    def reset(self) -> None:
+        """Start again from zero."""
+        with self._lock:
+            self._counts.clear()
+
+
+def reported(
+    on_call: OnCall | None, store: Literal["pointers", "blobs"], operation: str, *, items: int = 1
+) -> AbstractContextManager[None]:
+    """Tell `on_call` about the block when it ends, however it ends; costs nothing when nobody listens."""
+    return nullcontext() if on_call is None else _reported(on_call, store, operation, items)
+
+
+@contextmanager
+def _reported(on_call: OnCall, store: Literal["pointers", "blobs"], operation: str, items: int) -> Iterator[None]:
+    started, error = time.perf_counter(), None
+    try:
+        yield
+    except BaseException as raised:
+        error = type(raised).__name__
+        raise
+    finally:
+        on_call(StoreCall(store, operation, items, time.perf_counter() - started, error))

@@ -1,0 +1,134 @@
+"""The pointers as a SQL table: its columns, and the statements over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Delete,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    Select,
+    String,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+)
+
+from skiway.storage.clock import from_micros, to_micros
+from skiway.storage.keys import KeyParts, key_range
+from skiway.storage.pointers import Pointer, Put
+
+__all__ = ["PointerTable"]
+
+
+class PointerTable:
+    """Statements over `skiway_pointers`, built once; `insert` is the dialect's INSERT, which knows ON CONFLICT."""
+
+    def __init__(self, insert: Callable[[Table], Any], *, schema: str | None = None) -> None:
+        self.metadata = MetaData(schema=schema)
+        self.formats = Table(
+            "skiway_format",
+            self.metadata,
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("version", String(20), nullable=False),
+        )
+        self.pointers = Table(
+            "skiway_pointers",
+            self.metadata,
+            # The key is head + tail; see skiway.storage.keys. As bytes, they sort alike under every locale.
+            Column("head", LargeBinary, primary_key=True),
+            Column("tail_digest", LargeBinary, primary_key=True),
+            Column("tail", LargeBinary, nullable=False),
+            Column("blob_uri", Text, nullable=False),
+            Column("version", BigInteger, nullable=False),
+            Column("expires_at_us", BigInteger),
+            sqlite_with_rowid=False,
+        )
+        columns = self.pointers.c
+        expiring = columns.expires_at_us.is_not(None)
+        Index("skiway_pointers_expiry", columns.expires_at_us, sqlite_where=expiring, postgresql_where=expiring)
+
+        self._identity = tuple_(columns.head, columns.tail_digest)
+        self._order = tuple_(columns.head, columns.tail)
+        self._all = select(columns.head, columns.tail, columns.blob_uri, columns.version, columns.expires_at_us)
+        self._is_this = and_(
+            columns.head == bindparam("this_head"), columns.tail_digest == bindparam("this_tail_digest")
+        )
+        self.one = self._all.where(self._is_this)
+        self.remove = delete(self.pointers).where(self._is_this)
+        upsert = insert(self.pointers)
+        self.upsert = upsert.on_conflict_do_update(
+            index_elements=[columns.head, columns.tail_digest],
+            set_={name: upsert.excluded[name] for name in ("blob_uri", "version", "expires_at_us")},
+        )
+        self.first_format = insert(self.formats).on_conflict_do_nothing()
+        self.format = select(self.formats.c.version).where(self.formats.c.id == 1)
+
+    def several(self, keys: Sequence[KeyParts]) -> Select[*tuple[Any, ...]]:
+        """The pointers at `keys`, expired or not."""
+        return self._all.where(self._identity.in_([(key.head, key.tail_digest) for key in keys]))
+
+    def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Select[*tuple[Any, ...]]:
+        """The first live pointers under `prefix` that follow `after`, in order."""
+        columns = self.pointers.c
+        return self._all.where(*self._under(prefix, after, now)).order_by(columns.head, columns.tail).limit(limit)
+
+    def count(self, prefix: str, *, now: datetime) -> Select[int]:
+        """How many live pointers are under `prefix`."""
+        return select(func.count()).select_from(self.pointers).where(*self._under(prefix, "", now))
+
+    def purge(self, limit: int, *, now: datetime) -> Delete:
+        """Delete up to `limit` expired pointers, leaving those that another transaction works on."""
+        expired = self.pointers.c.expires_at_us <= to_micros(now)
+        columns = self.pointers.c
+        chosen = select(columns.head, columns.tail_digest).where(expired).limit(limit).with_for_update(skip_locked=True)
+        # Said twice, because a row may be set anew between being chosen and being deleted.
+        return delete(self.pointers).where(self._identity.in_(chosen), expired)
+
+    def _under(self, prefix: str, after: str, now: datetime) -> list[ColumnElement[bool]]:
+        expires_at_us = self.pointers.c.expires_at_us
+        low, high = (None if bound is None else KeyParts.of(bound) for bound in key_range(prefix, after))
+        assert low is not None
+        bounds = [or_(expires_at_us.is_(None), expires_at_us > to_micros(now)), self._order >= (low.head, low.tail)]
+        return bounds if high is None else [*bounds, self._order < (high.head, high.tail)]
+
+
+def identity(key: str) -> dict[str, bytes]:
+    """The parameters that say which pointer `one` and `remove` mean."""
+    parts = KeyParts.of(key.encode())
+    return {"this_head": parts.head, "this_tail_digest": parts.tail_digest}
+
+
+def to_row(put: Put) -> dict[str, Any]:
+    """The row that `put` leaves."""
+    parts = KeyParts.of(put.key.encode())
+    return {
+        "head": parts.head,
+        "tail_digest": parts.tail_digest,
+        "tail": parts.tail,
+        "blob_uri": put.blob_uri,
+        "version": put.expect + 1,
+        "expires_at_us": None if put.expires_at is None else to_micros(put.expires_at),
+    }
+
+
+def to_pointer(row: Row[*tuple[Any, ...]]) -> Pointer:
+    """The pointer in a row of `one`, `several` or `page`."""
+    head, tail, blob_uri, version, expires_at_us = row
+    expires_at = None if expires_at_us is None else from_micros(expires_at_us)
+    return Pointer(KeyParts(head, tail).key, blob_uri, version, expires_at)

@@ -1,0 +1,101 @@
+"""Pointers in a SQLite file: the embedded default, for any number of threads and processes of one machine."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from sqlalchemy import URL, Connection, create_engine, event, make_url
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
+from skiway.storage.calls import OnCall
+from skiway.storage.clock import Clock, utc_now
+from skiway.storage.sql import SqlPointerStore
+
+__all__ = ["SqlitePointerStore", "open_pointers"]
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_S = 30.0
+
+
+class SqlitePointerStore(SqlPointerStore):
+    """Pointers in the file `path`. Readers never wait, writers queue, and a commit is on disk when it returns."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        clock: Clock = utc_now,
+        on_call: OnCall | None = None,
+    ) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"{path.parent} cannot be made a directory: {error}", key="store.disk") from error
+        engine = create_engine(
+            URL.create("sqlite", database=str(path)),
+            connect_args={"timeout": busy_timeout_s, "isolation_level": None},
+            max_overflow=-1,
+        )
+        event.listen(engine, "connect", _configure)
+        # Threads of this process queue here, in fair order; SQLite's own waiting is polling, and is left to processes.
+        self._writer = Lock()
+        super().__init__(engine, insert=insert, clock=clock, on_call=on_call)
+
+    def _transact(self, work: Callable[[Connection], T], *, keys: Sequence[str]) -> T:  # noqa: ARG002 - one writer
+        with self._writer, self._autocommit.connect() as connection, _immediate(connection):
+            return work(connection)
+
+    def _error(self, error: DBAPIError) -> SkiwayError:
+        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF  # the primary code, without its extension
+        what = f"{self._name}: {error.orig}"
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Contention(f"{what}: another process kept writing for too long, try again", key="store.busy")
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return Internal(f"{what}: restore the file from a backup", key="store.corrupt")
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            return Unavailable(f"{what}: see to room and permissions of the disk, then try again", key="store.disk")
+        return Internal(what, key="store.failed")
+
+
+@contextmanager
+def _immediate(connection: Connection) -> Iterator[None]:
+    """A transaction that holds the write lock from its beginning, so that it never has to be given up half way."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.exec_driver_sql("COMMIT")
+    except BaseException:
+        driver = connection.connection.driver_connection
+        if driver is not None and driver.in_transaction:  # some errors, such as a full disk, have rolled back already
+            driver.rollback()
+        raise
+
+
+def _configure(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"write-ahead logging is not possible here (journal mode is {mode})")
+    connection.execute("PRAGMA synchronous = FULL")  # NORMAL could forget acknowledged commits at a power failure
+
+
+def open_pointers(
+    url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
+) -> SqlitePointerStore:
+    """The store in the file that `sqlite:///relative/path` or `sqlite:////absolute/path` names, made when missing."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise InvalidArgument(f"{url} cannot be read as a URL: write sqlite:///path/to/file.db") from error
+    if parsed.host or not parsed.database or parsed.database == ":memory:" or parsed.query or options:
+        raise InvalidArgument(f"{url} does not name a file, or has options: write sqlite:///path/to/file.db")
+    return SqlitePointerStore(Path(parsed.database), clock=clock, on_call=on_call)

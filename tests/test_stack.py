@@ -1,0 +1,212 @@
+"""The parts the product stands on live together in one process, and none can go missing unnoticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.pipeline.session import session, settings_for
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyspark.sql import DataFrame, SparkSession
+
+PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session("stack", "local[2]") as spark:
+        yield spark
+
+
+@pytest.fixture
+def duck(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB with the extensions of the wheels, installed into a folder of the test's own."""
+    import duckdb
+    from duckdb_extensions import import_extension
+
+    with duckdb.connect(config={"extension_directory": str(tmp_path / "extensions")}) as duck:
+        for extension in ("avro", "httpfs", "iceberg", "delta"):
+            import_extension(extension, con=duck)
+            duck.load_extension(extension)
+        yield duck
+
+
+@pytest.fixture
+def iceberg_metadata(tmp_path: Path) -> str:
+    """Where the metadata of an Iceberg table with PEOPLE, appended in two commits, is."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    files = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    with SqlCatalog("lake", **files) as catalog:
+        catalog.create_namespace("sales")
+        table = catalog.create_table("sales.people", PEOPLE.schema)
+        table.append(PEOPLE.slice(0, 2))
+        table.append(PEOPLE.slice(2))
+        assert catalog.load_table("sales.people").scan().to_arrow().sort_by("id") == PEOPLE
+        return table.metadata_location
+
+
+@pytest.fixture
+def delta_folder(tmp_path: Path) -> str:
+    from deltalake import DeltaTable, write_deltalake
+
+    folder = str(tmp_path / "delta")
+    write_deltalake(folder, PEOPLE)
+    assert DeltaTable(folder).to_pyarrow_table() == PEOPLE
+    return folder
+
+
+@pytest.mark.needs("java", "spark", "duckdb extensions")
+def test_engines_formats_and_grpc_share_one_process(
+    tmp_path: Path, spark: SparkSession, duck: duckdb.DuckDBPyConnection, iceberg_metadata: str, delta_folder: str
+) -> None:
+    pq.write_table(PEOPLE, tmp_path / "people.parquet")
+    assert fetch(spark.read.parquet(str(tmp_path / "people.parquet")).sort("id")) == PEOPLE
+    assert duck.execute("from iceberg_scan(?) order by id", [iceberg_metadata]).to_arrow_table() == PEOPLE
+    assert duck.execute("from delta_scan(?) order by id", [delta_folder]).to_arrow_table() == PEOPLE
+    assert call_over_grpc(b"land") == b"LAND"
+
+
+@pytest.mark.needs("java", "spark")
+def test_session_is_quiet_closed_and_in_utc(spark: SparkSession) -> None:
+    for name, value in {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.master": "local[2]",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+    }.items():
+        assert spark.conf.get(name) == value, name
+
+
+@pytest.mark.needs("java", "spark")
+def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
+    def executable(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        import sys
+
+        for batch in batches:
+            yield pa.record_batch({"executable": [sys.executable] * batch.num_rows})
+
+    answers = fetch(spark.range(1).mapInArrow(executable, "executable string"))
+    assert answers["executable"].to_pylist() == [sys.executable]
+
+
+@pytest.mark.needs("java", "spark")
+def test_running_session_is_given_again_with_its_runtime_settings_changed(spark: SparkSession) -> None:
+    assert session("again", "local[2]", **{"spark.sql.shuffle.partitions": 3}) is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+@pytest.mark.needs("java", "spark")
+@pytest.mark.parametrize(
+    ("master", "settings", "complaint"),
+    [
+        ("local[1]", {}, r"spark\.master=local\[1\], but this process runs one where it is local\[2\]"),
+        ("local[2]", {"spark.driver.memory": "3g"}, r"spark\.driver\.memory=3g, .* where it is not set"),
+    ],
+)
+def test_running_session_is_not_passed_off_as_another(
+    spark: SparkSession, master: str, settings: dict[str, str], complaint: str
+) -> None:
+    with ThreadPoolExecutor() as threads, pytest.raises(PreconditionFailed, match=complaint):
+        threads.submit(session, "other", master, **settings).result()
+    assert spark.conf.get("spark.master") == "local[2]"
+
+
+def test_setting_that_spark_would_ignore_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'driver_memory' is no Spark setting"):
+        session("typo", driver_memory="2g")
+
+
+def test_cluster_may_reach_the_driver_but_a_local_session_is_closed() -> None:
+    assert settings_for("spark://host:7077").keys().isdisjoint({"spark.driver.host", "spark.driver.bindAddress"})
+    assert settings_for("local[4]")["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_own_settings_win_over_defaults() -> None:
+    assert settings_for("local[4]", **{"spark.ui.enabled": True})["spark.ui.enabled"] is True
+
+
+def fetch(frame: DataFrame) -> pa.Table:
+    with warnings.catch_warnings():
+        # Spark leaves the socket that rows arrived through to the garbage collector.
+        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning, module="socket")
+        return frame.toArrow()
+
+
+def call_over_grpc(request: bytes) -> bytes:
+    """The answer of a server in this process to one unary call on loopback."""
+    import grpc
+
+    def upper(request: bytes, context: grpc.ServicerContext) -> bytes:
+        return request.upper()
+
+    service = grpc.method_handlers_generic_handler("stack.Echo", {"Upper": grpc.unary_unary_rpc_method_handler(upper)})
+    with ThreadPoolExecutor() as threads:
+        server = grpc.server(threads, handlers=[service])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/stack.Echo/Upper")
+                return ask(request, timeout=10)
+        finally:
+            server.stop(grace=None).wait()
+
+
+SUITE = """
+import pytest
+
+def test_that_reads_shared(shared): pass
+
+@pytest.mark.needs("shared")
+def test_that_is_marked(): pass
+
+def test_that_skips_by_hand(): pytest.skip("no Java here")
+
+def test_that_skips_for_another_reason(): pytest.skip("Javanese is not spoken here")
+
+def test_that_fails_as_expected(): pytest.xfail("java is slow")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome"),
+    [
+        ("true", "1 failed, 1 skipped, 1 xfailed, 3 errors in"),
+        ("false", "5 skipped, 1 xfailed in"),
+    ],
+)
+def test_missing_part_fails_in_ci_and_skips_elsewhere(tmp_path: Path, ci: str, outcome: str) -> None:
+    tests = tmp_path / "project" / "tests"
+    tests.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("conftest.py"), tests)
+    (tests / "test_suite.py").write_text(SUITE)
+    (tests / "test_module.py").write_text("import pytest\npytest.skip('needs spark', allow_module_level=True)\n")
+    command = [sys.executable, "-m", "pytest", "-rs", "--continue-on-collection-errors", "-p", "no:cacheprovider"]
+    said = subprocess.run(
+        command, check=False, cwd=tests, env=os.environ | {"CI": ci}, capture_output=True, text=True
+    ).stdout
+    assert outcome in said.splitlines()[-1], said
+    if ci == "false":
+        assert "skips: 5" in said
+        assert "needs shared; to get it: put the folder" in said
+    else:
+        assert "skips: 1" in said
+        assert "shared must be present in CI" in said
