@@ -62,7 +62,7 @@ def create_transaction(airport: AirportService, request: Request, body: bytes) -
 def read_endpoints(airport: AirportService, request: Request, body: bytes) -> bytes:
     """Where the rows of a scan are."""
     asked = decode(body, EndpointsRequest, "endpoints")
-    return encode([endpoint.SerializeToString() for endpoint in endpoints(airport, request, asked)])
+    return encode(endpoints(airport, request, asked))
 
 
 def flight_info(airport: AirportService, request: Request, body: bytes) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
+
+import msgspec
 
 from skiway.airport.request import Request, enter
 from skiway.errors import PermissionDenied, SkiwayError, Unauthorized
@@ -26,10 +28,10 @@ class Authenticator(Protocol):
         """The identity behind `token`; raises `Unauthorized`. Headers are in `current_request()`."""
 
 
-@runtime_checkable
-class CatalogAuthorizer(Protocol):
+class CatalogAuthorizer(ABC):
     """An authenticator that also decides about catalogs; it is asked on every call, after `authenticate`."""
 
+    @abstractmethod
     def authorize_catalog(self, request: Request, catalog: str) -> Request | None:
         """Allow by returning the request, enriched or as it is (or None for that); refuse by raising."""
 
@@ -65,7 +67,7 @@ def admit(request: Request, authenticator: Authenticator | None) -> Request:
             location = request.header("authority") or "grpc://…"
             raise Unauthorized(NO_TOKEN.format(location=location)) from refusal
         raise
-    admitted = replace(request, identity=identity)
+    admitted = msgspec.structs.replace(request, identity=identity)
     enter(admitted)
     return admitted
 

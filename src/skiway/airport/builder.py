@@ -8,7 +8,19 @@ from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 
-from skiway.airport.catalog import ArrowData, Catalog, CatalogVersion, ScanOptions, Schema, Table, TimePoint
+from skiway.airport.catalog import (
+    ArrowData,
+    Catalog,
+    CatalogVersion,
+    HasStatistics,
+    ScanOptions,
+    Schema,
+    SharedListing,
+    Table,
+    TimePoint,
+    TimeTravel,
+    Versioned,
+)
 from skiway.airport.decorated import DecoratedScalar, DecoratedTable
 from skiway.airport.discovery import UNREACHABLE
 from skiway.airport.functions import ScalarFunction, TableFunction, TableInOutFunction, Volatility, signature
@@ -248,7 +260,7 @@ class _BuiltSchema(Schema):
         return self._functions
 
 
-class _BuiltCatalog(Catalog):
+class _BuiltCatalog(Catalog, Versioned, SharedListing):
     def __init__(self, name: str, version: int, schemas: Iterable[Schema]) -> None:
         self.name = name
         self._version = CatalogVersion(version, fixed=True)
@@ -309,13 +321,13 @@ class _FunctionTable(Table):
         return self._scan(options)
 
 
-class _TableWithStatistics(_FunctionTable):
+class _TableWithStatistics(_FunctionTable, HasStatistics):
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:
         assert self._statistics is not None
         return self._statistics(column, duckdb_type)
 
 
-class _TravellingTable(_FunctionTable):
+class _TravellingTable(_FunctionTable, TimeTravel):
     def at(self, point: TimePoint) -> Table | None:
         assert self._schema_at is not None
         schema = self._schema_at(point)

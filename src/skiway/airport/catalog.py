@@ -1,8 +1,8 @@
 """What an Airport server serves: catalogs of schemas of tables.
 
 A catalog is anything with these methods. Subclass the small ABCs below, or let `CatalogBuilder` make them from
-functions. What an object can do beyond being read is an ability: a Protocol of one or two methods that the server asks
-for with `isinstance`.
+functions. What an object can do beyond being read is an ability: one more small ABC to inherit from, which the server
+asks for with `isinstance`.
 
 Every method may be called from many threads at once, and may look at `current_request()` to answer by who asks.
 Lookups of what does not exist return None; listings are never None.
@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
@@ -177,37 +177,37 @@ class CatalogVersion:
     fixed: bool = False
 
 
-@runtime_checkable
-class Versioned(Protocol):
+class Versioned(ABC):
     """A catalog that knows its version: its listing is kept until the version changes."""
 
+    @abstractmethod
     def version(self) -> CatalogVersion:
         """The version now."""
 
 
-@runtime_checkable
-class SharedListing(Protocol):
+class SharedListing(ABC):
     """A versioned catalog that tells who sees the same: callers with equal keys share one kept listing.
 
     Without it each identity has a listing of its own.
     """
 
+    @abstractmethod
     def visibility_key(self) -> Hashable:
         """Equal for all callers who may see the same objects."""
 
 
-@runtime_checkable
-class TimeTravel(Protocol):
+class TimeTravel(ABC):
     """A table with a past."""
 
+    @abstractmethod
     def at(self, point: TimePoint) -> Table | None:
         """The table as it was then, with the schema of that time; None if it did not exist."""
 
 
-@runtime_checkable
-class HasStatistics(Protocol):
+class HasStatistics(ABC):
     """A table that can tell DuckDB's optimizer about its columns."""
 
+    @abstractmethod
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:
         """What is known about a column; unknown members stay None, never guessed."""
 

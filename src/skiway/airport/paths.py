@@ -7,9 +7,9 @@ because clients before DuckDB 1.5 do not send it otherwise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from skiway.errors import InvalidArgument
@@ -20,8 +20,7 @@ Kind = Literal["table", "scalar_function", "table_function"]
 DATABASES: Final = "__databases"  # what DuckDB's airport_databases() asks for
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPath:
+class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
     """The address of a table or function. `catalog` is None where the caller left it to the headers."""
 
     catalog: str | None

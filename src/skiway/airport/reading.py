@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 DATABASES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False)])
 
 
-def endpoints(airport: AirportService, request: Request, asked: EndpointsRequest) -> list[FlightEndpoint]:
-    """Where the rows are: a ticket for DoGet, or function calls that the client runs itself."""
+def endpoints(airport: AirportService, request: Request, asked: EndpointsRequest) -> list[bytes]:
+    """Where the rows are, as serialised endpoints: a ticket for DoGet, or function calls that the client runs itself."""
     descriptor = parse_descriptor(binary(asked.descriptor))
     wanted = asked.parameters
+    if is_databases(descriptor):
+        return [_endpoint(airport, Ticket(None))]
     point = TimePoint.parse(wanted.at_unit, wanted.at_value)
     json_filters = wanted.json_filters if filters.parse(wanted.json_filters) else ""
-    if is_databases(descriptor):
-        return [_endpoint(airport, Ticket(descriptor.SerializeToString()))]
     _, catalog, path = airport.open(request, descriptor)
     if path.kind == "table_function":
         function = _plain(catalog, path)
         parameters = binary(wanted.table_function_parameters)
         columns = column_names(function.schema_for(read_arguments(function, parameters)), wanted.column_ids)
-        return [_endpoint(airport, _ticket(descriptor, columns, json_filters, wanted, parameters))]
+        return [_endpoint(airport, _ticket(path, columns, json_filters, wanted, parameters))]
     table = table_at(open_table(catalog, path), point)
     if isinstance(table, TableRef):
         return _delegated(airport, table, json_filters, wanted, point)
     columns = column_names(table.schema, wanted.column_ids)
-    return [_endpoint(airport, _ticket(descriptor, columns, json_filters, wanted))]
+    return [_endpoint(airport, _ticket(path, columns, json_filters, wanted))]
 
 
 def column_names(schema: pa.Schema, ids: Sequence[int]) -> tuple[str, ...] | None:
@@ -69,12 +69,11 @@ def column_names(schema: pa.Schema, ids: Sequence[int]) -> tuple[str, ...] | Non
 def do_get(airport: AirportService, request: Request, data: bytes) -> Iterator[bytes]:
     """The stream for a ticket; the caller is authorized again."""
     ticket = airport.tickets.redeem(data)
-    descriptor = parse_descriptor(ticket.descriptor)
-    if is_databases(descriptor):
+    if ticket.path is None:
         return scan_frames(
             DATABASES_SCHEMA, pa.table({"name": list(airport.visible_catalogs(request))}, DATABASES_SCHEMA)
         )
-    request, catalog, path = airport.open(request, descriptor)
+    request, catalog, path = airport.open_path(request, ticket.path)
     options = ScanOptions(
         columns=ticket.columns,
         json_filters=ticket.json_filters,
@@ -117,24 +116,24 @@ def _plain(catalog: Catalog, path: ObjectPath) -> TableFunction:
 
 
 def _ticket(
-    descriptor: FlightDescriptor,
+    path: ObjectPath,
     columns: tuple[str, ...] | None,
     json_filters: str,
     wanted: ScanParameters,
     parameters: bytes = b"",
 ) -> Ticket:
-    return Ticket(descriptor.SerializeToString(), columns, json_filters, wanted.at_unit, wanted.at_value, parameters)
+    return Ticket(path, columns, json_filters, wanted.at_unit, wanted.at_value, parameters)
 
 
-def _endpoint(airport: AirportService, ticket: Ticket) -> FlightEndpoint:
-    return FlightEndpoint(
-        ticket=TicketMessage(ticket=airport.tickets.issue(ticket)), location=[Location(uri=airport.endpoint_location)]
-    )
+def _endpoint(airport: AirportService, ticket: Ticket) -> bytes:
+    # two partial messages after each other are one whole message to protobuf
+    issued = FlightEndpoint(ticket=TicketMessage(ticket=airport.tickets.issue(ticket)))
+    return issued.SerializeToString() + airport.endpoint_location
 
 
 def _delegated(
     airport: AirportService, table: TableRef, json_filters: str, wanted: ScanParameters, point: TimePoint | None
-) -> list[FlightEndpoint]:
+) -> list[bytes]:
     parameters = _values(wanted)
     schema = table.schema
     if isinstance(table, DynamicSchemaTableRef):
@@ -144,12 +143,11 @@ def _delegated(
     )
     if not calls:
         raise Internal(f"table reference {table.name!r} gave no function call; it must give at least one")
-    return [
-        FlightEndpoint(
-            ticket=TicketMessage(ticket=b"{}"), location=[Location(uri=call.location(airport.allowed_functions))]
-        )
-        for call in calls
-    ]
+    return [_delegation(call.location(airport.allowed_functions)) for call in calls]
+
+
+def _delegation(uri: str) -> bytes:
+    return FlightEndpoint(ticket=TicketMessage(ticket=b"{}"), location=[Location(uri=uri)]).SerializeToString()
 
 
 def _values(wanted: ScanParameters) -> tuple[Any, ...]:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from skiway.airport.wire import headers
 
 __all__ = ["Request", "current_request"]
 
 
-@dataclass(frozen=True)
-class Request:
+class Connection(Protocol):
+    """What a call knows about its client; grpcio's servicer context is one."""
+
+    def peer(self) -> str:
+        """The client's address."""
+
+    def is_active(self) -> bool:
+        """Whether it is still there."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call, and cheaper so than as a dataclass
     """The call being served.
 
-    `claims` is where a `CatalogAuthorizer` leaves what it knows about the caller, by returning `request.with_claims(…)`.
+    `claims` is where a `CatalogAuthorizer` leaves what it knows about the caller, by returning
+    `request.with_claims(…)`.
     """
 
     method: str = ""
@@ -25,20 +36,43 @@ class Request:
     trace_id: str = ""
     session_id: str = ""
     transaction_id: str = ""
-    token: str | None = field(default=None, repr=False)
-    peer: str = ""
-    headers: Mapping[str, tuple[str | bytes, ...]] = field(default_factory=dict, repr=False)
-    claims: Mapping[str, Any] = field(default_factory=dict)
-    is_active: Callable[[], bool] = field(default=lambda: True, repr=False)
+    token: str | None = None
+    claims: Mapping[str, Any] = {}
+    metadata: Sequence[tuple[str, str | bytes]] = ()
+    connection: Any = None
+
+    @property
+    def headers(self) -> Mapping[str, tuple[str | bytes, ...]]:
+        """All headers as they came; names are lower-case."""
+        collected: dict[str, tuple[str | bytes, ...]] = {}
+        for name, value in self.metadata:
+            collected[name] = (*collected.get(name, ()), value)
+        return collected
 
     def header(self, name: str) -> str:
-        """The first value of a header, or ""; names are lower-case."""
-        values = self.headers.get(name)
-        return str(values[0]) if values else ""
+        """The first value of a header, or ""."""
+        return next((str(value) for key, value in self.metadata if key == name), "")
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self.connection.peer() if self.connection is not None else ""
+
+    def is_active(self) -> bool:
+        """Whether the client is still there; long work may ask and stop."""
+        return self.connection is None or bool(self.connection.is_active())
 
     def with_claims(self, **claims: Any) -> Request:
         """The same request with more claims."""
-        return replace(self, claims={**self.claims, **claims})
+        return msgspec.structs.replace(self, claims={**self.claims, **claims})
+
+    def within(self, catalog: str) -> Request:
+        """The same request, about `catalog`."""
+        return self if catalog == self.catalog else msgspec.structs.replace(self, catalog=catalog)
+
+    def __repr__(self) -> str:  # without the token, which the headers hold too
+        shown = ("method", "catalog", "identity", "trace_id", "session_id", "transaction_id")
+        return f"Request({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 _current: ContextVar[Request | None] = ContextVar("skiway_airport_request", default=None)
@@ -51,33 +85,24 @@ def current_request() -> Request:
 
 
 def enter(request: Request) -> None:
-    """Make `request` current for this thread, until the next call on it."""
+    """Make `request` current; grpcio gives each call a context of its own, so it ends with the call."""
     _current.set(request)
 
 
 def read_request(
-    method: str,
-    metadata: Mapping[str, tuple[str | bytes, ...]],
-    *,
-    peer: str = "",
-    is_active: Callable[[], bool] = lambda: True,
+    method: str, metadata: Sequence[tuple[str, str | bytes]], connection: Connection | None = None
 ) -> Request:
     """The request that the headers tell of, before anyone checked them."""
-
-    def first(name: str) -> str:
-        values = metadata.get(name)
-        return str(values[0]) if values else ""
-
+    first: dict[str, Any] = dict(metadata[::-1])
     return Request(
         method=method,
-        catalog=first(headers.CATALOG),
-        trace_id=first(headers.TRACE_ID),
-        session_id=first(headers.SESSION_ID),
-        transaction_id=first(headers.TRANSACTION_ID) or first(headers.JSON_TRANSACTION_ID),
-        token=_bearer(first(headers.AUTHORIZATION)),
-        peer=peer,
-        headers=metadata,
-        is_active=is_active,
+        catalog=first.get(headers.CATALOG, ""),
+        trace_id=first.get(headers.TRACE_ID, ""),
+        session_id=first.get(headers.SESSION_ID, ""),
+        transaction_id=first.get(headers.TRANSACTION_ID) or first.get(headers.JSON_TRANSACTION_ID, ""),
+        token=_bearer(first.get(headers.AUTHORIZATION, "")),
+        metadata=metadata,
+        connection=connection,
     )
 
 

@@ -15,12 +15,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import grpc
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
+from msgspec import structs
 
 from skiway.airport import table_refs
 from skiway.airport.actions import ACTIONS
@@ -82,7 +83,8 @@ class AirportService:
         self.auth = auth
         self.actions = dict(actions or {})
         self.tickets = tickets or TicketOffice()
-        self.endpoint_location = endpoint_location
+        location = flight.FlightEndpoint(location=[flight.Location(uri=endpoint_location)])
+        self.endpoint_location: bytes = location.SerializeToString()
         self.allowed_functions = frozenset(allowed_functions)
         self.limits = limits or Limits()
         self.listings = Listings()
@@ -111,7 +113,8 @@ class AirportService:
             "DoPut": both(_on(exchanges, self._stream("DoPut", self._do_put))),
             "DoExchange": both(_on(exchanges, self._stream("DoExchange", self._do_exchange))),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(headers.SERVICE, methods),))
+        single: grpc.RpcMethodHandler[Any, Any] = unary(_on(calls, self._unary("DoAction", self._do_single_action)))
+        server.add_generic_rpc_handlers((_FlightHandlers(methods, single),))
 
     def close(self) -> None:
         """Let the threads go, once no call runs any more."""
@@ -123,7 +126,7 @@ class AirportService:
     def open_catalog(self, request: Request, named: str = "") -> tuple[Request, Catalog]:
         """The catalog of a call (header first, then what its body or descriptor names), once its caller may use it."""
         name = request.catalog or named
-        request = authorize(replace(request, catalog=name), self.auth)
+        request = authorize(request.within(name), self.auth)
         catalog = self.catalogs.find(name)
         if catalog is None:
             raise NotFound(
@@ -134,19 +137,26 @@ class AirportService:
 
     def open(self, request: Request, descriptor: flight.FlightDescriptor) -> tuple[Request, Catalog, ObjectPath]:
         """The catalog that a descriptor leads to, and the object's path in it."""
-        path = object_path(descriptor)
+        return self.open_path(request, object_path(descriptor))
+
+    def open_path(self, request: Request, path: ObjectPath) -> tuple[Request, Catalog, ObjectPath]:
+        """The same for a path that was a descriptor before."""
         if path.catalog and request.catalog and path.catalog != request.catalog:
             raise InvalidArgument(
                 f"the descriptor is of catalog {path.catalog!r}, but the call is about {request.catalog!r}"
             )
         request, catalog = self.open_catalog(request, path.catalog or "")
-        return request, catalog, replace(path, catalog=request.catalog)
+        return (
+            request,
+            catalog,
+            path if path.catalog == request.catalog else structs.replace(path, catalog=request.catalog),
+        )
 
     def visible_catalogs(self, request: Request) -> Iterator[str]:
         """Names of the catalogs that the caller may use."""
         for name in self.catalogs.names():
             with contextlib.suppress(PermissionDenied):
-                authorize(replace(request, catalog=name), self.auth)
+                authorize(request.within(name), self.auth)
                 yield name
 
     # -- Flight's methods -----------------------------------------------------------------------------------------
@@ -160,6 +170,15 @@ class AirportService:
                 yield flight.Result(body=body).SerializeToString()
         else:
             raise Unsupported(f"unknown action {action.type!r}; ListActions tells which there are")
+
+    def _do_single_action(self, request: Request, data: bytes) -> bytes:
+        action = _parsed(flight.Action, data)
+        if action.type not in ACTIONS:
+            raise InvalidArgument(
+                f"the header {headers.ACTION_NAME} names another action than the body, {action.type!r}"
+            )
+        result: bytes = flight.Result(body=ACTIONS[action.type](self, request, action.body)).SerializeToString()
+        return result
 
     def _do_get(self, request: Request, data: bytes) -> Frames:
         return do_get(self, request, _parsed(flight.Ticket, data).ticket)
@@ -185,7 +204,7 @@ class AirportService:
         wanted_schema = request.header(headers.LIST_SCHEMA)
         names = [wanted_catalog] if headers.LIST_CATALOG in request.headers else list(self.visible_catalogs(request))
         for name in names:
-            _, catalog = self.open_catalog(replace(request, catalog=name))
+            _, catalog = self.open_catalog(request.within(name))
             for schema in catalog.schemas():
                 if not wanted_schema or schema.name == wanted_schema:
                     for info in object_infos(schema, name):
@@ -212,10 +231,7 @@ class AirportService:
     # -- one shape for all calls ----------------------------------------------------------------------------------
 
     def _admit(self, method: str, context: grpc.ServicerContext) -> Request:
-        metadata: dict[str, tuple[str | bytes, ...]] = {}
-        for key, value in context.invocation_metadata():
-            metadata[key] = (*metadata.get(key, ()), value)
-        return admit(read_request(method, metadata, peer=context.peer(), is_active=context.is_active), self.auth)
+        return admit(read_request(method, context.invocation_metadata(), context), self.auth)
 
     def _unary(self, method: str, handle: Callable[[Request, bytes], bytes]) -> Any:
         def serve(data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -260,6 +276,28 @@ class AirportService:
         context.set_trailing_metadata(told.trailers)
         context.abort(told.code, told.message)
         raise AssertionError("abort always raises")
+
+
+class _FlightHandlers(grpc.GenericRpcHandler):
+    """Finds the handler of a call.
+
+    DuckDB's client says in a header which action it calls. Airport's own actions have exactly one result, and an
+    answer of one message looks the same from a unary method, which costs one change of threads less.
+    """
+
+    def __init__(
+        self, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]], single: grpc.RpcMethodHandler[Any, Any]
+    ) -> None:
+        self._methods = {f"/{headers.SERVICE}/{name}": handler for name, handler in methods.items()}
+        self._single = single
+        self._do_action = f"/{headers.SERVICE}/DoAction"
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        if handler_call_details.method == self._do_action:
+            for key, value in handler_call_details.invocation_metadata:
+                if key == headers.ACTION_NAME and value in ACTIONS:
+                    return self._single
+        return self._methods.get(handler_call_details.method)
 
 
 def _on(pool: ThreadPoolExecutor, behaviour: Any) -> Any:

@@ -59,6 +59,8 @@ class Conform:
     @classmethod
     def plan(cls, target: pa.Schema, source: pa.Schema, columns: frozenset[str] | None) -> Conform:
         """How to fit `source` to `target` when just `columns` were asked for."""
+        if (columns is None or len(columns) == len(target)) and source.equals(target):
+            return cls(target, (), True)
         sources = tuple(
             _position(source, field.name) if columns is None or field.name in columns else None for field in target
         )
@@ -142,7 +144,7 @@ def scan_frames(
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if plan is None or batch.schema is not layout:
+            if plan is None or not batch.schema.equals(layout):
                 layout = batch.schema
                 plan = Conform.plan(schema, layout, asked)
             for part in _parts(plan.apply(batch, nulls)):

@@ -7,7 +7,7 @@ import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -127,10 +127,10 @@ class TableRef(ABC):
         """At least one call; several are run in parallel and their rows added up."""
 
 
-@runtime_checkable
-class DynamicSchemaTableRef(Protocol):
+class DynamicSchemaTableRef(TableRef):
     """A table reference whose columns depend on the request."""
 
+    @abstractmethod
     def schema_for(self, request: SchemaRequest) -> pa.Schema:
         """The columns for this request."""
 

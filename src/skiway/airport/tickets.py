@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from skiway.airport.paths import ObjectPath
 from skiway.errors import InvalidArgument, PreconditionFailed
 
 VERSION: Final = b"\x01"
@@ -22,9 +23,9 @@ MAC_SIZE: Final = 16
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """A scan to be made: of a table, or (`parameters`) of a table function."""
+    """A scan to be made: of a table, of a table function with `parameters`, or (no path) of the list of catalogs."""
 
-    descriptor: bytes
+    path: ObjectPath | None
     columns: tuple[str, ...] | None = None
     json_filters: str = ""
     at_unit: str = ""

@@ -74,16 +74,17 @@ class BlobStore(ABC):
         digest = blob_digest(uri)
         with reported(self._on_call, "blobs", "get"):
             stored = self._read(uri)
-        if stored is None:
-            raise NotFound(f"there is no blob {uri}: it was deleted, or never put", key="blob", uri=uri)
-        if (found := sha256(stored[0]).hexdigest()) != digest:
-            raise Internal(
-                f"blob {uri} is corrupt: its {len(stored[0])} bytes have SHA-256 {found}: "
-                "put the right content again, or restore it from a backup",
-                key="blob.corrupt",
-                uri=uri,
-            )
-        return stored[0]
+            if stored is None:
+                raise NotFound(f"there is no blob {uri}: it was deleted, or never put", key="blob", uri=uri)
+            data, _ = stored
+            if (found := sha256(data).hexdigest()) != digest:
+                raise Internal(
+                    f"blob {uri} is corrupt: its {len(data)} bytes have SHA-256 {found}: "
+                    "put the right content again, or restore it from a backup",
+                    key="blob.corrupt",
+                    uri=uri,
+                )
+            return data
 
     def head(self, uri: str) -> BlobHead | None:
         """Size and age of the blob, or None if there is none."""

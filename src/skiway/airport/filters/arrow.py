@@ -67,6 +67,16 @@ _TYPES: Final = {
 }
 
 
+# Functions of integers that have the same answer for every argument, NULL included.
+_ELEMENTWISE: Final[dict[str, Callable[..., Any]]] = {
+    "&": pc.bit_wise_and,
+    "|": pc.bit_wise_or,
+    "xor": pc.bit_wise_xor,
+    "greatest": pc.max_element_wise,
+    "least": pc.min_element_wise,
+}
+
+
 def to_arrow(filter: Filter, schema: pa.Schema | None = None) -> pc.Expression | None:  # noqa: A002
     """An expression that keeps at least the rows `filter` keeps; None when nothing can be said.
 
@@ -227,12 +237,16 @@ class _Writer:
         match node:
             case ColumnRef() | Function("struct_extract"):
                 return self.column(node)
+            case Function("length" | "len", (ColumnRef(_, LogicalType("LIST")) as values,), _, True):
+                return _Operand(pc.list_value_length(pc.field(values.name)).cast(pa.int64()), pa.int64())
             case Function("length" | "len", (text,), _, True):
                 return _Operand(pc.utf8_length(self.text(text)).cast(pa.int64()), pa.int64())
+            case Function(name, children, of, True) if name in _ELEMENTWISE and of.is_integer:
+                return self.elementwise(name, children)
             case Function("octet_length", (ColumnRef(_, LogicalType("BLOB")) as blob,), _, True):
                 return _Operand(pc.binary_length(self.operand(blob).said).cast(pa.int64()), pa.int64())
-            case Operator("COALESCE", (first, *others)):
-                return self.coalesce(self.operand(first), others)
+            case Operator("COALESCE", children):
+                return self.coalesce(children)
             case Cast():
                 return self.cast(node)
             case _:
@@ -257,23 +271,32 @@ class _Writer:
             found = found.field(index).type
         return found
 
-    def coalesce(self, first: _Operand, others: Sequence[Node]) -> _Operand:
-        rest = [self.literal(one, first) if isinstance(one, Constant) else self.operand(one) for one in others]
-        if first.may_be_nan or any(one.type != first.type for one in rest):
+    def coalesce(self, children: Sequence[Node]) -> _Operand:
+        values, of = self.alike(children)
+        return _Operand(pc.coalesce(*values), of)
+
+    def elementwise(self, name: str, children: Sequence[Node]) -> _Operand:
+        values, of = self.alike(children)
+        return _Operand(_ELEMENTWISE[name](*values), of)
+
+    def alike(self, children: Sequence[Node]) -> tuple[list[pc.Expression], pa.DataType]:
+        """Values that all have the type of the first, a column; none may be NaN."""
+        first = self.operand(children[0])
+        values = [self.literal(one, first) if isinstance(one, Constant) else self.operand(one) for one in children]
+        if any(one.may_be_nan or one.type != first.type for one in values):
             raise Unsaid
-        return _Operand(pc.coalesce(first.said, *[one.said for one in rest]), first.type)
+        return [one.said for one in values], first.type
 
     def cast(self, node: Cast) -> _Operand:
-        """Casts of integers that cannot fail: to wider ones, to floating point, to text."""
+        """Casts of integers to wider ones and to text. Those to floating point fail where Arrow finds them inexact."""
         source, target = type_of(node.child), node.type
         if source is None or not source.is_integer or target.alias or target.id not in _TYPES:
             raise Unsaid
         if target.is_integer and not _holds(target, source):
             raise Unsaid
-        if not (target.is_integer or target.is_float or target.id == "VARCHAR"):
+        if not (target.is_integer or target.id == "VARCHAR"):
             raise Unsaid
-        value = self.operand(node.child).said
-        return _Operand(value.cast(_TYPES[target.id], safe=False), _TYPES[target.id])
+        return _Operand(self.operand(node.child).said.cast(_TYPES[target.id]), _TYPES[target.id])
 
 
 def _holds(target: LogicalType, source: LogicalType) -> bool:
@@ -303,7 +326,9 @@ def _literal_type(of: LogicalType, stored: pa.DataType | None) -> pa.DataType:
         return seen
     if pa.types.is_dictionary(stored):
         stored = stored.value_type
-    if stored == seen or any(is_kind(seen) and is_kind(stored) for is_kind in (pa.types.is_integer, _is_text, _is_bytes)):
+    if stored == seen or any(
+        is_kind(seen) and is_kind(stored) for is_kind in (pa.types.is_integer, _is_text, _is_bytes)
+    ):
         return stored
     if pa.types.is_decimal(seen) and pa.types.is_decimal(stored) and stored.scale == seen.scale:
         return stored
@@ -313,11 +338,11 @@ def _literal_type(of: LogicalType, stored: pa.DataType | None) -> pa.DataType:
 
 
 def _is_text(of: pa.DataType) -> bool:
-    return pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of)
+    return of in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def _is_bytes(of: pa.DataType) -> bool:
-    return pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of)
+    return of in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def _timestamp(seen: pa.DataType, stored: pa.DataType) -> pa.DataType:

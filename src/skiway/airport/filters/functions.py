@@ -13,29 +13,28 @@ from skiway.airport.filters.types import INTEGER_RANGES, LogicalType
 
 __all__ = ["OPERATORS", "is_repeatable_cast", "is_repeatable_function", "may_raise"]
 
+# fmt: off
 # These have an answer for every argument.
-_TOTAL: Final = frozenset(
-    """
-    ~~ ~~* prefix suffix contains starts_with ends_with lower upper length len strlen octet_length bit_length trim ltrim
-    rtrim concat || substring substr left right reverse
-    isnan isinf isfinite sign greatest least & | xor
-    year month day quarter week dayofweek dayofyear isodow decade century hour minute second millisecond microsecond
-    normalized_interval timetz_byte_comparable
-    list_contains array_extract list_extract struct_extract map_extract_value map_contains
-    """.split()
-)
+_TOTAL: Final = frozenset({
+    "~~", "~~*", "prefix", "suffix", "contains", "starts_with", "ends_with",
+    "lower", "upper", "trim", "ltrim", "rtrim", "reverse", "concat", "||", "length", "len", "strlen", "octet_length", "bit_length",
+    "isnan", "isinf", "isfinite", "sign", "greatest", "least", "&", "|", "xor",
+    "year", "quarter", "month", "week", "day", "dayofweek", "isodow", "dayofyear", "decade", "century",
+    "hour", "minute", "second", "millisecond", "microsecond", "timetz_byte_comparable",
+    "list_contains", "array_extract", "list_extract", "struct_extract", "map_extract_value", "map_contains",
+})
 
 # These may refuse an argument, by overflow for instance.
-_PARTIAL: Final = frozenset(
-    """
-    + - * / // % << >> abs round floor ceil trunc date_trunc date_part age datediff date_diff like_escape
-    regexp_matches regexp_full_match
-    """.split()
-)
+_PARTIAL: Final = frozenset({
+    "+", "-", "*", "/", "//", "%", "<<", ">>", "abs", "round", "floor", "ceil", "trunc",
+    "substring", "substr", "left", "right", "like_escape", "regexp_matches", "regexp_full_match",
+    "date_trunc", "date_part", "date_diff", "datediff", "age", "normalized_interval",
+})
+# fmt: on
 
 _REPEATABLE: Final = _TOTAL | _PARTIAL
 
-OPERATORS: Final = frozenset("~~ ~~* || & | + - * / // % << >>".split())
+OPERATORS: Final = frozenset({"~~", "~~*", "||", "&", "|", "+", "-", "*", "/", "//", "%", "<<", ">>"})
 
 _DIVISIONS: Final = frozenset({"/", "//", "%"})
 
@@ -98,7 +97,9 @@ def _always_fits(source: LogicalType | None, target: LogicalType) -> bool:
     if target.id in ("FLOAT", "DOUBLE"):
         return source.id in INTEGER_RANGES
     if target.id == "DECIMAL":
-        return source.id == "DECIMAL" and _whole_digits(source) <= _whole_digits(target) and source.scale <= target.scale
+        return (
+            source.id == "DECIMAL" and _whole_digits(source) <= _whole_digits(target) and source.scale <= target.scale
+        )
     if target.id == "LIST":
         return source.id == "ARRAY" and source.element == target.element
     return target.id == "VARCHAR" and not source.fields

@@ -86,7 +86,7 @@ class Interval:
     micros: int
 
 
-Value: TypeAlias = None | bool | int | float | str | bytes | Decimal | UUID | Interval | tuple["Value", ...]
+Value: TypeAlias = bool | int | float | str | bytes | Decimal | UUID | Interval | tuple["Value", ...] | None
 """What a constant holds.
 
 Dates, times and timestamps are the raw count of their type's unit since its start, so that infinite ones and those out

@@ -114,8 +114,8 @@ class _Writer:
             case "NOT":
                 return f"NOT {self.operand(first)}"
             case "IS NULL" | "IS NOT NULL":
-                whole = isinstance(first, ColumnRef)
-                return f"{self.column(first, any_type=True) if whole else self.operand(first)} {op}"
+                value = self.column(first, any_type=True) if isinstance(first, ColumnRef) else self.operand(first)
+                return f"{value} {op}"
             case "IN" | "NOT IN":
                 return f"{self.operand(first)} {op} ({', '.join([self.operand(one, bare=True) for one in others])})"
             case _:

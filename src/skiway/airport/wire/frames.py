@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from itertools import pairwise
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -18,6 +19,8 @@ from skiway.errors import InvalidArgument
 __all__ = ["BatchReader", "Frame", "FrameWriter", "holds_dictionaries", "metadata_frame", "parse_frame"]
 
 Compression = Literal["lz4", "zstd"]
+Piece = Any  # bytes, a memoryview or a pyarrow buffer
+Message = tuple[list[Piece], list[Piece]]  # header and body
 
 DESCRIPTOR: Final = b"\x0a"
 HEADER: Final = b"\x12"
@@ -99,23 +102,24 @@ def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
 def _cut(message: memoryview, app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
     """The frame for one encapsulated IPC message."""
     size = int.from_bytes(message[4:8], "little")
-    return _frame(message[8 : 8 + size], message[8 + size :], app_metadata, descriptor)
+    return _frame([message[8 : 8 + size]], [message[8 + size :]], app_metadata, descriptor)
 
 
-def _frame(header: memoryview, body: memoryview, app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
-    parts: list[bytes | memoryview] = []
+def _frame(header: list[Piece], body: list[Piece], app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
+    """The frame of a message in pieces; joining them is the only copy."""
+    parts: list[Piece] = []
     if descriptor:
         parts += [DESCRIPTOR, varint(len(descriptor)), descriptor]
-    parts += [HEADER, varint(len(header)), header]
+    parts += [HEADER, varint(sum(map(len, header))), *header]
     if app_metadata:
         parts += [METADATA, varint(len(app_metadata)), app_metadata]
-    parts += [BODY, varint(len(body)), body]
+    parts += [BODY, varint(sum(map(len, body))), *body]
     return b"".join(parts)
 
 
 def metadata_frame(app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
     """A frame without Arrow data: only metadata, only a descriptor, or both."""
-    parts = []
+    parts: list[Piece] = []
     if descriptor:
         parts += [DESCRIPTOR, varint(len(descriptor)), descriptor]
     if app_metadata:
@@ -139,8 +143,7 @@ class FrameWriter:
         self.schema = schema
         self._pool = memory_pool
         self._plain = not any(holds_dictionaries(field.type) for field in schema)
-        self._stream: _MessageStream | None = None if self._plain else _MessageStream(schema, None)
-        self._packed: _MessageStream | None = None
+        self._streams: dict[Compression | None, _MessageStream] = {}
 
     def begin(self, *, descriptor: bytes = b"", app_metadata: bytes = b"") -> bytes:
         """The schema frame, which opens every stream."""
@@ -150,57 +153,72 @@ class FrameWriter:
         self, batch: pa.RecordBatch, *, app_metadata: bytes = b"", compression: Compression | None = None
     ) -> Iterator[bytes]:
         """Frames of one batch: its dictionaries where they changed, then the rows, which carry `app_metadata`."""
-        if self._plain and compression is None:
+        if self._plain and compression is None and batch.num_rows * batch.num_columns < _FEW_VALUES:
             yield _cut(memoryview(batch.serialize(self._pool)), app_metadata)
             return
-        messages = self._messages(batch, compression)
+        if not self._plain:
+            compression = None  # dictionaries belong to one stream, so it cannot change its ways half-way
+        if compression not in self._streams:
+            self._streams[compression] = _MessageStream(self.schema, compression)
+        messages = self._streams[compression].write(batch)
         for message in messages[:-1]:
             yield _frame(*message)
         yield _frame(*messages[-1], app_metadata)
 
-    def _messages(self, batch: pa.RecordBatch, compression: Compression | None) -> list[tuple[memoryview, memoryview]]:
-        if (
-            self._stream is not None
-        ):  # dictionaries live in one stream; whether it is compressed was settled by its first batch
-            return self._stream.write(batch)
-        if self._packed is None:
-            self._packed = _MessageStream(self.schema, compression)
-        return self._packed.write(batch)
+
+_FEW_VALUES: Final = 16_384  # below this, one copy more costs less than the machinery that saves it
 
 
 class _MessageStream:
     """An IPC stream writer whose messages are taken out one batch at a time."""
 
     def __init__(self, schema: pa.Schema, compression: Compression | None) -> None:
-        self._sink = _Chunks()
+        self._sink = _Pieces()
         options = pa.ipc.IpcWriteOptions(compression=compression)
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema, options=options)
+        self._sent_schema = False
 
-    def write(self, batch: pa.RecordBatch) -> list[tuple[memoryview, memoryview]]:
+    def write(self, batch: pa.RecordBatch) -> list[Message]:
+        """The messages of one batch, in the pieces that pyarrow made of them."""
         self._writer.write_batch(batch)
-        reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(self._sink.take() + END_OF_STREAM))
-        # the first write also brings the schema message, which FrameWriter.begin has sent
-        return [(memoryview(m.metadata), memoryview(m.body)) for m in reader if m.type != "schema"]
+        messages = list(_split(self._sink.take()))
+        if not self._sent_schema:  # the first write also brings the schema, which FrameWriter.begin has sent
+            self._sent_schema = True
+            del messages[0]
+        return messages
 
 
-class _Chunks:
-    """The file that the IPC writer writes to."""
+class _Pieces:
+    """The file that the IPC writer writes to: it keeps what it is given, pyarrow's buffers uncopied."""
 
     closed = False
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._pieces: list[Piece] = []
 
-    def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
+    def write(self, data: Piece) -> int:
+        self._pieces.append(data)
         return len(data)
 
     def flush(self) -> None:
         pass
 
-    def take(self) -> bytes:
-        parts, self._parts = self._parts, []
-        return b"".join(parts)
+    def take(self) -> list[Piece]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+def _split(pieces: list[Piece]) -> Iterator[Message]:
+    """Messages in a run of pieces: a mark, the header's length, the header, the body."""
+    # Data comes in pyarrow's buffers, so a piece of bytes that looks like the mark is the mark.
+    starts = [i for i, piece in enumerate(pieces) if isinstance(piece, bytes) and piece == CONTINUATION]
+    for start, end in pairwise([*starts, len(pieces)]):
+        length = int.from_bytes(pieces[start + 1], "little")
+        cut = start + 2
+        while length > 0:
+            length -= len(pieces[cut])
+            cut += 1
+        yield pieces[start + 2 : cut], pieces[cut:end]
 
 
 class BatchReader:

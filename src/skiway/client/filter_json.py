@@ -1,0 +1,130 @@
+"""Predicates as the JSON that DuckDB's client sends: the same members in the same order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.airport.wire.duckdb_types import duckdb_type, storage_type
+from skiway.client.literals import json_value, literal
+from skiway.client.predicates import And, Between, Column, Comparison, In, IsNull, Not, Or, Predicate
+from skiway.errors import InvalidArgument
+
+__all__ = ["filter_json", "logical_type"]
+
+NOWHERE: Final = 0xFFFF_FFFF_FFFF_FFFF  # the position in an SQL text that does not exist
+_BOOLEAN: Final = {"id": "BOOLEAN", "type_info": None}
+
+Node = dict[str, Any]
+
+
+def filter_json(predicate: Predicate | None, names: Sequence[str], fields: Mapping[str, pa.Field]) -> str:
+    """The text for `json_filters`. `names` are the columns of the scan in order; `fields` tell their types."""
+    parts = () if predicate is None else predicate.parts if isinstance(predicate, And) else (predicate,)
+    writer = _Writer(list(names), fields)
+    document = {"filters": [writer.node(part) for part in parts], "column_binding_names_by_index": list(names)}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    names: list[str]
+    fields: Mapping[str, pa.Field]
+
+    def node(self, predicate: Predicate) -> Node:
+        match predicate:
+            case Column(name):
+                return self._truth(name)
+            case Comparison(op, name, value):
+                sides = {"left": self._reference(name), "right": self._constant(name, value)}
+                return _expression("BOUND_COMPARISON", op.value) | sides
+            case Between(name, low, high):
+                return _expression("BOUND_BETWEEN", "COMPARE_BETWEEN") | {
+                    "input": self._reference(name),
+                    "lower": self._constant(name, low),
+                    "upper": self._constant(name, high),
+                    "lower_inclusive": True,
+                    "upper_inclusive": True,
+                }
+            case In(name, values, negated):
+                children = [self._reference(name), *(self._constant(name, value) for value in values)]
+                return _operator("COMPARE_NOT_IN" if negated else "COMPARE_IN", children)
+            case IsNull(name, negated):
+                return _operator("OPERATOR_IS_NOT_NULL" if negated else "OPERATOR_IS_NULL", [self._reference(name)])
+            case Not(part):
+                return _operator("OPERATOR_NOT", [self.node(part)])
+            case And(parts) | Or(parts):
+                kind = "CONJUNCTION_AND" if isinstance(predicate, And) else "CONJUNCTION_OR"
+                return _expression("BOUND_CONJUNCTION", kind) | {"children": [self.node(part) for part in parts]}
+        raise InvalidArgument(f"{predicate!r} is not a predicate: build one with col(…)")
+
+    def _truth(self, name: str) -> Node:
+        if (spelled := duckdb_type(self.fields[name])) != "BOOLEAN":
+            raise InvalidArgument(f"column {name!r} is {spelled}, not BOOLEAN: compare it with a value")
+        return self._reference(name)
+
+    def _reference(self, name: str) -> Node:
+        return _expression("BOUND_COLUMN_REF", "BOUND_COLUMN_REF", alias=name) | {
+            "return_type": logical_type(self.fields[name]),
+            "binding": {"table_index": 0, "column_index": self.names.index(name)},
+            "depth": 0,
+        }
+
+    def _constant(self, name: str, value: Any) -> Node:
+        field = self.fields[name]
+        constant = {
+            "type": logical_type(field),
+            "is_null": False,
+            "value": json_value(field, literal(field, value)),
+        }
+        return _expression("BOUND_CONSTANT", "VALUE_CONSTANT") | {"value": constant}
+
+
+def _expression(kind: str, type_name: str, alias: str = "") -> Node:
+    return {"expression_class": kind, "type": type_name, "alias": alias, "query_location": NOWHERE}
+
+
+def _operator(type_name: str, children: list[Node]) -> Node:
+    return _expression("BOUND_OPERATOR", type_name) | {"return_type": _BOOLEAN, "children": children}
+
+
+def logical_type(field: pa.Field) -> Node:
+    """DuckDB's type of a column, as filters spell it."""
+    spelled = duckdb_type(field)
+    stored = storage_type(field.type)
+    if pa.types.is_dictionary(stored) or pa.types.is_run_end_encoded(stored):
+        return logical_type(pa.field(field.name, stored.value_type))
+    if spelled in ("JSON", "GEOMETRY"):
+        return _type("VARCHAR" if spelled == "JSON" else "BLOB", "GENERIC_TYPE_INFO", alias=spelled)
+    if spelled.startswith("DECIMAL"):
+        return _type("DECIMAL", "DECIMAL_TYPE_INFO", width=stored.precision, scale=stored.scale)
+    return _nested_type(stored) or {"id": spelled, "type_info": None}
+
+
+def _nested_type(stored: pa.DataType) -> Node | None:
+    types = pa.types
+    if types.is_map(stored):
+        return _type("MAP", "LIST_TYPE_INFO", child_type=_struct([("key", stored.key_field), ("value", stored.item_field)]))
+    if types.is_fixed_size_list(stored):
+        return _type("ARRAY", "ARRAY_TYPE_INFO", child_type=logical_type(stored.value_field), size=stored.list_size)
+    if types.is_nested(stored) and hasattr(stored, "value_field"):
+        return _type("LIST", "LIST_TYPE_INFO", child_type=logical_type(stored.value_field))
+    members = [(stored.field(i).name, stored.field(i)) for i in range(stored.num_fields)]
+    if types.is_struct(stored):
+        return _struct(members)
+    if types.is_union(stored):
+        return _struct([("", pa.field("", pa.uint8())), *members], name="UNION")
+    return None
+
+
+def _struct(members: Sequence[tuple[str, pa.Field]], name: str = "STRUCT") -> Node:
+    children = [{"first": member, "second": logical_type(field)} for member, field in members]
+    return _type(name, "STRUCT_TYPE_INFO", child_types=children)
+
+
+def _type(name: str, info: str, *, alias: str = "", **facts: Any) -> Node:
+    return {"id": name, "type_info": {"type": info, "alias": alias, "extension_info": None, **facts}}

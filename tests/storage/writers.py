@@ -1,0 +1,95 @@
+"""Writers for tests, as processes of their own: `python writers.py race|crash|repeat <arguments as JSON>`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from skiway.errors import Conflict, SkiwayError
+from skiway.storage import ABSENT, Delete, PointerStore, Put, open_pointers
+
+
+def start(task: str, **arguments: Any) -> subprocess.Popen[str]:
+    """The process that does `task`; what it prints can be read."""
+    command = [sys.executable, str(Path(__file__)), task, json.dumps(arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def race(url: str, *, keys: list[str], rounds: int, writers: int, name: str) -> dict[str, Any]:
+    """Let writers set all keys to the version `rounds`, each as fast as it can; who won what, and all errors by name."""
+
+    def write(writer: int) -> tuple[list[tuple[str, int, str]], Counter[str]]:
+        won, errors = [], Counter[str]()
+        done = False
+        while not done:
+            done = True
+            for key in keys:
+                current = store.get(key)
+                version = current.version if current else ABSENT
+                if version >= rounds:
+                    continue
+                done = False
+                value = f"{name}-{writer}-{len(won)}"
+                try:
+                    won.append((key, store.compare_and_set(key, value, expect=version).version, value))
+                except SkiwayError as error:
+                    errors[
+                        "Conflict" if isinstance(error, Conflict) and error.key.startswith("pointer.") else repr(error)
+                    ] += 1
+        return won, errors
+
+    with open_pointers(url) as store, ThreadPoolExecutor(writers) as pool:
+        results = list(pool.map(write, range(writers)))
+    errors: Counter[str] = sum((errors for _, errors in results), Counter())
+    return {"won": [win for won, _ in results for win in won], "errors": dict(errors)}
+
+
+def crash(url: str, *, statement: int, size: int) -> None:
+    """Die before the given SQL statement of one batch, without a chance to clean up."""
+    from sqlalchemy import Engine, event
+
+    with open_pointers(url) as store:
+        remaining = statement
+
+        def count_down(*_: Any) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if remaining == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        event.listen(Engine, "before_cursor_execute", count_down)
+        event.listen(Engine, "commit", count_down)
+        change_all(store, size, 1)
+
+
+def repeat(url: str, *, size: int) -> None:
+    """Change a whole batch over and over, until killed."""
+    with open_pointers(url) as store:
+        version = store.get("/0000").version
+        print("started", flush=True)
+        while True:
+            change_all(store, size, version)
+            version += 1
+
+
+def create_all(store: PointerStore, size: int) -> None:
+    store.apply([Put(f"/{number:04d}", "before", expect=ABSENT) for number in range(size)])
+
+
+def change_all(store: PointerStore, size: int, version: int) -> None:
+    """Set all of `/0000` and so on, and let `/turn` come and go."""
+    puts = [Put(f"/{number:04d}", f"after {version}", expect=version) for number in range(size)]
+    turn = Put("/turn", "", expect=ABSENT) if version % 2 else Delete("/turn", expect=1)
+    store.apply([*puts, turn])
+
+
+if __name__ == "__main__":
+    result = {"race": race, "crash": crash, "repeat": repeat}[sys.argv[1]](**json.loads(sys.argv[2]))
+    print(json.dumps(result))
