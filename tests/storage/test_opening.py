@@ -217,3 +217,15 @@ def test_several_processes_may_open_a_new_store_at_once(tmp_path, server):
         code = f"from skiway.storage import open_pointers; print(open_pointers({home.url!r}).count())"
         processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(5)]
         assert [process.communicate()[0] for process in processes] == [b"0\n"] * 5
+
+
+def test_an_endpoint_where_nobody_answers_is_unavailable_soon():
+    options = {"access_key_id": "test", "secret_access_key": "test"}
+    with pytest.raises(Unavailable, match=r"s3://bucket/prefix: .*see address, credentials"):
+        open_blobs("s3://bucket/prefix?region=us-east-1&endpoint=http://127.0.0.1:1", options=options)
+
+
+def test_a_missing_bucket_is_unavailable(server):
+    options = {"access_key_id": "test", "secret_access_key": "test"}
+    with pytest.raises(Unavailable, match="none-such"):
+        open_blobs(f"s3://none-such?region=us-east-1&endpoint={server('aws')}", options=options)

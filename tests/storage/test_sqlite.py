@@ -9,6 +9,7 @@ from sqlalchemy import event
 
 from skiway.errors import Contention, Internal, Unavailable
 from skiway.storage import ABSENT, Put, utc_now
+from skiway.storage.sql_table import identities
 from skiway.storage.sqlite import SqlitePointerStore
 
 
@@ -89,13 +90,26 @@ def test_a_place_that_is_no_directory_is_refused(path):
         SqlitePointerStore(path / "pointers.db")
 
 
-def test_a_page_is_read_by_the_index_however_much_follows(store):
-    for start in range(0, 5000, 1000):
-        store.apply([Put(f"/{number:05d}", "blob", expect=ABSENT) for number in range(start, start + 1000)])
-    page = store._table.page("/", after="/02500", limit=100, now=utc_now()).compile(store._engine)
-    steps = "".join(str(page)).replace("\n", " ")
+def plan_of(store, statement, parameters=None):
+    expanded = statement.compile(store._engine).construct_expanded_state(parameters)
+    explain = f"EXPLAIN QUERY PLAN {expanded.statement}"
     with store._autocommit.connect() as connection:
-        values = tuple(page.params[name] for name in page.positiontup)
-        plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {steps}", values)]
-    assert plan[0].startswith("SEARCH skiway_pointers USING PRIMARY KEY (head>? AND head<?)")
-    assert plan[1:] == ["USE TEMP B-TREE FOR RIGHT PART OF ORDER BY"]
+        return [row[3] for row in connection.exec_driver_sql(explain, tuple(expanded.positional_parameters))]
+
+
+def test_a_page_is_read_by_the_index_however_much_follows(store):
+    assert plan_of(store, store._table.page("/", after="/02500", limit=100, now=utc_now())) == [
+        "SEARCH skiway_pointers USING PRIMARY KEY (head>? AND head<?)",
+        "USE TEMP B-TREE FOR RIGHT PART OF ORDER BY",
+    ]
+
+
+def test_a_batch_reads_its_keys_by_the_index(store):
+    keys = identities(["/a", "/b", "/" + "x" * 2000])
+    assert plan_of(store, store._table.several, keys) == [
+        "SEARCH skiway_pointers USING PRIMARY KEY (head=? AND tail_digest=?)"
+    ]
+
+
+def test_a_purge_finds_what_expired_by_an_index(store):
+    assert any("INDEX skiway_pointers_expiry" in step for step in plan_of(store, store._table.purge(10, now=utc_now())))

@@ -16,6 +16,7 @@ from skiway.airport.catalog import (
     find_rowid_column,
     project_schema,
 )
+from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable
 from skiway.airport.functions import (
     ANY,
     InOutCall,
@@ -32,6 +33,19 @@ from skiway.airport.service import AirportService, Limits
 from skiway.airport.serving import serve
 from skiway.airport.statistics import ColumnStatistics
 from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCall, FunctionCallRequest, SchemaRequest, TableRef
+from skiway.airport.transactions import Transactional, TransactionManager, TransactionStatus
+from skiway.airport.writing import (
+    Deletable,
+    DeletableBatch,
+    DmlOptions,
+    DmlResult,
+    Insertable,
+    Statement,
+    Updatable,
+    UpdatableBatch,
+    Writable,
+    Write,
+)
 
 __all__ = [
     "ANY",
@@ -44,11 +58,20 @@ __all__ = [
     "CatalogResolver",
     "CatalogVersion",
     "ColumnStatistics",
+    "CreateTable",
+    "Deletable",
+    "DeletableBatch",
+    "DmlOptions",
+    "DmlResult",
+    "DynamicCatalog",
+    "DynamicSchema",
     "DynamicSchemaTableRef",
+    "DynamicTable",
     "FunctionCall",
     "FunctionCallRequest",
     "HasStatistics",
     "InOutCall",
+    "Insertable",
     "Limits",
     "Parameter",
     "Request",
@@ -59,6 +82,7 @@ __all__ = [
     "SchemaRequest",
     "Server",
     "SharedListing",
+    "Statement",
     "Table",
     "TableFunction",
     "TableInOutFunction",
@@ -66,8 +90,15 @@ __all__ = [
     "TimePoint",
     "TimeTravel",
     "Tls",
+    "TransactionManager",
+    "TransactionStatus",
+    "Transactional",
+    "Updatable",
+    "UpdatableBatch",
     "Versioned",
     "Volatility",
+    "Writable",
+    "Write",
     "current_request",
     "find_rowid_column",
     "project_schema",

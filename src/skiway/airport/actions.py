@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from skiway.airport.catalog import HasStatistics, TimePoint
+from skiway.airport.ddl_actions import DDL_ACTIONS, read_schema
 from skiway.airport.discovery import catalog_version, table_info
 from skiway.airport.functions import TableInOutFunction, read_arguments
+from skiway.airport.json_contract import JSON_ACTIONS
 from skiway.airport.lookup import open_table, open_table_function, table_at
 from skiway.airport.paths import parse_descriptor
 from skiway.airport.reading import endpoints
 from skiway.airport.request import Request
 from skiway.airport.statistics import statistics_batch
 from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest
+from skiway.airport.units import TRANSACTION_ACTIONS
 from skiway.airport.wire.payloads import (
     CatalogRequest,
     EndpointsRequest,
     FlightInfoRequest,
     StatisticsRequest,
     TableFunctionRequest,
-    TransactionInfo,
     VersionInfo,
     binary,
     decode,
     encode,
 )
-from skiway.errors import InvalidArgument, NotFound, Unsupported
+from skiway.errors import NotFound, Unsupported
 from skiway.model.flight_pb2 import FlightInfo
 
 if TYPE_CHECKING:
@@ -50,13 +52,6 @@ def read_catalog_version(airport: AirportService, request: Request, body: bytes)
     _, catalog = airport.open_catalog(request, named)
     version = catalog_version(catalog)
     return encode(VersionInfo(version.version, version.fixed))
-
-
-def create_transaction(airport: AirportService, request: Request, body: bytes) -> bytes:
-    """An id for the statements of one transaction; catalogs without transactions have none."""
-    named = decode(body, CatalogRequest, "create_transaction").catalog_name if body else ""
-    airport.open_catalog(request, named)
-    return encode(TransactionInfo(None))
 
 
 def read_endpoints(airport: AirportService, request: Request, body: bytes) -> bytes:
@@ -99,7 +94,7 @@ def table_function_flight_info(airport: AirportService, request: Request, body: 
     arguments = read_arguments(function, binary(asked.parameters))
     rows: int | None = None
     if isinstance(function, TableInOutFunction):
-        schema = function.schema_for(arguments, _schema(binary(asked.table_input_schema), function.name))
+        schema = function.schema_for(arguments, read_schema(binary(asked.table_input_schema), function.name))
     else:
         schema, rows = function.schema_for(arguments), function.row_count(arguments)
     return FlightInfo(
@@ -108,13 +103,6 @@ def table_function_flight_info(airport: AirportService, request: Request, body: 
         total_records=-1 if rows is None else rows,
         total_bytes=-1,
     ).SerializeToString()
-
-
-def _schema(data: bytes, function: str) -> pa.Schema:
-    try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
-    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise InvalidArgument(f"the table input of {function} is not an Arrow schema") from error
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -128,9 +116,11 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 ACTIONS: Final[dict[str, Action]] = {
     "list_schemas": list_schemas,
     "catalog_version": read_catalog_version,
-    "create_transaction": create_transaction,
     "endpoints": read_endpoints,
     "flight_info": flight_info,
     "column_statistics": column_statistics,
     "table_function_flight_info": table_function_flight_info,
+    **TRANSACTION_ACTIONS,
+    **DDL_ACTIONS,
+    **JSON_ACTIONS,
 }

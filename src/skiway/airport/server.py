@@ -73,6 +73,8 @@ class Server:
         max_message_bytes: int = 64 * MIB,
         ticket_key: bytes | None = None,
         ticket_ttl_s: float = 3600,
+        auto_commit: bool = True,
+        auto_rollback: bool = True,
         drain_s: float = 10,
         memory_pool: pa.MemoryPool | None = None,
         logger: logging.Logger | None = None,
@@ -93,6 +95,8 @@ class Server:
             endpoint_location=public_location or headers.REUSE_CONNECTION,
             allowed_functions=allowed_functions,
             limits=limits,
+            auto_commit=auto_commit,
+            auto_rollback=auto_rollback,
             memory_pool=memory_pool,
             logger=self.log,
         )

@@ -28,6 +28,8 @@ from skiway.airport.actions import ACTIONS
 from skiway.airport.auth import Authenticator, admit, authorize
 from skiway.airport.catalog import Catalog
 from skiway.airport.discovery import Listings, object_infos, table_info
+from skiway.airport.exchange import do_exchange
+from skiway.airport.json_contract import do_put
 from skiway.airport.lookup import open_table
 from skiway.airport.paths import ObjectPath, object_path
 from skiway.airport.reading import databases_info, do_get, is_databases
@@ -35,6 +37,7 @@ from skiway.airport.registry import CatalogResolver, CatalogSet, catalogs_of
 from skiway.airport.request import Request, read_request
 from skiway.airport.status import failure
 from skiway.airport.tickets import TicketOffice
+from skiway.airport.units import unit_of_work
 from skiway.airport.wire import headers
 from skiway.errors import (
     AlreadyExists,
@@ -76,6 +79,8 @@ class AirportService:
         endpoint_location: str = headers.REUSE_CONNECTION,
         allowed_functions: Iterable[str] = table_refs.ALLOWED,
         limits: Limits | None = None,
+        auto_commit: bool = True,
+        auto_rollback: bool = True,
         memory_pool: pa.MemoryPool | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -89,6 +94,7 @@ class AirportService:
         self.limits = limits or Limits()
         self.listings = Listings()
         self.log = logger or logging.getLogger("skiway.airport")
+        self.auto_commit, self.auto_rollback = auto_commit, auto_rollback
         self.memory_pool = memory_pool
         self.calls = ThreadPoolExecutor(self.limits.calls, "airport-call")
         self._scans = ThreadPoolExecutor(self.limits.scans, "airport-scan")
@@ -222,11 +228,15 @@ class AirportService:
                 protocol_version=asked.protocol_version, payload=asked.payload
             ).SerializeToString()
 
-    def _do_put(self, _request: Request, _messages: Iterator[bytes]) -> Frames:
-        raise Unsupported("this server takes no rows by DoPut")
+    def _do_put(self, request: Request, messages: Iterator[bytes]) -> Frames:
+        return do_put(self, request, messages)
 
-    def _do_exchange(self, _request: Request, _messages: Iterator[bytes]) -> Frames:
-        raise Unsupported("this server takes no rows by DoExchange")
+    def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
+        return do_exchange(self, request, messages)
+
+    def unit_of_work(self, request: Request, catalog: Catalog) -> contextlib.AbstractContextManager[None]:
+        """What a writing statement runs in."""
+        return unit_of_work(request, catalog, auto_commit=self.auto_commit, auto_rollback=self.auto_rollback)
 
     # -- one shape for all calls ----------------------------------------------------------------------------------
 

@@ -47,6 +47,9 @@ class TimeTravel:
     value: str = ""
 
 
+NOW: Final = TimeTravel()
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What the calls of one bound scan have in common."""

@@ -13,7 +13,15 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from skiway.airport.wire.payloads import MAX_UNPACKED, CatalogRoot, Contents, ObjectMetadata, SchemaEntry, decode, unseal
+from skiway.airport.wire.payloads import (
+    MAX_UNPACKED,
+    CatalogRoot,
+    Contents,
+    ObjectMetadata,
+    SchemaEntry,
+    decode,
+    unseal,
+)
 from skiway.client.calls import Calls
 from skiway.client.connection import parsed
 from skiway.client.failures import nonsense
@@ -129,7 +137,9 @@ class Listing:
         ]
         if not found:
             shown = _shown(name)
-            raise NotFound(f"{kind.replace('_', ' ')} {shown} not found; {self._known()}", key="function", function=shown)
+            raise NotFound(
+                f"{kind.replace('_', ' ')} {shown} not found; {self._known()}", key="function", function=shown
+            )
         return found
 
     def _addresses(self, name: str | tuple[str, str]) -> Iterator[tuple[Schema, str]]:
@@ -203,7 +213,9 @@ class _Contents:
 
     def _checked(self, data: bytes, sha256: str, what: str) -> bytes:
         if sha256 and _hash(data) != sha256:
-            raise Internal(f"{self._location} announces {what} with hash {sha256}, but sent bytes of hash {_hash(data)}")
+            raise Internal(
+                f"{self._location} announces {what} with hash {sha256}, but sent bytes of hash {_hash(data)}"
+            )
         return data
 
 
@@ -238,14 +250,16 @@ def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Functio
             return Function(
                 schema_name,
                 facts.name,
-                facts.type,  # type: ignore[arg-type]
+                facts.type,
                 read_schema(facts.input_schema or b"", f"the parameters of {facts.name!r}"),
                 columns,
                 facts.description or "",
                 info.flight_descriptor,
             )
         case _:
-            raise InvalidArgument(f"{facts.name!r} is a {facts.type!r}: table, scalar_function or table_function is expected")
+            raise InvalidArgument(
+                f"{facts.name!r} is a {facts.type!r}: table, scalar_function or table_function is expected"
+            )
 
 
 def read_schema(data: bytes, what: str) -> pa.Schema:
@@ -269,10 +283,10 @@ def _first(name: str, items: Iterable[N]) -> N | None:
     return _first_named(name, ((item, item.name) for item in items))
 
 
-I = TypeVar("I")
+Item = TypeVar("Item")
 
 
-def _first_named(name: str, items: Iterable[tuple[I, str]]) -> I | None:
+def _first_named(name: str, items: Iterable[tuple[Item, str]]) -> Item | None:
     alike = None
     for item, item_name in items:
         if item_name == name:

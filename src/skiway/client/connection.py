@@ -127,7 +127,7 @@ class Connection:
 
     def call(self, method: str, request: Message, metadata: Metadata) -> bytes:
         """One message for one message."""
-        invoke = self._open().unary_unary(f"/{headers.SERVICE}/{method}")
+        invoke: Any = self._open().unary_unary(f"/{headers.SERVICE}/{method}")
         try:
             return cast(bytes, invoke(request.SerializeToString(), timeout=self._timeout_s, metadata=metadata))
         except grpc.RpcError as error:
@@ -135,7 +135,7 @@ class Connection:
 
     def stream(self, method: str, request: Message, metadata: Metadata) -> Stream:
         """Many messages for one message."""
-        invoke = self._open().unary_stream(f"/{headers.SERVICE}/{method}")
+        invoke: Any = self._open().unary_stream(f"/{headers.SERVICE}/{method}")
         return Stream(
             invoke(request.SerializeToString(), timeout=self._timeout_s, metadata=metadata), self.location.text
         )

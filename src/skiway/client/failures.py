@@ -50,13 +50,13 @@ BY_KEY: Final[dict[str, type[errors.SkiwayError]]] = {
 _ARROW_NOISE: Final = re.compile(r"(?:\. Detail: \w+)?\.?(?: gRPC client debug context: .*)?$", re.DOTALL)
 
 
-def error_of(call: grpc.RpcError, location: str) -> errors.SkiwayError:
+def error_of(failed: grpc.RpcError, location: str) -> errors.SkiwayError:
     """The error that a failed call stands for."""
-    code = call.code() if isinstance(call, grpc.Call) else grpc.StatusCode.UNKNOWN
-    trailers = dict(call.trailing_metadata() or ()) if isinstance(call, grpc.Call) else {}
+    call: Any = failed  # grpcio raises the call itself, of a type that it does not show
+    trailers = dict(call.trailing_metadata() or ())
     details = trailers.get(headers.ERROR_DETAILS, b"")
     facts, typed = _facts(details), _typed(details)
-    kind = _kind(code, facts, typed)
+    kind = _kind(call.code(), facts, typed)
     error = kind(_message(call, trailers, typed, location), key=facts.pop("key", ""))
     facts.pop("code", None)
     error.params.update(facts)
@@ -87,17 +87,17 @@ def _kind(code: grpc.StatusCode, facts: dict[str, str], typed: TypedError | None
     return finer if issubclass(finer, kind) or kind is errors.Internal else kind
 
 
-def _message(call: grpc.RpcError, trailers: dict[str, Any], typed: TypedError | None, location: str) -> str:
+def _message(call: Any, trailers: dict[str, Any], typed: TypedError | None, location: str) -> str:
     if typed is not None:
         return typed.message
     if headers.ARROW_MESSAGE in trailers:
         return str(trailers[headers.ARROW_MESSAGE].decode("utf-8", "replace"))
-    said = (call.details() if isinstance(call, grpc.Call) else None) or ""
-    if not isinstance(call, grpc.Call) or (call.code() is grpc.StatusCode.UNAVAILABLE and not trailers):
+    said = _ARROW_NOISE.sub("", call.details() or "")
+    if call.code() is grpc.StatusCode.UNAVAILABLE and not trailers:
         return f"cannot reach {location}: {said or 'the connection failed'}; see that the server runs there"
     if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not trailers:
         return f"{location} did not finish the call in time; give timeout_s a larger value, or None to wait for ever"
-    return _ARROW_NOISE.sub("", said) or f"{location} failed without a message"
+    return said or f"{location} failed without a message"
 
 
 def _facts(details: bytes | str) -> dict[str, str]:

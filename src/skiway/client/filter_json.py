@@ -108,7 +108,9 @@ def logical_type(field: pa.Field) -> Node:
 def _nested_type(stored: pa.DataType) -> Node | None:
     types = pa.types
     if types.is_map(stored):
-        return _type("MAP", "LIST_TYPE_INFO", child_type=_struct([("key", stored.key_field), ("value", stored.item_field)]))
+        return _type(
+            "MAP", "LIST_TYPE_INFO", child_type=_struct([("key", stored.key_field), ("value", stored.item_field)])
+        )
     if types.is_fixed_size_list(stored):
         return _type("ARRAY", "ARRAY_TYPE_INFO", child_type=logical_type(stored.value_field), size=stored.list_size)
     if types.is_nested(stored) and hasattr(stored, "value_field"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import decimal
-import math
 import uuid
 from typing import Any, Final
 
@@ -19,9 +18,12 @@ _WIDE: Final = decimal.Context(prec=77)  # the default one would round a DECIMAL
 # Types of one value that both sides order alike. The others (lists, structs, intervals, DuckDB's own) can only be
 # asked whether they are NULL.
 _COMPARABLE: Final = frozenset(
-    "BOOLEAN TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT FLOAT DOUBLE VARCHAR JSON BLOB UUID "
-    "DATE TIME TIME_NS TIMESTAMP TIMESTAMP_S TIMESTAMP_MS TIMESTAMP_NS".split()
-) | {"TIMESTAMP WITH TIME ZONE"}
+    {
+        *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+        *("FLOAT", "DOUBLE", "VARCHAR", "JSON", "BLOB", "UUID", "DATE", "TIME", "TIME_NS"),
+        *("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
+    }
+)
 
 
 def literal(field: pa.Field, value: Any) -> pa.Scalar:
@@ -106,7 +108,7 @@ def _escaped(byte: int) -> str:
 def _ticks(scalar: pa.Scalar) -> int:
     """Days, or the unit of the type; DuckDB has TIME in microseconds, and DATE in days, however Arrow stores them."""
     if pa.types.is_date64(scalar.type):
-        return math.floor(scalar.value / 86_400_000)
+        return int(scalar.value) // 86_400_000
     if pa.types.is_time32(scalar.type):
         return int(scalar.value) * (1_000_000 if scalar.type.unit == "s" else 1_000)
     return int(scalar.value)

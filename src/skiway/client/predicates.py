@@ -52,7 +52,9 @@ class Predicate:
         return Not(self)
 
     def __bool__(self) -> bool:
-        raise InvalidArgument("a predicate has no truth value of its own: write &, | and ~, with parentheses around each part")
+        raise InvalidArgument(
+            "a predicate has no truth value of its own: write &, | and ~, with parentheses around each part"
+        )
 
     def columns(self) -> Iterator[str]:
         """The columns it looks at, in the order written; one may come again."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from skiway.airport.wire.duckdb_types import duckdb_type, storage_type
 from skiway.airport.wire.frames import BatchReader
 from skiway.airport.wire.payloads import ROWID_COLUMN, ScanParameters, packed
-from skiway.client.calls import Calls, TimeTravel, Trace
+from skiway.client.calls import NOW, Calls, TimeTravel, Trace
 from skiway.client.catalog import ROWID, Table
 from skiway.client.connection import Connection
 from skiway.client.endpoints import Endpoint, FunctionCall, read_endpoint
@@ -83,14 +83,17 @@ class Selection:
     def with_statistics(self) -> list[int]:
         """Whose statistics DuckDB asks for, in order: each needed column twice, or once the first one to just count."""
         if not self.referenced:
-            return [] if self.table.rowid is not None else [self.table.position(name) for name in self.table.columns[:1]]
+            return (
+                [] if self.table.rowid is not None else [self.table.position(name) for name in self.table.columns[:1]]
+            )
         return [position for position in self.referenced if position != self.table.rowid] * 2
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The result's rows and columns of a batch that has all the table's columns."""
         chosen = batch.select(self.positions)
         if isinstance(self.where, Predicate):
-            chosen = chosen.filter(kept(self.where, batch, self.filtered))
+            mask = kept(self.where, batch, self.filtered)
+            chosen = chosen.filter(mask) if self.positions else chosen.slice(0, mask.true_count)
         return pa.RecordBatch.from_arrays(chosen.columns, schema=self.schema) if self.positions else chosen
 
     def _named(self, position: int) -> pa.Field:
@@ -126,7 +129,7 @@ class BoundScan:
     trace: Trace
     table: Table
     selection: Selection
-    at: TimeTravel = TimeTravel()
+    at: TimeTravel = NOW
     arguments: bytes = b""
 
     @property
@@ -184,8 +187,7 @@ class BoundScan:
             with nonsense(connection.location.text, "DoGet"):
                 reader = BatchReader(stream)
                 self._check(reader.schema)
-                for batch in reader:
-                    yield batch
+                yield from reader
         finally:
             stream.close()
             if connection is not self.calls.connection:

@@ -76,6 +76,10 @@ _LITERALS: Final[dict[str, Callable[[Any], Literal[Any]]]] = {
 }
 _LEAST_LONG, _MOST_LONG = INTEGER_RANGES["BIGINT"]
 
+# PyIceberg makes of conditions what Arrow can take in some number only.
+_MOST: Final = 500
+_MOST_EQUALS: Final = 10
+
 
 def to_iceberg(filter: Filter, schema: Schema | None = None) -> BooleanExpression:  # noqa: A002
     """An expression that keeps at least the rows `filter` keeps; `AlwaysTrue()` when nothing can be said.
@@ -89,7 +93,7 @@ def to_iceberg(filter: Filter, schema: Schema | None = None) -> BooleanExpressio
             _check(said, schema)
         return said
 
-    return encode(filter, condition, every=_every, some=_some) or _iceberg.AlwaysTrue()
+    return encode(filter, condition, every=_every, some=_some, limit=_MOST) or _iceberg.AlwaysTrue()
 
 
 def _every(said: Sequence[BooleanExpression]) -> BooleanExpression:
@@ -167,6 +171,8 @@ def _among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
     if not values:
         return _iceberg.AlwaysFalse()
     if _is_float(probe):  # Arrow's sets tell 0.0 from -0.0
+        if len(values) > _MOST_EQUALS:
+            raise Unsaid
         return _some([_iceberg.EqualTo(term, value) for value in values])
     return _iceberg.In(term, values)
 
@@ -203,11 +209,13 @@ def _literal(node: Node) -> Literal[Any]:
 
 
 def _term(node: Node) -> str:
-    """The dotted name of a column or a field in it."""
+    """The dotted name of a column, or of a field in one; of a single value only, as PyIceberg cannot read nested ones."""
     path = column_path(node)
     of = type_of(node)
-    if of is None or of.alias not in ("", "JSON") or any("." in name for name in path):
-        raise Unsaid  # with a dot in a name, the dotted name might mean another column
+    if of is None or of.fields or of.alias not in ("", "JSON"):
+        raise Unsaid
+    if any("." in name for name in path):
+        raise Unsaid  # the dotted name might mean another column
     return ".".join(path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -198,7 +198,8 @@ def open_s3(
         objects = S3Store(
             parsed.netloc,
             prefix=parsed.path.strip("/") or None,
-            client_options={"allow_http": plain},
+            client_options={"allow_http": plain, "connect_timeout": "5s", "timeout": "60s"},
+            retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=30)},
             checksum_algorithm="SHA256",
             **settings,
         )

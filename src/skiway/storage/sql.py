@@ -20,9 +20,8 @@ from skiway.errors import SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
 from skiway.storage.clock import Clock, utc_now
 from skiway.storage.format_version import FORMAT_VERSION, check_format
-from skiway.storage.keys import KeyParts
 from skiway.storage.pointers import Delete, Operation, Pointer, PointerStore, Put, require
-from skiway.storage.sql_table import PointerTable, identity, to_pointer, to_row
+from skiway.storage.sql_table import PointerTable, identities, identity, to_pointer, to_row
 
 __all__ = ["SqlPointerStore"]
 
@@ -86,13 +85,13 @@ class SqlPointerStore(PointerStore):
 
     def _purge(self, limit: int, *, now: datetime) -> int:
         statement = self._table.purge(limit, now=now)
-        return self._write(lambda connection: connection.execute(statement).rowcount, keys=())
+        return self._write(lambda connection: len(connection.execute(statement).all()), keys=())
 
     def _current(self, connection: Connection, batch: Sequence[Operation]) -> dict[str, Pointer]:
         if len(batch) == 1:
             rows = connection.execute(self._table.one, identity(batch[0].key))
         else:
-            rows = connection.execute(self._table.several([KeyParts.of(each.key.encode()) for each in batch]))
+            rows = connection.execute(self._table.several, identities(operation.key for operation in batch))
         return {pointer.key: pointer for pointer in map(to_pointer, rows)}
 
     def _prepare(self, connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,6 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    Delete,
     Index,
     Integer,
     LargeBinary,
@@ -28,6 +27,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
+from sqlalchemy.sql.dml import ReturningDelete
 
 from skiway.storage.clock import from_micros, to_micros
 from skiway.storage.keys import KeyParts, key_range
@@ -70,6 +70,11 @@ class PointerTable:
             columns.head == bindparam("this_head"), columns.tail_digest == bindparam("this_tail_digest")
         )
         self.one = self._all.where(self._is_this)
+        # Two lists rather than one of pairs, which SQLite would compare with every row; it may find some more.
+        self.several = self._all.where(
+            columns.head.in_(bindparam("heads", expanding=True)),
+            columns.tail_digest.in_(bindparam("tail_digests", expanding=True)),
+        )
         self.remove = delete(self.pointers).where(self._is_this)
         upsert = insert(self.pointers)
         self.upsert = upsert.on_conflict_do_update(
@@ -78,10 +83,6 @@ class PointerTable:
         )
         self.first_format = insert(self.formats).on_conflict_do_nothing()
         self.format = select(self.formats.c.version).where(self.formats.c.id == 1)
-
-    def several(self, keys: Sequence[KeyParts]) -> Select[*tuple[Any, ...]]:
-        """The pointers at `keys`, expired or not."""
-        return self._all.where(self._identity.in_([(key.head, key.tail_digest) for key in keys]))
 
     def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Select[*tuple[Any, ...]]:
         """The first live pointers under `prefix` that follow `after`, in order."""
@@ -92,13 +93,16 @@ class PointerTable:
         """How many live pointers are under `prefix`."""
         return select(func.count()).select_from(self.pointers).where(*self._under(prefix, "", now))
 
-    def purge(self, limit: int, *, now: datetime) -> Delete:
-        """Delete up to `limit` expired pointers, leaving those that another transaction works on."""
-        expired = self.pointers.c.expires_at_us <= to_micros(now)
+    def purge(self, limit: int, *, now: datetime) -> ReturningDelete[int]:
+        """Delete up to `limit` expired pointers, but for those that another transaction works on; a row for each."""
         columns = self.pointers.c
-        chosen = select(columns.head, columns.tail_digest).where(expired).limit(limit).with_for_update(skip_locked=True)
+        expired = columns.expires_at_us <= to_micros(now)
+        candidates = select(columns.head, columns.tail_digest).where(expired).limit(limit)
+        # A named query runs once; a plain subquery may run once per row, each time with a limit of its own.
+        chosen = candidates.with_for_update(skip_locked=True).cte("chosen")
         # Said twice, because a row may be set anew between being chosen and being deleted.
-        return delete(self.pointers).where(self._identity.in_(chosen), expired)
+        purge = delete(self.pointers).where(self._identity.in_(select(chosen.c.head, chosen.c.tail_digest)), expired)
+        return purge.returning(columns.version)
 
     def _under(self, prefix: str, after: str, now: datetime) -> list[ColumnElement[bool]]:
         expires_at_us = self.pointers.c.expires_at_us
@@ -112,6 +116,12 @@ def identity(key: str) -> dict[str, bytes]:
     """The parameters that say which pointer `one` and `remove` mean."""
     parts = KeyParts.of(key.encode())
     return {"this_head": parts.head, "this_tail_digest": parts.tail_digest}
+
+
+def identities(keys: Iterable[str]) -> dict[str, list[bytes]]:
+    """The parameters that say which pointers `several` means."""
+    parts = [KeyParts.of(key.encode()) for key in keys]
+    return {"heads": [each.head for each in parts], "tail_digests": list({each.tail_digest for each in parts})}
 
 
 def to_row(put: Put) -> dict[str, Any]:

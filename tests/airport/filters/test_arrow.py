@@ -181,9 +181,18 @@ def test_a_union_may_be_null_to_the_client_but_not_to_arrow() -> None:
     assert arrow(operator("OPERATOR_IS_NULL", column(0, union))) is None
 
 
-def test_a_wide_or_does_not_exhaust_the_stack() -> None:
-    many = either(*(compare(column(0), "EQUAL", constant("INTEGER", n)) for n in range(20_000)))
-    assert kept(many) == [0, 1, 3]
+def equal(count: int) -> list[dict[str, Any]]:
+    return [compare(column(0), "EQUAL", constant("INTEGER", n)) for n in range(count)]
+
+
+def test_an_or_too_wide_for_arrow_is_left_out() -> None:
+    assert kept(either(*equal(500))) == [0, 1, 3]
+    assert arrow(either(*equal(501))) is None
+    assert arrow(either(*equal(100_000))) is None
+
+
+def test_of_too_many_conditions_the_first_are_said() -> None:
+    assert kept(FIVE, *[negate(each) for each in equal(5)] * 200) == [0, 3]
 
 
 def test_casts_that_may_fail_are_not_said() -> None:

@@ -67,6 +67,9 @@ _TYPES: Final = {
 }
 
 
+# Arrow's time grows with the square of the number of conditions, and some thousands overflow its stack.
+_MOST: Final = 500
+
 # Functions of integers that have the same answer for every argument, NULL included.
 _ELEMENTWISE: Final[dict[str, Callable[..., Any]]] = {
     "&": pc.bit_wise_and,
@@ -83,12 +86,14 @@ def to_arrow(filter: Filter, schema: pa.Schema | None = None) -> pc.Expression |
     With the `schema` of what is filtered, literals take its columns' types, and what it cannot take is left out: a
     column it does not have, or one of another type than the client sees. Without it, the columns must be as announced.
     """
-    return encode(filter, _Writer(schema).condition, every=_joined(pc.and_kleene), some=_joined(pc.or_kleene))
+    return encode(
+        filter, _Writer(schema).condition, every=_joined(pc.and_kleene), some=_joined(pc.or_kleene), limit=_MOST
+    )
 
 
 def _joined(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
     def join(said: Sequence[pc.Expression]) -> pc.Expression:
-        # Halved again and again: Arrow walks expressions recursively, and a long chain would exhaust its stack.
+        # Halved again and again, since Arrow walks expressions recursively.
         middle = len(said) // 2
         return by(join(said[:middle]), join(said[middle:])) if middle else said[0]
 
@@ -195,9 +200,6 @@ class _Writer:
 
     def among(self, probe: _Operand, among: Sequence[Node]) -> pc.Expression:
         present = [one for one in among if not _is_null(one)]  # x IN (…, NULL) is true where x is one of the others
-        if pa.types.is_floating(probe.type):  # a set would tell 0.0 from -0.0
-            equal = [self.compared(Compare.EQ, probe, self.literal(one, probe)) for one in present]
-            return _joined(pc.or_kleene)(equal) if equal else pc.scalar(False)
         return probe.said.isin(self.literals(present, probe))
 
     def not_among(self, probe: _Operand, among: Sequence[Node]) -> pc.Expression:
@@ -208,7 +210,10 @@ class _Writer:
         return pc.invert(probe.said.isin(self.literals(among, probe))) & probe.said.is_valid()
 
     def literals(self, nodes: Sequence[Node], beside: _Operand) -> pa.Array:
-        return pa.array([_scalar(node, beside.type) for node in nodes], beside.type)
+        scalars = [_scalar(node, beside.type) for node in nodes]
+        if pa.types.is_floating(beside.type):
+            scalars = _floats([scalar.as_py() for scalar in scalars])
+        return pa.array(scalars, beside.type)
 
     def literal(self, node: Node, beside: _Operand) -> _Operand:
         scalar = _scalar(node, beside.type)
@@ -315,6 +320,12 @@ def _scalar(node: Node, of: pa.DataType) -> pa.Scalar:
         return pa.scalar(node.value, of)
     except (pa.ArrowException, OverflowError, TypeError):
         raise Unsaid from None  # the column's type does not hold this value
+
+
+def _floats(values: list[float]) -> list[float]:
+    if any(math.isnan(value) for value in values):
+        raise Unsaid
+    return [*values, 0.0, -0.0] if 0.0 in values else values  # a set tells one zero from the other
 
 
 def _literal_type(of: LogicalType, stored: pa.DataType | None) -> pa.DataType:

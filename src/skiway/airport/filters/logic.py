@@ -13,6 +13,7 @@ and nothing left means no filter.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeVar
 
@@ -51,12 +52,22 @@ def encode(
     *,
     every: Callable[[Sequence[T]], T],
     some: Callable[[Sequence[T]], T],
+    limit: int = sys.maxsize,
 ) -> T | None:
     """`filter` in another language, or None when nothing of it can be said.
 
     `say` speaks one condition, true on at least the rows where the condition is true, or raises `Unsaid`. `every` and
-    `some` join what was said by AND and OR.
+    `some` join what was said by AND and OR. After `limit` conditions nothing more is said.
     """
+    left = limit
+
+    def condition(node: Node) -> T | None:
+        nonlocal left
+        left -= 1
+        try:
+            return say(node) if left >= 0 else None
+        except Unsaid:
+            return None
 
     def widen(node: Node) -> T | None:
         match node:
@@ -67,10 +78,7 @@ def encode(
                 said = _known([widen(child) for child in children])
                 return some(said) if said and len(said) == len(children) else None
             case _:
-                try:
-                    return say(node)
-                except Unsaid:
-                    return None
+                return condition(node)
 
     return widen(positive(Conjunction("AND", filter.predicates)))
 

@@ -26,6 +26,9 @@ from skiway.airport.filters.quoting import identifier
 
 __all__ = ["to_sql"]
 
+# DuckDB's time grows with the square of the number of conditions.
+_MOST: Final = 1000
+
 _CALLED: Final = {"COALESCE": "coalesce", "NULLIF": "nullif", "TRY": "TRY"}
 
 
@@ -41,7 +44,7 @@ def to_sql(
     own, in parentheses, in the place of a column.
     """
     writer = _Writer(columns or {}, expressions or {})
-    return encode(filter, writer.condition, every=" AND ".join, some=_some)
+    return encode(filter, writer.condition, every=" AND ".join, some=_some, limit=_MOST)
 
 
 def _some(said: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ FLIGHT_PATH: Final = "airport-flight-path"
 ACTION_NAME: Final = "airport-action-name"
 TRANSACTION_ID: Final = "airport-transaction-id"
 JSON_TRANSACTION_ID: Final = "x-transaction-id"  # what clients of the JSON contract send
+AUTO_COMMIT: Final = "airport-auto-commit"  # our own: "0" where the client ends its transaction itself
 OPERATION: Final = "airport-operation"
 RETURN_CHUNKS: Final = "return-chunks"
 SKIP_RESULTS: Final = "airport-skip-producing-results"

@@ -226,3 +226,98 @@ class TypedError(Message, frozen=True):
 
     exception_type: str
     message: str
+
+
+# -- writing and functions --------------------------------------------------------------------------------------------
+
+
+class TotalChanged(Message, frozen=True):
+    """What ends an exchange that writes."""
+
+    total_changed: int
+
+
+class InOutParameters(Message, frozen=True):
+    """What a table function over rows is called with; it comes before the rows' schema."""
+
+    json_filters: str = ""
+    column_ids: list[int] = []
+    parameters: Binary = Binary(b"\xa0")
+    at_unit: str = ""
+    at_value: str = ""
+
+
+class TransactionRequest(Message, frozen=True):
+    """Body of `get_transaction_status`, `commit_transaction` and `rollback_transaction`."""
+
+    transaction_id: str = ""
+    catalog_name: str = ""
+
+
+class TransactionState(Message, frozen=True):
+    """Answer of `get_transaction_status`, and of the two that end a transaction."""
+
+    status: str
+    exists: bool
+
+
+# -- DDL --------------------------------------------------------------------------------------------------------------
+
+
+class CreateSchemaRequest(Message, frozen=True):
+    """Body of `create_schema`."""
+
+    catalog_name: str
+    schema: str
+    comment: str | None = None
+    tags: dict[str, str] | None = None
+
+
+class DropRequest(Message, frozen=True):
+    """Body of `drop_schema` and `drop_table`."""
+
+    catalog_name: str
+    name: str
+    schema_name: str = ""
+    type: str = ""
+    ignore_not_found: bool = False
+
+
+class CreateTableRequest(Message, frozen=True):
+    """Body of `create_table`. What a C++ client cannot know of a composite key's order is lost before it comes here."""
+
+    catalog_name: str
+    schema_name: str
+    table_name: str
+    arrow_schema: Binary
+    on_conflict: str = "error"
+    not_null_constraints: list[int] = []
+    unique_constraints: list[int] = []
+    check_constraints: list[str] = []
+    primary_key_columns: list[str] = []
+    unique_columns: list[str] = []
+    multi_key_primary_keys: list[str] = []
+    extra_constraints: list[str] = []
+
+
+class AlterRequest(Message, frozen=True):
+    """Body of every action that changes a table; each uses some of the members."""
+
+    catalog: str
+    schema: str
+    name: str
+    ignore_not_found: bool = False
+    new_table_name: str = ""
+    column_schema: Binary = Binary(b"\xa0")
+    if_column_not_exists: bool = False
+    removed_column: str = ""
+    if_column_exists: bool = False
+    cascade: bool = False
+    old_name: str = ""
+    new_name: str = ""
+    expression: str = ""
+    column_name: str = ""
+    constraint: str = ""
+    column_path: list[str] = []
+    field_name: str = ""  # our own: DuckDB's client forgets to send the name of a new field
+    if_field_not_exists: bool = False

@@ -1,0 +1,249 @@
+"""The recorded conversations of DuckDB's Airport extension, read for tests.
+
+One conversation is one SQL statement: what it gave, and the calls it made. The client's messages are what counts; the
+server's are one server's answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from skiway.airport.wire.frames import BatchReader
+from skiway.airport.wire.payloads import (
+    CatalogRoot,
+    ObjectMetadata,
+    TableFunctionRequest,
+    binary,
+    decode,
+    encode,
+    packed,
+    unseal,
+)
+from skiway.model import flight_pb2 as flight
+
+RECORDED = Path(__file__).resolve().parents[3] / "shared" / "wire" / "conversations.jsonl"
+
+Rename = Callable[[flight.FlightDescriptor], flight.FlightDescriptor]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as seen on the wire. `cut` tells that a long answer was not kept whole."""
+
+    method: str
+    headers: tuple[tuple[str, str], ...]
+    requests: tuple[bytes, ...]
+    answers: tuple[bytes, ...] = ()
+    status: str = ""
+    cut: bool = False
+
+    def header(self, name: str) -> str:
+        return next((value for key, value in self.headers if key == name), "")
+
+    @property
+    def action(self) -> str:
+        """The type of an action; other calls have none."""
+        return flight.Action.FromString(self.requests[0]).type if self.method == "DoAction" else ""
+
+    @property
+    def name(self) -> str:
+        return self.action or self.method
+
+    def result(self) -> bytes:
+        """The body of an action's one answer."""
+        return flight.Result.FromString(self.answers[0]).body
+
+    def table(self) -> pa.Table:
+        """The rows of a DoGet."""
+        reader = BatchReader(iter(self.answers))
+        return pa.Table.from_batches(list(reader), reader.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One SQL statement."""
+
+    number: int
+    session: str
+    sql: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    error: str
+    calls: tuple[Call, ...]
+
+    def __str__(self) -> str:
+        readable = re.sub(r"[^\w *.=><]", "", self.sql)
+        return f"{self.number:03d} {readable[:60]}"
+
+
+def conversations(session: str = "") -> list[Conversation]:
+    """All of them, or those of one session; empty where there are no recordings."""
+    return [told for told in _all() if session in ("", told.session)]
+
+
+@functools.cache
+def _all() -> tuple[Conversation, ...]:
+    if not RECORDED.is_file():
+        return ()
+    with RECORDED.open() as lines:
+        return tuple(_conversation(number, json.loads(line)) for number, line in enumerate(lines))
+
+
+def _conversation(number: int, line: dict[str, Any]) -> Conversation:
+    return Conversation(
+        number,
+        line["session"],
+        line["sql"],
+        tuple(line.get("columns") or ()),
+        tuple(tuple(row) for row in line.get("rows") or ()),
+        line.get("error", ""),
+        tuple(_call(call) for call in line["calls"]),
+    )
+
+
+def _call(call: dict[str, Any]) -> Call:
+    def sent(side: str) -> tuple[bytes, ...]:
+        return tuple(base64.b64decode(m["b64"]) for m in call["messages"] if m.get("from") == side and "b64" in m)
+
+    return Call(
+        call["method"],
+        tuple((key, value) for key, value in call["headers"]),
+        sent("client"),
+        sent("server"),
+        call["status"],
+        any("len" in message for message in call["messages"]),
+    )
+
+
+# -- what a request means, but for ids ---------------------------------------------------------------------------------
+
+_IDS = ("airport-client-session-id", "airport-trace-id", "airport-transaction-id")
+
+
+def meaning(calls: Sequence[Call], rename: Rename) -> list[tuple[object, ...]]:
+    """Calls as comparable values: method, headers, bytes of the request.
+
+    Ids become the order of their first appearance, so that it still counts which calls share one. Descriptors are
+    passed through `rename`. Tickets and positions in SQL texts are left out, all else is compared byte by byte.
+    """
+    numbers: dict[str, str] = {}
+
+    def header(key: str, value: str, path: str) -> tuple[str, str]:
+        if key in _IDS:
+            return key, numbers.setdefault(value, f"id {len(numbers)}")
+        return key, {"authority": "the location", "airport-flight-path": path}.get(key, value)
+
+    found: list[tuple[object, ...]] = []
+    for call in calls:
+        path = "/".join(rename(_path(call.header("airport-flight-path"))).path)
+        headers = sorted(header(key, value, path) for key, value in call.headers)
+        found.append((call.name, headers, _request(call, rename)))
+    return found
+
+
+def _path(text: str) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor(type=flight.FlightDescriptor.PATH, path=text.split("/") if text else [])
+
+
+def _request(call: Call, rename: Rename) -> object:
+    if call.method == "DoGet":
+        return "a ticket"
+    if call.method == "GetFlightInfo":
+        return rename(flight.FlightDescriptor.FromString(call.requests[0])).SerializeToString()
+    if call.method != "DoAction":
+        return call.requests[0] if call.requests else b""
+    action = flight.Action.FromString(call.requests[0])
+    return action.type, *_arguments(action), renamed_body(action, rename)
+
+
+def _arguments(action: flight.Action) -> Iterator[object]:
+    """Arguments of a table function: two Arrow writers write the same row in different bytes."""
+    if action.type == "table_function_flight_info":
+        asked = decode(action.body, TableFunctionRequest, action.type)
+        yield row(binary(asked.parameters))
+
+
+def row(stream: bytes) -> tuple[object, ...]:
+    """A one-row Arrow stream as a comparable value."""
+    if not stream:
+        return ()
+    table = pa.ipc.open_stream(stream).read_all()
+    return tuple((field.name, str(field.type)) for field in table.schema), str(table.to_pylist())
+
+
+def renamed_body(action: flight.Action, rename: Rename, *, keep_arguments: bool = False) -> bytes:
+    """The body with its descriptor renamed, packed again in the same order; a body without one as it is."""
+    if action.type not in ("endpoints", "flight_info", "table_function_flight_info", "column_statistics"):
+        return action.body
+    members = msgspec.msgpack.decode(action.body, type=dict[str, msgspec.Raw])
+    key = "flight_descriptor" if action.type == "column_statistics" else "descriptor"
+    told = flight.FlightDescriptor.FromString(binary(members[key]))
+    members[key] = packed(rename(told).SerializeToString())
+    if keep_arguments:
+        return encode(members)
+    if action.type == "table_function_flight_info":
+        members["parameters"] = msgspec.Raw(b"\xa0")
+    if action.type == "endpoints":
+        parameters = msgspec.msgpack.decode(members["parameters"], type=dict[str, msgspec.Raw])
+        parameters["json_filters"] = packed(_nowhere(binary(parameters["json_filters"])))
+        parameters["table_function_parameters"] = packed(
+            str(row(binary(parameters["table_function_parameters"]))).encode()
+        )
+        members["parameters"] = msgspec.Raw(encode(parameters))
+    return encode(members)
+
+
+def _nowhere(json_filters: bytes) -> bytes:
+    return re.sub(rb'"query_location":\d+', b'"query_location":0', json_filters)
+
+
+# -- what an answer means ----------------------------------------------------------------------------------------------
+
+
+def listing(body: bytes) -> dict[tuple[str, str, str], tuple[object, ...]]:
+    """The objects that an answer of `list_schemas` holds, by schema, kind and name."""
+    root = unseal(body, CatalogRoot, "list_schemas")
+    bundle = dict(decode(root.contents.serialized or b"\x90", list[tuple[str, bytes]], "bundle"))
+    found = {}
+    for schema in root.schemas:
+        data = schema.contents.serialized or bundle[schema.contents.sha256]
+        for part in unseal(data, list[bytes], schema.name):
+            info = flight.FlightInfo.FromString(part)
+            facts = decode(info.app_metadata, ObjectMetadata, "app_metadata")
+            parameters = _parameters(facts.input_schema) if facts.input_schema else ()
+            columns = _fields(info.schema) if facts.type != "table_function" else ()
+            found[schema.name, facts.type, facts.name] = (
+                facts.catalog,
+                facts.schema,
+                columns,
+                parameters,
+                facts.extra_data,
+            )
+    return found
+
+
+def _fields(schema: bytes) -> tuple[tuple[str, str, tuple[bytes, ...]], ...]:
+    read = pa.ipc.read_schema(pa.py_buffer(schema))
+    return tuple((field.name, str(field.type), tuple(sorted(field.metadata or {}))) for field in read)
+
+
+def _parameters(schema: bytes) -> tuple[tuple[str, ...], ...]:
+    """Parameters by what the client looks at: of one that takes anything the type says nothing, of a table the name."""
+    found: list[tuple[str, ...]] = []
+    for field in pa.ipc.read_schema(pa.py_buffer(schema)):
+        marks = {key.decode() for key in field.metadata or {}}
+        if "is_table_type" in marks:
+            found.append(("a table",))
+        else:
+            found.append((field.name, "anything" if "is_any_type" in marks else str(field.type), *sorted(marks)))
+    return tuple(found)

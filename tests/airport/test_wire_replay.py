@@ -1,0 +1,516 @@
+"""The recorded conversations of DuckDB's Airport extension, held again: its requests with our server, and our client
+made to say what it said."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airport.recorded import Call, Conversation, conversations, listing, meaning, renamed_body
+from client.recorder import Recorder, recording
+from client.world import KEYED, WRITTEN, World, service
+from skiway.airport.wire import headers
+from skiway.airport.wire.frames import BatchReader
+from skiway.airport.wire.payloads import (
+    ROWID_COLUMN,
+    EndpointsRequest,
+    TransactionInfo,
+    VersionInfo,
+    decode,
+)
+from skiway.client import AirportClient, col
+from skiway.errors import NotFound, SkiwayError, Unauthorized, Unsupported
+from skiway.model import flight_pb2 as flight
+
+pytestmark = pytest.mark.needs("shared")
+
+READS = {
+    "create_transaction",
+    "list_schemas",
+    "catalog_version",
+    "column_statistics",
+    "endpoints",
+    "flight_info",
+    "table_function_flight_info",
+    "reset",
+    "create_database",
+    "no_such_action",
+    "DoGet",
+    "GetFlightInfo",
+    "ListFlights",
+}
+
+# Where the recorded server answered otherwise than with its best.
+BETTER = {
+    "SELECT * FROM airport_databases('grpc://127.0.0.1:50777')": "OK",
+    "CALL airport_action('grpc://127.0.0.1:50777','no_such_action','body text')": "UNIMPLEMENTED",
+    "SELECT * FROM d.tt.v AT (TIMESTAMP => TIMESTAMP '2025-01-01 10:00:00')": "UNIMPLEMENTED",
+}
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def location(world: World, recorder: Recorder) -> Iterator[str]:
+    with recording(service(world), recorder) as found:
+        yield found
+
+
+# -- names: their descriptors, ours, and a form to compare both in ------------------------------------------------------
+
+
+def plain(parts: list[str]) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor(type=flight.FlightDescriptor.PATH, path=parts)
+
+
+def theirs(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
+    """`catalog/schema/kind/name` is the recorded server's form."""
+    return plain("/".join(descriptor.path).split("/"))
+
+
+def ours(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
+    match "/".join(descriptor.path).split("/"):
+        case [catalog, schema, name]:
+            return plain([catalog, schema, "table", name])
+        case [catalog, schema, name, kind, _]:
+            return plain([catalog, schema, kind, name])
+        case other:
+            return plain(other)
+
+
+# -- their requests, our server -----------------------------------------------------------------------------------------
+
+
+def reads() -> list[Conversation]:
+    return [told for told in conversations() if any(call.name in READS for call in told.calls)]
+
+
+@dataclass
+class Replay:
+    """One conversation held with our server: what was asked by scan, and the tickets that were given out."""
+
+    channel: grpc.Channel
+    descriptors: dict[tuple[str, ...], flight.FlightDescriptor]
+    tickets: dict[str, bytes] = field(default_factory=dict)
+    columns: dict[str, list[int]] = field(default_factory=dict)
+
+    def ours(self, descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
+        return self.descriptors.get(tuple(theirs(descriptor).path), descriptor)
+
+    def request(self, call: Call) -> bytes:
+        """The recorded bytes, but for the descriptor or ticket, which are the server's own."""
+        data = call.requests[0] if call.requests else b""
+        if call.method == "DoGet":
+            return flight.Ticket(ticket=self.tickets[call.header("airport-trace-id")]).SerializeToString()
+        if call.method == "GetFlightInfo":
+            return self.ours(flight.FlightDescriptor.FromString(data)).SerializeToString()
+        if call.method == "DoAction":
+            action = flight.Action.FromString(data)
+            action.body = renamed_body(action, self.ours, keep_arguments=True)
+            return action.SerializeToString()
+        return data
+
+    def answers(self, call: Call) -> tuple[str, list[bytes]]:
+        metadata = [(key, self._header(key, value)) for key, value in call.headers]
+        invoke: Any = self.channel.unary_stream(f"/{headers.SERVICE}/{call.method}")
+        if call.method == "GetFlightInfo":
+            unary: Any = self.channel.unary_unary(f"/{headers.SERVICE}/{call.method}")
+            invoke = lambda *args, **named: iter([unary(*args, **named)])  # noqa: E731
+        try:
+            return "OK", list(invoke(self.request(call), metadata=metadata, timeout=30))
+        except grpc.RpcError as error:
+            status: Any = error
+            return status.code().name, []
+
+    def _header(self, key: str, value: str) -> str:
+        return "/".join(self.ours(plain(value.split("/"))).path) if key == "airport-flight-path" else value
+
+    def check(self, call: Call, answers: list[bytes]) -> None:
+        """Our answer means what the recorded one means."""
+        if call.method == "DoGet":
+            self.check_rows(call, answers)
+        elif call.method == "GetFlightInfo":
+            self.check_info(call, answers[0], call.answers[0])
+        elif call.method == "ListFlights":
+            assert len(answers) >= len(call.answers)
+        elif call.action in ("reset", "create_database"):
+            assert answers == []
+        else:
+            assert len(answers) == 1, f"{call.action} must have one result, or DuckDB crashes"
+            body = flight.Result.FromString(answers[0]).body
+            getattr(self, f"check_{call.action}")(call, body)
+
+    def check_create_transaction(self, call: Call, body: bytes) -> None:
+        assert decode(body, TransactionInfo, "").identifier is None
+
+    def check_catalog_version(self, call: Call, body: bytes) -> None:
+        assert decode(body, VersionInfo, "").is_fixed is False
+
+    def check_list_schemas(self, call: Call, body: bytes) -> None:
+        recorded, found = listing(call.result()), listing(body)
+        made_then = {key: facts for key, facts in recorded.items() if key in found or key[0] not in ("s1", "w", "ty")}
+        assert {key: found.get(key) for key in made_then} == made_then
+
+    def check_column_statistics(self, call: Call, body: bytes) -> None:
+        told = pa.ipc.open_stream(body).read_all()
+        recorded = pa.ipc.open_stream(call.result()).read_all()
+        for name in ("min", "max", "has_null", "has_not_null", "distinct_count"):
+            assert told.column(name).to_pylist() == recorded.column(name).to_pylist()
+            assert told.schema.field(name).type == recorded.schema.field(name).type, "DuckDB dies of another type"
+
+    def check_endpoints(self, call: Call, body: bytes) -> None:
+        (part,) = decode(body, list[bytes], "")
+        endpoint = flight.FlightEndpoint.FromString(part)
+        assert [place.uri for place in endpoint.location] == ["arrow-flight-reuse-connection://?"]
+        trace = call.header("airport-trace-id")
+        self.tickets[trace] = endpoint.ticket.ticket
+        asked = decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "")
+        self.columns[trace] = asked.parameters.column_ids
+
+    def check_flight_info(self, call: Call, body: bytes) -> None:
+        self.check_info(call, body, call.result())
+
+    check_table_function_flight_info = check_flight_info
+
+    def check_info(self, call: Call, ours: bytes, recorded: bytes) -> None:
+        told, then = flight.FlightInfo.FromString(ours), flight.FlightInfo.FromString(recorded)
+        assert told.flight_descriptor == self.ours(then.flight_descriptor), "DuckDB compares it with the one it sent"
+        schemas = [pa.ipc.read_schema(pa.py_buffer(info.schema)) for info in (told, then)]
+        assert schemas[0].equals(schemas[1], check_metadata=False)
+        assert [sorted(f.metadata or {}) for f in schemas[0]] == [sorted(f.metadata or {}) for f in schemas[1]]
+
+    def check_rows(self, call: Call, answers: list[bytes]) -> None:
+        reader = BatchReader(iter(answers))
+        told = pa.Table.from_batches(list(reader), reader.schema)
+        then = BatchReader(iter(call.answers)).schema if call.cut else call.table()
+        assert told.schema.names == (then.names if call.cut else then.schema.names)
+        for number in self.columns[call.header("airport-trace-id")]:
+            column = told.column(_position(told.schema, number))
+            if isinstance(then, pa.Table):
+                assert column.to_pylist() == then.column(_position(told.schema, number)).to_pylist()
+            else:
+                assert column.null_count == 0
+        for position, name in enumerate(told.schema.names):
+            if _number(told.schema, position) not in self.columns[call.header("airport-trace-id")]:
+                assert told.column(name).null_count == told.num_rows, "a column that was not asked for costs nothing"
+
+
+def _position(schema: pa.Schema, number: int) -> int:
+    rowid = schema.get_field_index("rowid")
+    return rowid if number == ROWID_COLUMN else number if rowid < 0 or number < rowid else number + 1
+
+
+def _number(schema: pa.Schema, position: int) -> int:
+    rowid = schema.get_field_index("rowid")
+    return ROWID_COLUMN if position == rowid else position if rowid < 0 or position < rowid else position - 1
+
+
+def many_rows() -> pa.Table:
+    """`w.t` after 2048, 2049 and 5000 rows were inserted beside the four that were left; the recording is cut there."""
+    ids = [1, 2, 7, 8, *range(2048), *range(2049), *range(5000)]
+    return pa.table(
+        {"id": ids, "name": [f"n{i}" for i in ids], "v": [i / 3 for i in ids], "rowid": range(len(ids))}, WRITTEN
+    )
+
+
+def as_it_was(world: World, told: Conversation) -> None:
+    """The written tables as they were when the statement read them."""
+    for call in told.calls:
+        path = call.header("airport-flight-path")
+        if call.method == "DoGet" and path.startswith("demo/w/"):
+            table, schema = (world.written, WRITTEN) if path.endswith("/t") else (world.keyed, KEYED)
+            table.rows = many_rows() if call.cut else call.table().cast(schema)
+
+
+@pytest.fixture(scope="module")
+def descriptors(location: str) -> dict[tuple[str, ...], flight.FlightDescriptor]:
+    """Our descriptors by the canonical names of objects."""
+    with AirportClient(location, "demo", token="replay") as db:
+        objects = [item for schema in db.schemas() for item in (*schema.tables, *schema.functions)]
+        return {tuple(ours(item.descriptor).path): item.descriptor for item in objects}
+
+
+@pytest.mark.parametrize("told", reads(), ids=str)
+def test_recorded_reads_are_answered_in_meaning_as_they_were(
+    told: Conversation,
+    world: World,
+    location: str,
+    descriptors: dict[tuple[str, ...], flight.FlightDescriptor],
+) -> None:
+    as_it_was(world, told)
+    with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
+        replay = Replay(channel, descriptors)
+        for call in told.calls:
+            if call.name in READS:
+                status, answers = replay.answers(call)
+                expected = call.status if call.status in ("OK", "UNAUTHENTICATED") else BETTER[told.sql]
+                assert status == BETTER.get(told.sql if call.status == "UNKNOWN" else "", expected)
+                if call.status == "OK":
+                    replay.check(call, answers)
+
+
+def test_no_kind_of_recorded_read_is_left_out() -> None:
+    names = {call.name for told in conversations() for call in told.calls}
+    assert names >= READS
+    written = {"DoExchange"} | {
+        name for name in names if name.startswith(("create_s", "create_ta", "drop_", "rename_"))
+    }
+    written |= {"add_column", "add_field", "remove_column", "remove_field", "change_column_type", "set_default"}
+    written |= {"set_not_null"}
+    assert names - READS == written
+
+
+# -- their statements, our client ---------------------------------------------------------------------------------------
+
+Rows = list[list[str]]
+
+
+def text(table: pa.Table) -> Rows:
+    return [[str(value) for value in values.values()] for values in table.to_pylist()]
+
+
+def one(*values: object) -> Rows:
+    return [[str(value) for value in values]]
+
+
+def done(results: list[bytes]) -> Rows:
+    assert results == []
+    return []
+
+
+def join(db: AirportClient) -> Rows:
+    """DuckDB binds both tables, plans both, then reads the one to build with before the other."""
+    with db.transaction():
+        people = db.bind("static_data.employees", columns=["age", "name"])
+        numbers = db.bind("static_data.big_chunk", columns=["id"])
+        people.plan()
+        numbers.plan()
+        ids = set(numbers.read().read_all().column("id").to_pylist())
+        found = people.read().read_all()
+    return [[name, str(age)] for age, name in zip(*found.to_pydict().values(), strict=True) if age in ids]
+
+
+def least_and_greatest(db: AirportClient) -> Rows:
+    found = db.scan("static_data.employees", columns=["age", "salary", "start_date"]).read_all()
+    return one(*(pc.min_max(found.column(i))[end].as_py() for i, end in enumerate(("min", "max", "min"))))
+
+
+def refused(kind: type[SkiwayError], statement: Callable[[], object]) -> Rows:
+    with pytest.raises(kind):
+        statement()
+    return []
+
+
+EMPLOYEES, CHUNK = "static_data.employees", "static_data.big_chunk"
+HERE = "'grpc://127.0.0.1:50777'"
+
+STATEMENTS: dict[str, Callable[[AirportClient], Rows]] = {
+    f"CALL airport_action({HERE},'reset')": lambda db: done(db.action("reset")),
+    f"CALL airport_action({HERE},'create_database','demo')": lambda db: done(db.action("create_database", b"demo")),
+    f"CALL airport_action({HERE},'no_such_action','body text')": lambda db: refused(
+        Unsupported, lambda: db.action("no_such_action", "body text")
+    ),
+    "SELECT * FROM d.static_data.employees": lambda db: text(db.scan(EMPLOYEES).read_all()),
+    "SELECT name FROM d.static_data.employees WHERE age > 30": lambda db: text(
+        db.scan(EMPLOYEES, columns=["name"], where=col("age") > 30).read_all()
+    ),
+    "SELECT count(*) FROM d.static_data.employees": lambda db: one(db.count(EMPLOYEES)),
+    "SELECT count(DISTINCT id) FROM d.static_data.big_chunk": lambda db: one(
+        pc.count_distinct(db.scan(CHUNK, columns=["id"]).read_all().column("id"))
+    ),
+    "SELECT sum(id) FROM d.static_data.big_chunk WHERE id BETWEEN 10 AND 20": lambda db: one(
+        pc.sum(db.scan(CHUNK, columns=["id"], where=col("id").between(10, 20)).read_all().column("id"))
+    ),
+    "SELECT id FROM d.static_data.big_chunk LIMIT 3": lambda db: text(
+        db.scan(CHUNK, columns=["id"]).read_all().slice(0, 3)
+    ),
+    "SELECT a.name, b.id FROM d.static_data.employees a JOIN d.static_data.big_chunk b ON a.age=b.id": join,
+    "SELECT max(age) FROM d.static_data.employees": lambda db: one(
+        pc.max(db.scan(EMPLOYEES, columns=["age"]).read_all().column("age"))
+    ),
+    "SELECT * FROM d.static_data.nope": lambda db: refused(NotFound, lambda: db.scan("static_data.nope")),
+    "PREPARE p AS SELECT name FROM d.static_data.employees WHERE age = ?": lambda db: (
+        text(pa.table({})) if db.bind(EMPLOYEES, columns=["age", "name"]).plan() else []
+    ),
+    **{
+        f"EXECUTE p({age})": lambda db, age=age: text(  # type: ignore[misc]
+            db.scan(EMPLOYEES, columns=["name"], where=col("age") == age).read_all()
+        )
+        for age in (30, 32)
+    },
+    "SELECT min(age), max(salary), min(start_date) FROM d.static_data.employees": least_and_greatest,
+    f"SELECT * FROM airport_take_flight({HERE},['demo/static_data/table/employees'])": lambda db: text(
+        db.take_flight(["demo", "static_data", "employees"]).read_all()
+    ),
+    "SELECT rowid, * FROM d.w.t ORDER BY id": lambda db: text(
+        db.scan("w.t", columns=["rowid", "id", "name", "v"]).read_all().sort_by("id")
+    ),
+    "SELECT count(*), sum(id) FROM d.w.t": lambda db: one(
+        *(
+            kernel(db_ids)
+            for db_ids in [db.scan("w.t", columns=["id"]).read_all().column("id")]
+            for kernel in (len, pc.sum)
+        )
+    ),
+    "SELECT count(*) FROM d.w.t": lambda db: one(db.count("w.t")),
+    "SELECT count(*) FROM d.w.k": lambda db: one(db.count("w.k")),
+    "SELECT * FROM d.utils.test_echo('hi')": lambda db: text(db.call("utils.test_echo", "hi").read_all()),
+    "SELECT * FROM d.utils.test_repeat('x',3)": lambda db: text(db.call("utils.test_repeat", "x", 3).read_all()),
+    "SELECT result_1, result_5 FROM d.utils.test_wide(4) WHERE result_3 = 3": lambda db: text(
+        db.call("utils.test_wide", 4, columns=["result_1", "result_5"], where=col("result_3") == 3).read_all()
+    ),
+    "SELECT * FROM d.utils.test_dynamic_schema({'a':1,'b':'x'})": lambda db: text(
+        db.call("utils.test_dynamic_schema", {"a": 1, "b": "x"}).read_all()
+    ),
+    "SELECT * FROM d.utils.test_dynamic_schema_named_parameters('n', 5, 'c', location='l')": lambda db: text(
+        db.call("utils.test_dynamic_schema_named_parameters", "n", 5, "c", named={"location": "l"}).read_all()
+    ),
+    **{
+        f"SELECT * FROM d.tt.v AT (VERSION => {version})": lambda db, version=version: text(  # type: ignore[misc]
+            db.scan("tt.v", at_version=version).read_all()
+        )
+        for version in (1, 2, 3)
+    },
+    "SELECT b FROM d.tt.v AT (VERSION => 2)": lambda db: refused(
+        NotFound, lambda: db.scan("tt.v", columns=["b"], at_version=2)
+    ),
+    "SELECT * FROM d.tt.v AT (TIMESTAMP => TIMESTAMP '2025-01-01 10:00:00')": lambda db: refused(
+        Unsupported, lambda: db.scan("tt.v", at_timestamp="2025-01-01 10:00:00")
+    ),
+}
+
+# Statements that are about other things than this client's, or are driven below.
+OTHERWISE = {
+    "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name='d' ORDER BY ALL",
+    f"SELECT * FROM airport_flights({HERE})",
+    f"SELECT * FROM airport_databases({HERE})",
+}
+
+
+def driven() -> list[Conversation]:
+    return [told for told in conversations() if told.sql in STATEMENTS and _has_a_token(told)]
+
+
+def _has_a_token(told: Conversation) -> bool:
+    return told.session not in ("no token", "token in ATTACH only")
+
+
+@contextlib.contextmanager
+def attached(location: str, told: Conversation, *, loaded: bool) -> Iterator[AirportClient]:
+    """The client as the session had it, with the same token."""
+    token = told.calls[0].header("authorization").removeprefix("Bearer ")
+    with AirportClient(location, "demo", token=token) as db:
+        if loaded:
+            db.schemas()
+        yield db
+
+
+@pytest.mark.parametrize("told", driven(), ids=str)
+def test_client_says_what_duckdb_said_and_gives_the_rows_it_gave(
+    told: Conversation, world: World, location: str, recorder: Recorder
+) -> None:
+    as_it_was(world, told)
+    loads = any(call.action == "list_schemas" for call in told.calls)
+    begun = not loads and "create_transaction" not in {call.action for call in told.calls} and "CALL" not in told.sql
+    with attached(location, told, loaded=not loads) as db, contextlib.ExitStack() as stack:
+        if begun and "take_flight" not in told.sql:  # a statement before it had begun the transaction
+            stack.enter_context(db.transaction())
+            db.count("w.k")
+        recorder.calls.clear()
+        rows = STATEMENTS[told.sql](db)
+    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert rows == [list(values) for values in told.rows]
+
+
+def test_every_statement_that_reads_is_driven() -> None:
+    reading = {
+        told.sql
+        for told in conversations()
+        if told.calls and {call.name for call in told.calls} <= READS and _has_a_token(told)
+    }
+    only_bound = {sql for sql in reading if sql.startswith(("CREATE", "DROP", "ALTER", "COMMENT", "MERGE", "INSERT"))}
+    assert reading - only_bound - OTHERWISE == set(STATEMENTS)
+
+
+def test_discovery_is_one_call_and_lists_what_duckdb_listed(location: str, recorder: Recorder) -> None:
+    session = conversations("discovery and reading")
+    tables = next(told for told in session if "duckdb_tables()" in told.sql)
+    functions = next(told for told in session if "duckdb_functions()" in told.sql)
+    with attached(location, tables, loaded=False) as db:
+        recorder.calls.clear()
+        schemas = [schema for schema in db.schemas() if schema.name not in ("w", "tt")]
+        again = db.schemas()
+    assert meaning(recorder.calls, ours) == meaning(tables.calls, theirs)
+    assert len(again) == len(schemas) + 2
+    listed = sorted([schema.name, table.name] for schema in schemas for table in schema.tables)
+    assert listed == [list(values) for values in tables.rows]
+    kinds = {"scalar_function": "scalar", "table_function": "table"}
+    named = sorted([function.name, kinds[function.kind]] for schema in schemas for function in schema.functions)
+    assert named == [list(values) for values in functions.rows]
+
+
+def test_flights_are_asked_for_as_duckdb_asks(location: str, recorder: Recorder) -> None:
+    (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_flights({HERE})"]
+    with attached(location, told, loaded=False) as db:
+        recorder.calls.clear()
+        flights = list(db.flights())
+    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert ("demo", "static_data", "employees") in [flight.path for flight in flights]
+
+
+def test_databases_are_asked_for_as_duckdb_asks(location: str, recorder: Recorder) -> None:
+    (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_databases({HERE})"]
+    with attached(location, told, loaded=False) as db:
+        recorder.calls.clear()
+        names = db.databases().column("name").to_pylist()
+    assert meaning(recorder.calls[:1], ours) == meaning(told.calls, theirs)
+    assert recorder.names() == ["GetFlightInfo", "endpoints", "DoGet"]
+    assert names == ["demo"]
+
+
+def test_without_a_token_the_first_call_is_refused(location: str, recorder: Recorder) -> None:
+    (told,) = [told for told in conversations("no token") if told.calls]
+    recorder.calls.clear()
+    with AirportClient(location, "demo") as db, pytest.raises(Unauthorized, match="CREATE SECRET"):
+        db.scan(EMPLOYEES)
+    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+
+
+def test_token_of_attach_alone_does_not_reach_scans(location: str, recorder: Recorder) -> None:
+    (told,) = [told for told in conversations("token in ATTACH only") if told.calls]
+    recorder.calls.clear()
+    with (
+        AirportClient(location, "demo", token="tok-in-attach", token_on_scans=False) as db,
+        pytest.raises(Unauthorized),
+    ):
+        db.count(EMPLOYEES)
+    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+
+
+def test_recorded_filters_hold_what_is_compared() -> None:
+    """The comparison above would be worth little if all filters were empty."""
+    filters = [
+        json.loads(
+            decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "").parameters.json_filters
+        )
+        for told in driven()
+        for call in told.calls
+        if call.action == "endpoints"
+    ]
+    assert sum(bool(document["filters"]) for document in filters) >= 5
