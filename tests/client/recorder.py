@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import pyarrow as pa
 
 from airport.recorded import Call
 from skiway.airport import AirportService
+from skiway.airport.wire import headers
+from skiway.airport.wire.frames import FrameWriter
+from skiway.airport.wire.payloads import (
+    CatalogRoot,
+    Contents,
+    ObjectMetadata,
+    SchemaEntry,
+    TransactionInfo,
+    VersionInfo,
+    encode,
+    seal,
+)
+from skiway.model import flight_pb2 as flight
 
 _OF_GRPC = frozenset({"user-agent", "grpc-accept-encoding", "accept-encoding", "te", "content-type"})
 
@@ -25,11 +40,11 @@ class Recorder(grpc.ServerInterceptor):
         handler = continuation(details)
         if handler is None or handler.request_streaming:
             return handler
-        headers = tuple((str(k), str(v)) for k, v in details.invocation_metadata or () if k not in _OF_GRPC)
+        sent = tuple((str(k), str(v)) for k, v in details.invocation_metadata or () if k not in _OF_GRPC)
         method = details.method.rpartition("/")[2]
 
         def note(data: bytes) -> None:
-            self.calls.append(Call(method, headers, (data,)))
+            self.calls.append(Call(method, sent, (data,)))
 
         if not handler.response_streaming:
 
@@ -65,3 +80,106 @@ def recording(service: AirportService, recorder: Recorder) -> Iterator[str]:
     finally:
         server.stop(0).wait()
         service.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A status to answer with."""
+
+    code: grpc.StatusCode
+    details: str = ""
+    trailers: tuple[tuple[str, str | bytes], ...] = ()
+
+
+Answer = list[bytes] | Refusal | Callable[[bytes], Iterable[bytes]]
+
+
+class Scripted(grpc.GenericRpcHandler):
+    """A server that answers each method, and each action by its name, with the bytes it was given for it."""
+
+    def __init__(self, answers: dict[str, Answer]) -> None:
+        self.answers = answers
+        self.recorder = Recorder()
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        method = details.method.rpartition("/")[2]
+
+        def stream(data: bytes, context: Any) -> Iterator[bytes]:
+            named = flight.Action.FromString(data).type if method == "DoAction" else method
+            answer = self.answers[named]
+            if isinstance(answer, Refusal):
+                context.set_trailing_metadata(answer.trailers)
+                context.abort(answer.code, answer.details)
+            else:
+                yield from answer(data) if callable(answer) else answer
+
+        if method == "GetFlightInfo":
+            return grpc.unary_unary_rpc_method_handler(lambda data, context: next(stream(data, context)))
+        return grpc.unary_stream_rpc_method_handler(stream)
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[str]:
+        server = grpc.server(ThreadPoolExecutor(8), interceptors=[self.recorder], handlers=[self])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"grpc://127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()
+
+
+def result(body: bytes) -> bytes:
+    """One result of an action."""
+    return flight.Result(body=body).SerializeToString()
+
+
+def table_info(columns: pa.Schema, name: str = "t", **facts: Any) -> bytes:
+    """The FlightInfo of table `s.<name>` in catalog `c`."""
+    metadata = ObjectMetadata(**{"type": "table", "catalog": "c", "schema": "s", "name": name, **facts})
+    return flight.FlightInfo(
+        schema=columns.serialize().to_pybytes(), flight_descriptor=descriptor(name), app_metadata=encode(metadata)
+    ).SerializeToString()
+
+
+def descriptor(name: str = "t") -> flight.FlightDescriptor:
+    return flight.FlightDescriptor(type=flight.FlightDescriptor.PATH, path=["s", name])
+
+
+def root(*infos: bytes, contents: Contents | None = None, bundle: Contents | None = None, fixed: bool = False) -> bytes:
+    """The answer of `list_schemas` for a catalog with one schema `s`."""
+    entry = SchemaEntry(name="s", contents=contents or Contents.inline(seal(list(infos))))
+    return seal(CatalogRoot(contents=bundle or Contents(), schemas=[entry], version_info=VersionInfo(1, fixed)))
+
+
+def frames(table: pa.Table) -> list[bytes]:
+    """The DoGet stream of a table."""
+    writer = FrameWriter(table.schema)
+    return [writer.begin(), *(frame for batch in table.to_batches() for frame in writer.batch(batch))]
+
+
+def endpoints(*locations: str, ticket: bytes = b"T") -> list[bytes]:
+    """The answer of `endpoints`, one for each location."""
+    return [
+        result(
+            encode(
+                [
+                    flight.FlightEndpoint(
+                        ticket=flight.Ticket(ticket=ticket), location=[flight.Location(uri=uri)]
+                    ).SerializeToString()
+                    for uri in locations
+                ]
+            )
+        )
+    ]
+
+
+def ordinary(table: pa.Table, *, identifier: str | None = None) -> dict[str, Answer]:
+    """All that a scan of `s.t` in catalog `c` needs."""
+    return {
+        "create_transaction": [result(encode(TransactionInfo(identifier)))],
+        "list_schemas": [result(root(table_info(table.schema)))],
+        "catalog_version": [result(encode(VersionInfo(1, False)))],
+        "flight_info": [result(table_info(table.schema))],
+        "endpoints": endpoints(headers.REUSE_CONNECTION),
+        "DoGet": frames(table),
+    }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
 
 import pytest
+from sqlalchemy import event
 
 from skiway.errors import Conflict
 from skiway.storage import ABSENT, Check, Pointer, Put
@@ -117,6 +118,29 @@ def test_batches_that_name_the_same_keys_in_opposite_order_all_finish(shared_hom
         orders = (keys, keys[::-1], keys, keys[::-1])
         assert sum(pool.map(rotate, (one, two, two, one), orders)) == 20
         assert {pointer.version for pointer in one.scan()} == {21}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_what_expires_while_a_writer_waits_is_gone_for_it(kind, tmp_path, server, clock):
+    home = pointer_home(kind, tmp_path, server)
+    with home.pointers(clock=clock) as holder, home.pointers(clock=clock) as waiter, ThreadPoolExecutor(2) as pool:
+        holder.compare_and_set("/lease", "mine", expect=ABSENT, expires_at=clock.later(1))
+        held, waiting, release = Event(), Event(), Event()
+
+        def hold(_):
+            held.set()
+            release.wait()
+
+        holding = pool.submit(holder._write, hold, keys=["/lease"])
+        held.wait()
+        event.listen(waiter._engine, "before_cursor_execute", lambda *_: waiting.set())
+        renewing = pool.submit(waiter.compare_and_set, "/lease", "mine", expect=1, expires_at=clock.later(9))
+        waiting.wait()
+        clock.advance(1)
+        release.set()
+        holding.result()
+        with pytest.raises(Conflict, match="expected at version 1, but is absent"):
+            renewing.result()
 
 
 def test_purging_while_others_renew_removes_nothing_alive(shared_home, clock):

@@ -150,6 +150,23 @@ def test_what_expires_carries_the_attribute_that_dynamodb_sweeps_by(client, home
     assert "ttl" not in items[b"/b"]
 
 
+def test_purging_trusts_the_table_rather_than_its_index(client, home, clock):
+    """The index lags behind: what it shows as expired may have been set anew."""
+
+    class Lagging(Stumbling):
+        def query(self, **request):
+            answer = client.query(**request)
+            store.compare_and_set("/a", "anew", expect=ABSENT, expires_at=clock.later(10))
+            return answer
+
+    store = DynamoPointerStore(client, table_of(home), clock=clock)
+    store.compare_and_set("/a", "old", expect=ABSENT, expires_at=clock.later(1))
+    store.compare_and_set("/b", "old", expect=ABSENT, expires_at=clock.later(1))
+    clock.advance(1)
+    assert DynamoPointerStore(Lagging(client, {}, times=0), table_of(home), clock=clock).purge_expired() == 1
+    assert store.get("/a").blob_uri == "anew"
+
+
 def test_a_missing_table_is_made_only_if_it_may_be(home):
     with pytest.raises(PreconditionFailed, match="does not exist: create it, or open it with create=true"):
         open_pointers(f"{home.url}&create=false", options=home.options)

@@ -46,7 +46,11 @@ def test_both_stores_open_by_one_url_where_blobs_have_a_place(tmp_path):
 def test_a_relative_path_is_below_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with open_stores("sqlite:///home/lake.db") as stores:
+        monkeypatch.chdir("/")
         stores.blobs.put(b"abc")
+        with ThreadPoolExecutor(4) as pool:  # needs more connections than the first
+            list(pool.map(lambda each: stores.pointers.compare_and_set(f"/{each}", "", expect=ABSENT), range(8)))
+            assert list(pool.map(stores.pointers.count, [""] * 8)) == [8] * 8
     assert {path.name for path in (tmp_path / "home").iterdir()} >= {"lake.db", "lake.db.blobs"}
 
 

@@ -315,6 +315,19 @@ def test_long_keys_are_kept_apart_ordered_and_found_by_prefix(pointers):
     assert pointers.get(keys[6]) == Pointer(keys[6], f"blob of {keys[6][:20]!r}", 1)
 
 
+def test_long_keys_are_compared_in_batches(pointers):
+    start = "/" + "é" * 2000
+    create(pointers, start, start + "a", start + "b", start + "c")
+    with pytest.raises(Conflict):
+        pointers.apply([Put(start + "a", "two", expect=1), Check(start + "b", expect=2)])
+    pointers.apply([Put(start + "a", "two", expect=1), Delete(start + "b", expect=1), Check(start + "c", expect=1)])
+    assert [(pointer.key, pointer.version) for pointer in pointers.scan()] == [
+        (start, 1),
+        (start + "a", 2),
+        (start + "c", 1),
+    ]
+
+
 @pytest.mark.parametrize("key", ["", "/half \ud800", "\udfff"])
 def test_what_cannot_be_a_key_is_refused(pointers, key):
     for call in (

@@ -103,7 +103,7 @@ class Stream:
         except grpc.RpcError as error:
             if self._closed:
                 raise Cancelled("the stream was closed before its end") from None
-            raise error_of(error, self._location) from None
+            raise error_of(error, self._location) from error
 
     def close(self) -> None:
         """Take the call back, if it is still running."""
@@ -131,7 +131,7 @@ class Connection:
         try:
             return cast(bytes, invoke(request.SerializeToString(), timeout=self._timeout_s, metadata=metadata))
         except grpc.RpcError as error:
-            raise error_of(error, self.location.text) from None
+            raise error_of(error, self.location.text) from error
 
     def stream(self, method: str, request: Message, metadata: Metadata) -> Stream:
         """Many messages for one message."""

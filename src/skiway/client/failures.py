@@ -69,6 +69,8 @@ def nonsense(location: str, what: str) -> Iterator[None]:
     try:
         yield
     except errors.InvalidArgument as refusal:
+        if isinstance(refusal.__cause__, grpc.RpcError):  # the server itself said so, in the midst of a stream
+            raise
         raise errors.Internal(
             f"{location} answered {what} with something else than the protocol says: {refusal.message}",
             key="answer.malformed",

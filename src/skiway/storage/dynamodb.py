@@ -76,7 +76,7 @@ class DynamoPointerStore(PointerStore):
             answer = self._client.get_item(TableName=self._table, Key=_item_key(key), ConsistentRead=True)
         return _to_pointer(answer["Item"]) if "Item" in answer else None
 
-    def _apply(self, batch: Sequence[Operation], now: datetime) -> None:
+    def _apply(self, batch: Sequence[Operation]) -> None:
         size = sum(len(each.key.encode()) + len(getattr(each, "blob_uri", "").encode()) for each in batch)
         if size > MAX_TRANSACTION_BYTES:
             raise LimitExceeded(
@@ -84,8 +84,8 @@ class DynamoPointerStore(PointerStore):
                 "addresses, or split the batch if its parts may succeed alone",
                 key="pointer.batch.too_large",
             )
+        now, token = self._clock(), self._ids()
         writes = [self._transact_item(operation, now) for operation in batch]
-        token = self._ids()
         retrying = Retrying(
             retry=retry_if_exception_type(Contention), wait=self._pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
         )

@@ -31,8 +31,9 @@ class MemoryPointerStore(PointerStore):
         with self._lock:
             return self._pointers.get(key)
 
-    def _apply(self, batch: Sequence[Operation], now: datetime) -> None:
+    def _apply(self, batch: Sequence[Operation]) -> None:
         with self._lock:
+            now = self._clock()
             for operation in batch:
                 require(operation, self._pointers.get(operation.key), now)
             for operation in batch:

@@ -102,14 +102,14 @@ class PointerStore(ABC):
         """The pointer as set; see `Put`."""
         put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
         with reported(self._on_call, "pointers", "compare_and_set"):
-            self._apply((put,), self._clock())
+            self._apply((put,))
         return _outcome(put)
 
     def compare_and_delete(self, key: str, *, expect: int) -> None:
         """Delete the pointer; see `Delete`."""
         delete = _checked(Delete(key, expect=expect))
         with reported(self._on_call, "pointers", "compare_and_delete"):
-            self._apply((delete,), self._clock())
+            self._apply((delete,))
 
     def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
         """Do all operations at once, or none; the pointers as set by each `Put`, in order. One operation per key."""
@@ -117,7 +117,7 @@ class PointerStore(ABC):
         self._check_batch(batch)
         with reported(self._on_call, "pointers", "apply", items=len(batch)):
             if batch:
-                self._apply(batch, self._clock())
+                self._apply(batch)
         return tuple(_outcome(operation) for operation in batch if isinstance(operation, Put))
 
     def page(self, prefix: str = "", *, size: int = 100, token: str | None = None) -> Page[Pointer]:
@@ -192,8 +192,11 @@ class PointerStore(ABC):
         """The pointer as stored last, expired or not."""
 
     @abstractmethod
-    def _apply(self, batch: Sequence[Operation], now: datetime) -> None:
-        """Do all of `batch` or none, raising what `require` raises. What expired by `now` counts as absent."""
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        """Do all of `batch` or none, raising what `require` raises.
+
+        What has expired is absent; the clock is to be asked when nobody else can write any more, not before waiting.
+        """
 
     @abstractmethod
     def _scan(self, prefix: str, *, after: str, limit: int, now: datetime) -> Sequence[Pointer]:

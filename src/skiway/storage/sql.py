@@ -63,9 +63,9 @@ class SqlPointerStore(PointerStore):
 
         return self._read(read)
 
-    def _apply(self, batch: Sequence[Operation], now: datetime) -> None:
+    def _apply(self, batch: Sequence[Operation]) -> None:
         def write(connection: Connection) -> None:
-            found = self._current(connection, batch)
+            found, now = self._current(connection, batch), self._clock()
             for operation in batch:
                 require(operation, found.get(operation.key), now)
             if rows := [to_row(operation) for operation in batch if isinstance(operation, Put)]:

@@ -37,6 +37,7 @@ class SqlitePointerStore(SqlPointerStore):
         clock: Clock = utc_now,
         on_call: OnCall | None = None,
     ) -> None:
+        path = path.absolute()  # connections are opened as needed, perhaps from another working directory
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -47,7 +48,7 @@ class SqlitePointerStore(SqlPointerStore):
             max_overflow=-1,
         )
         event.listen(engine, "connect", _configure)
-        # Threads of this process queue here, in fair order; SQLite's own waiting is polling, and is left to processes.
+        # Threads of this process queue here; SQLite's own waiting is polling, and is left to processes.
         self._writer = Lock()
         super().__init__(engine, insert=insert, clock=clock, on_call=on_call)
 

@@ -1,0 +1,70 @@
+"""The page about filters: its examples run and do what it says, its figures are those of the committed list."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airport.filters.building import column, compare, constant, text
+from airport.filters.recorded import HERE
+from skiway.airport import filters
+
+PAGE = (HERE.parents[2] / "docs" / "filters.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def run(example: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "docs/filters.md", "exec"), names)
+    return names
+
+
+def scan_for(name: str, of: str, value: Any) -> SimpleNamespace:
+    sent = text(compare(column(0, of), "EQUAL", constant(of, value)), names=(name,))
+    return SimpleNamespace(filter=filters.parse(sent))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_every_example_runs(example: str) -> None:
+    run(example)
+
+
+def example_with(needle: str) -> dict[str, Any]:
+    (found,) = [example for example in EXAMPLES if needle in example]
+    return run(found)
+
+
+def test_the_example_with_duckdb_filters_by_renamed_and_computed_columns() -> None:
+    users = example_with("def users(scan)")["users"]
+    assert users(SimpleNamespace(filter=filters.Filter())).fetchall() == [(7, "Ada Lovelace")]
+    assert users(scan_for("full_name", "VARCHAR", "Ada Lovelace")).fetchall() == [(7, "Ada Lovelace")]
+    assert users(scan_for("user_id", "INTEGER", 8)).fetchall() == []
+    assert users(scan_for("rowid", "BIGINT", 99)).fetchall() == [(7, "Ada Lovelace")]
+
+
+def test_the_example_with_iceberg_filters() -> None:
+    events = example_with("def events(scan, table)")["events"]
+    seen: list[str] = []
+
+    class Table:
+        def schema(self) -> None:
+            return None
+
+        def scan(self, row_filter: object) -> Any:
+            seen.append(str(row_filter))
+            return SimpleNamespace(to_arrow_batch_reader=lambda: "rows")
+
+    assert events(scan_for("id", "INTEGER", 5), Table()) == "rows"
+    assert seen == ["EqualTo(term=Reference(name='id'), literal=LongLiteral(5))"]
+
+
+def test_the_figures_are_those_of_the_committed_list() -> None:
+    kept = json.loads((HERE / "kept.json").read_text()).values()
+    figures = " | ".join(
+        f"{sum(each[encoder] for each in kept)} of {len(kept)}" for encoder in ("sql", "arrow", "iceberg")
+    )
+    assert f"| of the predicates recorded from a client | {figures} |" in PAGE

@@ -1,0 +1,292 @@
+"""Scans over a real socket: sizes, projection, what a scan may return, and how it ends."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import weakref
+
+import duckdb
+import grpc
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.flight as fl
+import pytest
+
+from airport.raw import Raw, code_of
+from skiway.airport import CatalogBuilder, ScanOptions, Server, current_request
+from skiway.airport.wire.frames import parse_frame
+from skiway.airport.wire.payloads import ROWID_COLUMN, Progress, decode
+
+ROWID = pa.field("rowid", pa.int64(), metadata={"is_rowid": "1"})
+
+
+def serving(schema: pa.Schema, scan) -> Server:
+    catalog = CatalogBuilder("demo")
+    catalog.schema("s").table(schema=schema, name="t")(scan)
+    return Server(catalog.build(), port=0)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2048, 2049, 5_000_000])
+def test_all_rows_arrive(rows: int) -> None:
+    table = pa.table({"id": pa.array(range(rows), pa.int64())})
+    with (
+        serving(table.schema, lambda scan: table.to_batches(max_chunksize=65_536)) as server,
+        Raw(server.location) as raw,
+    ):
+        scanned = raw.scan("demo", "s", "t", columns=[0])
+    assert scanned.schema.equals(table.schema)
+    assert scanned.num_rows == rows
+    assert scanned["id"].combine_chunks() == table["id"].combine_chunks()
+
+
+def test_one_column_of_a_hundred_costs_a_twentieth() -> None:
+    table = pa.table({f"c{i}": pa.array(range(i, i + 100_000), pa.int64()) for i in range(100)})
+    with serving(table.schema, lambda scan: table) as server, Raw(server.location) as raw:
+        (all_of_it,) = raw.endpoints("demo", "s", "t", columns=range(100))
+        (one,) = raw.endpoints("demo", "s", "t", columns=[7])
+        whole = sum(map(len, raw.get(all_of_it.ticket.ticket)))
+        narrow = sum(map(len, raw.get(one.ticket.ticket)))
+        scanned = raw.scan("demo", "s", "t", columns=[7])
+    assert narrow < 0.05 * whole
+    assert scanned.schema.equals(table.schema)
+    assert scanned["c7"].to_pylist() == table["c7"].to_pylist()
+    assert scanned["c8"].null_count == scanned.num_rows
+
+
+def test_the_scan_is_told_the_columns_each_once_in_the_clients_order() -> None:
+    seen: list[ScanOptions] = []
+    schema = pa.schema([pa.field("a", pa.int64()), ROWID, pa.field("b", pa.int64())])
+
+    def scan(options: ScanOptions) -> pa.Table:
+        seen.append(options)
+        return pa.table({"a": [1], "rowid": [7], "b": [2]}, schema)
+
+    with serving(schema, scan) as server, Raw(server.location) as raw:
+        raw.scan("demo", "s", "t", columns=[1, ROWID_COLUMN, 1, 0])
+        raw.scan("demo", "s", "t")
+    assert [options.columns for options in seen] == [("b", "rowid", "a"), None]
+
+
+def test_rowid_stands_at_its_place_and_does_not_count_as_a_column() -> None:
+    schema = pa.schema([pa.field("a", pa.int64()), ROWID, pa.field("b", pa.string())])
+    table = pa.table({"a": [1], "rowid": [7], "b": ["x"]}, schema)
+    with serving(schema, lambda scan: table) as server, Raw(server.location) as raw:
+        only_b = raw.scan("demo", "s", "t", columns=[1])
+        only_rowid = raw.scan("demo", "s", "t", columns=[ROWID_COLUMN])
+    assert only_b.to_pylist() == [{"a": None, "rowid": None, "b": "x"}]
+    assert only_rowid.to_pylist() == [{"a": None, "rowid": 7, "b": None}]
+
+
+def test_a_column_id_out_of_range_is_refused() -> None:
+    with serving(pa.schema({"a": pa.int64()}), lambda scan: ()) as server, Raw(server.location) as raw:
+        code, message = code_of(lambda: raw.endpoints("demo", "s", "t", columns=[5]))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "5" in message
+
+
+class Stream:
+    """Any object with the Arrow stream interface."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+SOURCES = {
+    "table": lambda t: t,
+    "batch": lambda t: t.to_batches()[0],
+    "list of batches": lambda t: t.to_batches(),
+    "generator of batches": lambda t: iter(t.to_batches()),
+    "generator of tables": lambda t: iter([t]),
+    "reader": lambda t: t.to_reader(),
+    "dataset scanner": lambda t: ds.dataset(t).scanner(),
+    "duckdb relation": lambda t: duckdb.from_arrow(t),
+    "pandas frame": lambda t: t.to_pandas(),
+    "arrow stream interface": Stream,
+    "other column order": lambda t: t.select(["name", "id"]),
+    "castable types": lambda t: t.set_column(0, "id", t["id"].cast(pa.int32())),
+    "more columns than asked": lambda t: t.append_column("extra", t["id"]),
+    "empty batches in between": lambda t: [t.to_batches()[0].slice(0, 0), *t.to_batches()],
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_scan_may_return(source: str) -> None:
+    table = pa.table({"id": [1, 2], "name": ["Ada", None]})
+    with serving(table.schema, lambda scan: SOURCES[source](table)) as server, Raw(server.location) as raw:
+        assert raw.scan("demo", "s", "t", columns=[0, 1]).to_pylist() == table.to_pylist()
+
+
+def test_a_missing_column_arrives_as_nulls() -> None:
+    schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    with serving(schema, lambda scan: pa.table({"name": ["Ada"]})) as server, Raw(server.location) as raw:
+        assert raw.scan("demo", "s", "t", columns=[1]).to_pylist() == [{"id": None, "name": "Ada"}]
+
+
+def test_a_scan_that_returns_no_arrow_data_is_an_error_that_says_so() -> None:
+    with serving(pa.schema({"id": pa.int64()}), lambda scan: 42) as server, Raw(server.location) as raw:
+        code, message = code_of(lambda: raw.scan("demo", "s", "t"))
+    assert code is grpc.StatusCode.INTERNAL
+    assert "not int" in message
+
+
+def test_a_column_of_an_impossible_type_is_an_error_that_names_it() -> None:
+    with (
+        serving(pa.schema({"id": pa.int64()}), lambda scan: pa.table({"id": ["x"]})) as server,
+        Raw(server.location) as raw,
+    ):
+        code, message = code_of(lambda: raw.scan("demo", "s", "t"))
+    assert code is grpc.StatusCode.INTERNAL
+    assert "'id'" in message
+    assert "int64" in message
+
+
+def test_a_scan_that_raises_half_way_reaches_the_client_as_its_message() -> None:
+    def scan(options: ScanOptions):
+        yield pa.record_batch({"id": [1]})
+        raise ValueError("the tape broke at row 2")
+
+    with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location) as raw:
+        (endpoint,) = raw.endpoints("demo", "s", "t")
+        frames = raw.get(endpoint.ticket.ticket)
+        assert parse_frame(next(frames)).header
+        assert parse_frame(next(frames)).body
+        with pytest.raises(grpc.RpcError) as failed:
+            next(frames)
+    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    assert failed.value.details() == "the tape broke at row 2"
+
+
+def test_an_early_stop_of_the_client_frees_the_reader() -> None:
+    closed = threading.Event()
+
+    def scan(options: ScanOptions):
+        try:
+            while True:
+                yield pa.record_batch({"id": range(10_000)})
+        finally:
+            closed.set()
+
+    with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location) as raw:
+        (endpoint,) = raw.endpoints("demo", "s", "t")
+        frames = raw.get(endpoint.ticket.ticket)
+        next(frames)
+        next(frames)
+        frames.cancel()
+        assert closed.wait(10)
+
+
+def test_the_data_of_a_finished_scan_is_not_kept() -> None:
+    kept: list[weakref.ref[pa.Table]] = []
+
+    def scan(options: ScanOptions) -> pa.Table:
+        table = pa.table({"id": range(10)})
+        kept.append(weakref.ref(table))
+        return table
+
+    with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location) as raw:
+        raw.scan("demo", "s", "t")
+    gc.collect()
+    assert kept[0]() is None
+
+
+def test_wide_batches_leave_in_pieces_of_bounded_size() -> None:
+    table = pa.table({"v": pa.array(["x" * 1000] * 50_000)}).combine_chunks()
+    with serving(table.schema, lambda scan: table) as server, Raw(server.location) as raw:
+        (endpoint,) = raw.endpoints("demo", "s", "t")
+        sizes = [len(frame) for frame in raw.get(endpoint.ticket.ticket)]
+        assert raw.scan("demo", "s", "t").num_rows == 50_000
+    assert max(sizes) < 10 * 1024 * 1024
+
+
+def test_progress_is_told_where_the_number_of_rows_is_known() -> None:
+    class Counted(pa_table_of(pa.table({"id": range(4)}))):
+        def row_count(self) -> int:
+            return 4
+
+    catalog = CatalogBuilder("demo")
+    catalog.schema("s").table(Counted())
+    with Server(catalog.build(), port=0) as server, Raw(server.location) as raw:
+        (endpoint,) = raw.endpoints("demo", "s", "t")
+        frames = [parse_frame(frame) for frame in raw.get(endpoint.ticket.ticket)]
+    assert [decode(f.app_metadata, Progress, "x").progress for f in frames[1:]] == [0.5, 1.0]
+
+
+def pa_table_of(table: pa.Table):
+    from skiway.airport import Table
+
+    class Fixed(Table):
+        name = "t"
+        schema = table.schema
+
+        def scan(self, options: ScanOptions):
+            return table.to_batches(max_chunksize=2)
+
+    return Fixed
+
+
+def test_the_filter_reaches_the_scan_parsed_once_it_is_asked_for() -> None:
+    seen: list[ScanOptions] = []
+
+    def scan(options: ScanOptions):
+        seen.append(options)
+        return ()
+
+    bigint = {"id": "BIGINT", "type_info": None}
+    column = {"expression_class": "BOUND_COLUMN_REF", "type": "BOUND_COLUMN_REF", "alias": "id", "return_type": bigint}
+    five = {"type": bigint, "is_null": False, "value": 5}
+    comparison = {
+        "expression_class": "BOUND_COMPARISON",
+        "type": "COMPARE_GREATERTHAN",
+        "left": {**column, "binding": {"table_index": 0, "column_index": 0}, "depth": 0},
+        "right": {"expression_class": "BOUND_CONSTANT", "type": "VALUE_CONSTANT", "value": five},
+    }
+    sent = json.dumps({"filters": [comparison], "column_binding_names_by_index": ["id"]})
+    with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location) as raw:
+        raw.scan("demo", "s", "t", json_filters=sent)
+        raw.scan("demo", "s", "t", json_filters='{"filters":[],"column_binding_names_by_index":["id"]}')
+    assert seen[0].filter.columns == {"id"}
+    assert not seen[1].filter
+
+
+def test_a_handler_sees_who_asks_and_for_what() -> None:
+    seen = []
+
+    def scan(options: ScanOptions):
+        seen.append(current_request())
+        yield pa.record_batch({"id": [1]})
+        seen.append(current_request())
+
+    headers = (
+        ("airport-user-agent", "x"),
+        ("airport-catalog", "demo"),
+        ("airport-trace-id", "trace"),
+        ("airport-client-session-id", "session"),
+        ("airport-transaction-id", "tx"),
+        ("x-own", "1"),
+        ("x-own", "2"),
+    )
+    with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location, headers) as raw:
+        raw.scan("demo", "s", "t")
+    first, second = seen
+    assert first is second
+    assert (first.method, first.catalog, first.trace_id, first.session_id, first.transaction_id) == (
+        "DoGet", "demo", "trace", "session", "tx",
+    )  # fmt: skip
+    assert first.headers["x-own"] == ("1", "2")
+    assert first.header("x-own") == "1"
+    assert first.peer.startswith("ipv4:127.0.0.1")
+    assert current_request().catalog == ""
+
+
+def test_pyarrows_own_flight_client_reads_a_scan() -> None:
+    table = pa.table({"id": [1, 2], "d": pa.array(["a", "b"]).dictionary_encode()})
+    with serving(table.schema, lambda scan: table) as server, Raw(server.location) as raw:
+        (endpoint,) = raw.endpoints("demo", "s", "t")
+        with fl.connect(server.location) as client:
+            read = client.do_get(fl.Ticket(endpoint.ticket.ticket)).read_all()
+    assert read.to_pylist() == table.to_pylist()

@@ -1,0 +1,184 @@
+"""Column statistics: typed, honest, and never an answer that breaks the client."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airport.raw import Raw, descriptor
+from airport.test_discovery import listing, objects, schema_of
+from skiway.airport import CatalogBuilder, ColumnStatistics, Server
+from skiway.airport.wire.duckdb_types import duckdb_type
+from skiway.airport.wire.payloads import StatisticsRequest, encode, packed
+from skiway.errors import InvalidArgument, NotFound
+
+HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
+
+
+def serving(schema: pa.Schema, known: Any) -> Server:
+    builder = CatalogBuilder("demo")
+    ask = known if callable(known) else lambda column, duckdb_type: known
+    builder.schema("s").table(schema=schema, name="t", statistics=ask)(lambda scan: ())
+    return Server(builder.build(), port=0)
+
+
+def ask(raw: Raw, column: str = "c", kind: str = "") -> pa.RecordBatch:
+    (body,) = raw.action(
+        "column_statistics", encode(StatisticsRequest(packed(descriptor("demo", "s", "t")), column, kind))
+    )
+    with pa.ipc.open_stream(body) as reader:
+        (batch,) = list(reader)
+    return batch
+
+
+TYPED: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "BOOLEAN": (pa.bool_(), False, True),
+    "TINYINT": (pa.int8(), -1, 1),
+    "BIGINT": (pa.int64(), -(2**63), 2**63 - 1),
+    "UBIGINT": (pa.uint64(), 0, 2**64 - 1),
+    "FLOAT": (pa.float32(), -0.5, 0.5),
+    "DOUBLE": (pa.float64(), -0.5, float("inf")),
+    "DECIMAL(12,6)": (pa.decimal128(12, 6), decimal.Decimal("-1.250000"), decimal.Decimal("1.250000")),
+    "VARCHAR": (pa.string(), "a", "ü"),
+    "BLOB": (pa.binary(), b"", b"\xff"),
+    "DATE": (pa.date32(), dt.date(1970, 1, 1), dt.date(2020, 1, 1)),
+    "TIME": (pa.time64("us"), dt.time(0), dt.time(23)),
+    "TIMESTAMP": (pa.timestamp("us"), dt.datetime(1970, 1, 1), dt.datetime(2020, 1, 1)),
+    "TIMESTAMP_MS": (pa.timestamp("ms"), dt.datetime(1970, 1, 1), dt.datetime(2020, 1, 1)),
+    "UUID": (pa.uuid(), uuid.UUID(int=1), uuid.UUID(int=2)),
+    "JSON": (pa.json_(), "[]", "{}"),
+    "HUGEINT": (HUGEINT, b"\x00" * 16, b"\x01" * 16),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_bounds_come_in_the_columns_own_type(name: str) -> None:
+    data_type, low, high = TYPED[name]
+    known = ColumnStatistics(min=low, max=high, has_null=True, has_not_null=True, distinct_count=2)
+    with serving(pa.schema({"c": data_type}), known) as server, Raw(server.location) as raw:
+        batch = ask(raw, kind=name)
+        announced = schema_of(objects(listing(raw))["t"])
+    assert duckdb_type(pa.field("c", data_type)) == name
+    assert batch.schema.field("min").type == data_type
+    storage = [
+        batch.column(c).storage if isinstance(data_type, pa.BaseExtensionType) else batch.column(c)
+        for c in ("min", "max")
+    ]
+    wanted = [v.bytes if isinstance(v, uuid.UUID) else v for v in (low, high)]
+    assert [array[0].as_py() for array in storage] == wanted
+    assert batch.column("distinct_count").to_pylist() == [2]
+    assert announced.metadata == {b"can_produce_statistics": b"1"}
+
+
+def test_scalars_are_taken_as_bounds_too() -> None:
+    known = ColumnStatistics(min=pa.scalar(1, pa.int8()), max=pa.scalar(2, pa.int64()))
+    with serving(pa.schema({"c": pa.int64()}), known) as server, Raw(server.location) as raw:
+        assert ask(raw).to_pydict()["max"] == [2]
+
+
+def test_the_unknown_is_told_as_what_is_safe_to_believe() -> None:
+    with serving(pa.schema({"c": pa.int64()}), ColumnStatistics()) as server, Raw(server.location) as raw:
+        assert ask(raw).to_pylist() == [
+            {"min": None, "max": None, "has_not_null": True, "has_null": True, "distinct_count": 0}
+        ]
+
+
+def test_texts_tell_length_and_unicode_where_known() -> None:
+    known = ColumnStatistics(min="a", max="b", max_string_length=5, contains_unicode=False)
+    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+        batch = ask(raw)
+    assert batch.to_pydict()["max_string_length"] == [5]
+    assert batch.to_pydict()["contains_unicode"] == [False]
+    assert batch.schema.field("max_string_length").type == pa.uint64()
+    with (
+        serving(pa.schema({"c": pa.string()}), ColumnStatistics(min="a", max="b")) as server,
+        Raw(server.location) as raw,
+    ):
+        assert "contains_unicode" not in ask(raw).schema.names
+
+
+UNANNOUNCED = {
+    "interval": (pa.month_day_nano_interval(), ColumnStatistics()),
+    "bit": (pa.opaque(pa.binary(), "bit", "DuckDB"), ColumnStatistics()),
+    "union": (pa.sparse_union([pa.field("n", pa.int32())]), ColumnStatistics()),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ColumnStatistics(min="a", max="b")),
+    "text without bounds": (pa.string(), ColumnStatistics()),
+    "text with one bound": (pa.string(), ColumnStatistics(min="a")),
+    "bytes without bounds": (pa.binary(), ColumnStatistics()),
+    "json without bounds": (pa.json_(), ColumnStatistics()),
+}
+
+
+@pytest.mark.parametrize("name", UNANNOUNCED)
+def test_a_table_with_one_illegal_answer_is_not_announced(name: str) -> None:
+    data_type, known = UNANNOUNCED[name]
+    schema = pa.schema({"fine": pa.int64(), "c": data_type})
+    with (
+        serving(schema, lambda column, kind: known if column == "c" else ColumnStatistics()) as server,
+        Raw(server.location) as raw,
+    ):
+        assert schema_of(objects(listing(raw))["t"]).metadata is None
+
+
+def test_geometry_is_not_announced() -> None:
+    field = pa.field(
+        "c", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": "{}"}
+    )
+    with serving(pa.schema([field]), ColumnStatistics(min=b"", max=b"")) as server, Raw(server.location) as raw:
+        assert schema_of(objects(listing(raw))["t"]).metadata is None
+
+
+def test_a_table_that_cannot_tell_about_a_column_is_not_announced() -> None:
+    def known(column: str, kind: str) -> ColumnStatistics:
+        raise NotFound("no such column here")
+
+    with serving(pa.schema({"c": pa.int64()}), known) as server, Raw(server.location) as raw:
+        assert schema_of(objects(listing(raw))["t"]).metadata is None
+
+
+def test_nested_columns_are_announced_and_answered_with_nulls() -> None:
+    schema = pa.schema({"c": pa.list_(pa.int64()), "m": pa.map_(pa.string(), pa.int32())})
+    with serving(schema, ColumnStatistics()) as server, Raw(server.location) as raw:
+        assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
+        assert ask(raw).to_pydict()["min"] == [None]
+
+
+def test_an_all_null_text_column_is_legal() -> None:
+    known = ColumnStatistics(has_null=True, has_not_null=False)
+    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+        assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
+        assert ask(raw).to_pydict()["has_not_null"] == [False]
+
+
+def test_a_bound_lost_after_attach_becomes_one_that_is_true_of_every_text() -> None:
+    answers = iter([ColumnStatistics(min="a", max="b")])
+    known = lambda column, kind: next(answers, ColumnStatistics())  # noqa: E731
+    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+        assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
+        batch = ask(raw)
+    assert batch.to_pydict()["min"] == [""]
+    assert batch.to_pydict()["max"][0].encode() >= "\U0010ffff".encode()
+
+
+def test_the_type_name_reaches_the_table() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def known(column: str, kind: str) -> ColumnStatistics:
+        seen.append((column, kind))
+        return ColumnStatistics()
+
+    with serving(pa.schema({"c": pa.decimal128(12, 6)}), known) as server, Raw(server.location) as raw:
+        ask(raw, kind="DECIMAL(12,6)")
+    assert seen[-1] == ("c", "DECIMAL(12,6)")
+
+
+def test_a_bound_of_another_type_is_an_error_of_the_author() -> None:
+    from skiway.airport.statistics import statistics_batch
+
+    with pytest.raises(InvalidArgument, match="'c'"):
+        statistics_batch(pa.field("c", pa.int64()), ColumnStatistics(min="a", max="b"))

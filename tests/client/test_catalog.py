@@ -1,0 +1,137 @@
+"""Where the contents of a schema come from: inline, a bundle, a web address, or ListFlights."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from client.recorder import Scripted, ordinary, result, root, table_info
+from skiway.airport.wire.payloads import Contents, encode, seal
+from skiway.client import AirportClient
+from skiway.errors import Internal, NotFound
+
+COLUMNS = pa.schema([("a", pa.int64())])
+SEALED = seal([table_info(COLUMNS)])
+HASH = hashlib.sha256(SEALED).hexdigest()
+
+
+@pytest.fixture
+def server() -> Scripted:
+    return Scripted(ordinary(pa.table({"a": [1]})))
+
+
+@pytest.fixture
+def db(server: Scripted) -> Iterator[AirportClient]:
+    with server.serving() as location, AirportClient(location, "c", timeout_s=20) as client:
+        yield client
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    """A web server that has the contents."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/s" else 404)
+            self.end_headers()
+            self.wfile.write(SEALED if self.path == "/s" else b"")
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+def names(db: AirportClient) -> list[str]:
+    return [table.name for schema in db.schemas() for table in schema.tables]
+
+
+def test_inline_contents_need_no_hash(server: Scripted, db: AirportClient) -> None:
+    server.answers["list_schemas"] = [result(root(contents=Contents(serialized=SEALED)))]
+    assert names(db) == ["t"]
+
+
+def test_bundle_holds_contents_by_their_hash(server: Scripted, db: AirportClient) -> None:
+    bundle = encode([["0" * 64, b"other"], [HASH, SEALED]])
+    listing = root(contents=Contents(sha256=HASH), bundle=Contents.inline(bundle))
+    server.answers["list_schemas"] = [result(listing)]
+    assert names(db) == ["t"]
+
+
+def test_bundle_that_lies_about_a_hash_is_the_servers_fault(server: Scripted, db: AirportClient) -> None:
+    bundle = encode([[HASH, seal([])]])
+    server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH), bundle=Contents.inline(bundle)))]
+    with pytest.raises(Internal, match="sent bytes of hash"):
+        db.schemas()
+
+
+def test_contents_at_a_web_address_are_fetched_and_checked(server: Scripted, db: AirportClient, web: str) -> None:
+    server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH, url=f"{web}/s")))]
+    assert names(db) == ["t"]
+    server.answers["list_schemas"] = [result(root(contents=Contents(sha256="0" * 64, url=f"{web}/s")))]
+    db.reload()
+    with pytest.raises(Internal, match="sent bytes of hash"):
+        db.schemas()
+
+
+def test_web_address_that_fails_is_named(server: Scripted, db: AirportClient, web: str) -> None:
+    server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH, url=f"{web}/gone")))]
+    with pytest.raises(Internal, match="/gone', which cannot be read: HTTP Error 404"):
+        db.schemas()
+
+
+def test_stale_inline_contents_give_way_to_the_address(server: Scripted, db: AirportClient, web: str) -> None:
+    contents = Contents(sha256=HASH, url=f"{web}/s", serialized=b"stale")
+    server.answers["list_schemas"] = [result(root(contents=contents))]
+    assert names(db) == ["t"]
+
+
+def test_schema_without_contents_is_listed_by_flights(server: Scripted, db: AirportClient) -> None:
+    server.answers["list_schemas"] = [result(root(contents=Contents()))]
+    server.answers["ListFlights"] = [table_info(COLUMNS), table_info(COLUMNS, "u")]
+    assert names(db) == ["t", "u"]
+    call = server.recorder.calls[-1]
+    assert call.header("airport-list-flights-filter-catalog") == "c"
+    assert call.header("airport-list-flights-filter-schema") == "s"
+    assert call.header("airport-catalog") == "c"
+    assert call.requests == (b"",)
+    assert "airport-duckdb-json-filters" not in dict(call.headers)
+
+
+def test_broken_schema_does_not_break_the_others(server: Scripted, db: AirportClient) -> None:
+    server.answers["list_schemas"] = [result(root(contents=Contents(serialized=b"?")))]
+    with pytest.raises(NotFound):
+        db.table("other.t")
+    with pytest.raises(Internal):
+        db.table("s.t")
+
+
+def test_letter_by_letter_wins_over_another_case(server: Scripted, db: AirportClient) -> None:
+    upper = pa.schema([("A", pa.string()), ("a", pa.int64())])
+    server.answers["list_schemas"] = [result(root(table_info(upper, "T"), table_info(COLUMNS, "t")))]
+    assert db.table("s.t").schema == COLUMNS
+    assert db.table("S.T").schema == upper
+    assert db.table("s.T").position("a") == 1
+    assert db.table("s.T").position("A") == 0
+    assert db.table("s.t").position("A") == 0
+
+
+def test_rowid_is_hidden_and_found_by_its_mark(server: Scripted, db: AirportClient) -> None:
+    marked = pa.schema([pa.field("key", pa.int64(), metadata={"is_rowid": "1"}), ("a", pa.string())])
+    server.answers["list_schemas"] = [result(root(table_info(marked)))]
+    table = db.table("s.t")
+    assert table.columns == ("a",)
+    assert table.rowid == table.position("rowid") == 0
+    bound = db.bind("s.t", columns=["rowid", "a"])
+    assert bound.schema.names == ["rowid", "a"]
+    assert bound.selection.column_ids() == [0xFFFF_FFFF_FFFF_FFFF, 0]
