@@ -53,6 +53,8 @@ WHOLE = [
     "CAST(s AS INTEGER) = 5", "CAST(s AS INTEGER) <> 5", "TRY_CAST(s AS INTEGER) IS NULL", "CAST(d AS INTEGER) = 0", "i32 + 1 > 5",
     "abs(i8) = 5", "CASE WHEN d > 0.5 THEN b ELSE i32 = 5 END", "i32 // i8 = 1", "i32 % 2 = 1", "10 / i32 > 2", "dec9 * 2 > 2.5",
     "dt + 1 > DATE '2024-03-01'", "hash(i32) % 2 = 0",
+    # what falls apart without parentheses
+    "(i32 = 5) = b", "(i32 = 5 OR b) IS NULL", "CASE WHEN i32 = 5 OR b THEN d > 1 ELSE NOT b END", "(NOT b) = (s = 'a')",
 ]  # fmt: skip
 
 

@@ -102,6 +102,12 @@ def test_an_expression_stands_in_parentheses() -> None:
     assert where == "(a OR b) = 5"
 
 
+def test_conditions_within_expressions_stand_in_parentheses() -> None:
+    assert sql(compare(FIVE, "EQUAL", X)) == '("i" = 5) = ("s" = \'x\')'
+    assert sql(operator("OPERATOR_IS_NULL", either(FIVE, X))) == '(("i" = 5) OR ("s" = \'x\')) IS NULL'
+    assert sql(compare(negate(FIVE), "EQUAL", X)) == '(NOT ("i" = 5)) = ("s" = \'x\')'
+
+
 def test_names_and_texts_cannot_leave_their_quotes() -> None:
     names = ('i" = 5; DROP TABLE t; --', "s'; DROP TABLE t; --")
     evil = compare(column(1, "VARCHAR"), "EQUAL", constant("VARCHAR", "'; DROP TABLE t; --"))

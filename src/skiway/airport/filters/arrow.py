@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.filters.arrow_values import TYPES, literal_type, scalar, value_set
 from skiway.airport.filters.logic import Unsaid, column_path, encode, sided
 from skiway.airport.filters.nodes import (
     Cast,
@@ -41,31 +42,6 @@ _COMPARE: Final[dict[Compare, Callable[[Any, Any], Any]]] = {
     Compare.GT: pc.greater,
     Compare.GE: pc.greater_equal,
 }
-
-_TYPES: Final = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(),
-    "USMALLINT": pa.uint16(),
-    "UINTEGER": pa.uint32(),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "VARCHAR": pa.string(),
-    "BLOB": pa.binary(),
-    "DATE": pa.date32(),
-    "TIME": pa.time64("us"),
-    "TIME_NS": pa.time64("ns"),
-    "TIMESTAMP_S": pa.timestamp("s"),
-    "TIMESTAMP_MS": pa.timestamp("ms"),
-    "TIMESTAMP": pa.timestamp("us"),
-    "TIMESTAMP_NS": pa.timestamp("ns"),
-    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
-}
-
 
 # Arrow's time grows with the square of the number of conditions, and some thousands overflow its stack.
 _MOST: Final = 500
@@ -200,25 +176,19 @@ class _Writer:
 
     def among(self, probe: _Operand, among: Sequence[Node]) -> pc.Expression:
         present = [one for one in among if not _is_null(one)]  # x IN (…, NULL) is true where x is one of the others
-        return probe.said.isin(self.literals(present, probe))
+        return probe.said.isin(value_set(present, probe.type))
 
     def not_among(self, probe: _Operand, among: Sequence[Node]) -> pc.Expression:
         if any(_is_null(one) for one in among):
             return pc.scalar(False)
         if probe.may_be_nan:
             raise Unsaid
-        return pc.invert(probe.said.isin(self.literals(among, probe))) & probe.said.is_valid()
-
-    def literals(self, nodes: Sequence[Node], beside: _Operand) -> pa.Array:
-        scalars = [_scalar(node, beside.type) for node in nodes]
-        if pa.types.is_floating(beside.type):
-            scalars = _floats([scalar.as_py() for scalar in scalars])
-        return pa.array(scalars, beside.type)
+        return pc.invert(probe.said.isin(value_set(among, probe.type))) & probe.said.is_valid()
 
     def literal(self, node: Node, beside: _Operand) -> _Operand:
-        scalar = _scalar(node, beside.type)
-        is_nan = pa.types.is_floating(scalar.type) and math.isnan(scalar.as_py())
-        return _Operand(pc.scalar(scalar), beside.type, may_be_nan=is_nan)
+        value = scalar(node, beside.type)
+        is_nan = pa.types.is_floating(value.type) and math.isnan(value.as_py())
+        return _Operand(pc.scalar(value), beside.type, may_be_nan=is_nan)
 
     def match(self, node: Function) -> pc.Expression:
         match node:
@@ -261,7 +231,7 @@ class _Writer:
         path = column_path(node)
         if node.type.alias not in ("", "JSON"):
             raise Unsaid
-        literals = _literal_type(node.type, self.stored(path))
+        literals = literal_type(node.type, self.stored(path))
         return _Operand(pc.field(*path), literals, may_be_nan=node.type.is_float)
 
     def stored(self, path: tuple[str, ...]) -> pa.DataType | None:
@@ -295,13 +265,13 @@ class _Writer:
     def cast(self, node: Cast) -> _Operand:
         """Casts of integers to wider ones and to text. Those to floating point fail where Arrow finds them inexact."""
         source, target = type_of(node.child), node.type
-        if source is None or not source.is_integer or target.alias or target.id not in _TYPES:
+        if source is None or not source.is_integer or target.alias or target.id not in TYPES:
             raise Unsaid
         if target.is_integer and not _holds(target, source):
             raise Unsaid
         if not (target.is_integer or target.id == "VARCHAR"):
             raise Unsaid
-        return _Operand(self.operand(node.child).said.cast(_TYPES[target.id]), _TYPES[target.id])
+        return _Operand(self.operand(node.child).said.cast(TYPES[target.id]), TYPES[target.id])
 
 
 def _holds(target: LogicalType, source: LogicalType) -> bool:
@@ -311,53 +281,3 @@ def _holds(target: LogicalType, source: LogicalType) -> bool:
 
 def _is_null(node: Node) -> bool:
     return isinstance(node, Constant) and node.value is None
-
-
-def _scalar(node: Node, of: pa.DataType) -> pa.Scalar:
-    if not isinstance(node, Constant) or node.value is None:
-        raise Unsaid
-    try:
-        return pa.scalar(node.value, of)
-    except (pa.ArrowException, OverflowError, TypeError):
-        raise Unsaid from None  # the column's type does not hold this value
-
-
-def _floats(values: list[float]) -> list[float]:
-    if any(math.isnan(value) for value in values):
-        raise Unsaid
-    return [*values, 0.0, -0.0] if 0.0 in values else values  # a set tells one zero from the other
-
-
-def _literal_type(of: LogicalType, stored: pa.DataType | None) -> pa.DataType:
-    """The type of literals beside a column that the client sees as `of` and that is `stored` so."""
-    seen = pa.decimal128(of.width, of.scale) if of.id == "DECIMAL" else _TYPES.get(of.id)
-    if seen is None:
-        raise Unsaid
-    if stored is None:
-        return seen
-    if pa.types.is_dictionary(stored):
-        stored = stored.value_type
-    if stored == seen or any(
-        is_kind(seen) and is_kind(stored) for is_kind in (pa.types.is_integer, _is_text, _is_bytes)
-    ):
-        return stored
-    if pa.types.is_decimal(seen) and pa.types.is_decimal(stored) and stored.scale == seen.scale:
-        return stored
-    if pa.types.is_timestamp(seen) and pa.types.is_timestamp(stored):
-        return _timestamp(seen, stored)
-    raise Unsaid
-
-
-def _is_text(of: pa.DataType) -> bool:
-    return of in (pa.string(), pa.large_string(), pa.string_view())
-
-
-def _is_bytes(of: pa.DataType) -> bool:
-    return of in (pa.binary(), pa.large_binary(), pa.binary_view())
-
-
-def _timestamp(seen: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    # In another unit the client sees rounded values; a zone's name does not matter, only that there is one.
-    if seen.unit != stored.unit or (seen.tz is None) != (stored.tz is None):
-        raise Unsaid
-    return stored

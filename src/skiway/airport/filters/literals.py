@@ -89,7 +89,7 @@ def _part(value: Value, of: LogicalType) -> str:
 
 
 def _date(days: int) -> str:
-    if False:
+    if abs(days) == _INFINITE_DATE:
         return f"'{_infinity(days)}'::DATE"
     if _FIRST_DAY <= days <= _LAST_DAY:
         return f"'{_EPOCH + timedelta(days=days)}'::DATE"

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from skiway.airport.wire.duckdb_types import duckdb_type, extension_of
 from skiway.errors import InvalidArgument
 
-__all__ = ["storable", "to_column"]
+__all__ = ["is_list", "offsets_of", "spread", "storable", "to_column"]
 
 _HUGE: Final = pa.decimal128(38, 0)
 _UTC: Final = 57599  # how DuckDB's TIMETZ says "no offset" in its lower 24 bits
@@ -107,7 +107,7 @@ def _converted(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_null(target):
         return _only_nulls(array)
     if array.null_count:
-        return _spread(_converted(array.drop_null(), target), array.is_valid())
+        return spread(_converted(array.drop_null(), target), array.is_valid())
     if pa.types.is_dictionary(source):
         return _converted(array.dictionary_decode(), target)
     if pa.types.is_run_end_encoded(source):
@@ -127,7 +127,7 @@ def _only_nulls(array: pa.Array) -> pa.Array:
     return pa.nulls(len(array))
 
 
-def _spread(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
+def spread(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
     """`values` at the places that are `valid`, NULL at the others."""
     if not len(values):
         return pa.nulls(len(valid), values.type)
@@ -149,7 +149,7 @@ def _plain(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _map(array, target)
     if types.is_union(target) and types.is_union(array.type):
         return _union(array, target)
-    if _is_list(target) and _is_list(array.type):
+    if is_list(target) and is_list(array.type):
         return _list(array, target)
     if types.is_duration(array.type) and target == pa.month_day_nano_interval():
         return _interval(array)
@@ -269,7 +269,10 @@ def _lower_half(storage: pa.Array) -> pa.Array:
 
 def _decimal(storage: pa.Array, _: pa.DataType) -> pa.Array:
     decimal = storage.view(_HUGE)
-    decimal.validate(full=True)  # 38 digits are less than 128 bits
+    most = 10**38 - 1  # 128 bits hold more than 38 digits do
+    for bound, beyond in ((most, pc.greater), (-most, pc.less)):
+        if pc.any(beyond(decimal, pa.scalar(bound, _HUGE)), min_count=0).as_py():
+            raise _DoesNotFit("some numbers have more than 38 digits")
     return decimal
 
 
@@ -327,7 +330,8 @@ _OUT_OF: Final[dict[str, Callable[[pa.Array, pa.DataType], pa.Array]]] = {
 # -- nested values ----------------------------------------------------------------------------------------------------
 
 
-def _is_list(data_type: pa.DataType) -> bool:
+def is_list(data_type: pa.DataType) -> bool:
+    """Whether it is a list of any kind, maps aside."""
     types = pa.types
     return bool(
         types.is_list(data_type)
@@ -346,11 +350,12 @@ def _list(array: pa.Array, target: Any) -> pa.Array:
             raise _DoesNotFit(f"some lists do not have {target.list_size} elements")
         return pa.FixedSizeListArray.from_arrays(values, type=target)
     large = pa.types.is_large_list(target)
-    offsets = _offsets(lengths.cast(pa.int64() if large else pa.int32()))
+    offsets = offsets_of(lengths.cast(pa.int64() if large else pa.int32()))
     return (pa.LargeListArray if large else pa.ListArray).from_arrays(offsets, values, type=target)
 
 
-def _offsets(lengths: pa.Array) -> pa.Array:
+def offsets_of(lengths: pa.Array) -> pa.Array:
+    """Where lists of these lengths begin and end, laid end to end."""
     return pa.concat_arrays([pa.array([0], lengths.type), pc.cumulative_sum_checked(lengths)])
 
 
@@ -378,12 +383,11 @@ def _union(array: pa.Array, target: pa.UnionType) -> pa.Array:
     array = array.take(pa.arange(0, len(array))) if array.offset else array  # a slice still shows all its type codes
     codes = array.type_codes
     children = [
-        _spread(_converted(array.field(i).filter(chosen), target.field(i).type), chosen)
+        spread(_converted(array.field(i).filter(chosen), target.field(i).type), chosen)
         for i, code in enumerate(array.type.type_codes)
         for chosen in [pc.equal(codes, pa.scalar(code, pa.int8()))]
     ]
-    new_codes = pc.take(pa.array(target.type_codes, pa.int8()), pc.index_in(codes, pa.array(array.type.type_codes, pa.int8())))
-    made = pa.UnionArray.from_sparse(new_codes, children, names, target.type_codes)
-    return made if made.type == target else made.cast(target)
-
-
+    members = pc.index_in(codes, pa.array(array.type.type_codes, pa.int8()))
+    return pa.UnionArray.from_sparse(
+        pa.array(target.type_codes, pa.int8()).take(members), children, names, target.type_codes
+    )

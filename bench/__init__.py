@@ -1,0 +1,1 @@
+"""Benchmarks: ratios against peers that are measured in the same run, since machines differ."""

@@ -1,0 +1,90 @@
+"""What the clients do. They are pyarrow's Flight client, which is the C++ code that DuckDB's extension uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from skiway.airport import Catalog, CatalogBuilder
+from skiway.airport.discovery import list_schemas
+from skiway.airport.wire.payloads import CatalogRequest, EndpointsRequest, ScanParameters, decode, encode, packed
+from skiway.model.flight_pb2 import FlightDescriptor, FlightEndpoint
+
+WIDE = pa.schema({f"column_{i}": pa.int64() for i in range(10)})
+
+
+def many_tables(count: int) -> Catalog:
+    """A catalog of `count` tables of ten columns, in ten schemas."""
+    builder = CatalogBuilder("many")
+    for number in range(10):
+        schema = builder.schema(f"schema_{number}")
+        for index in range(count // 10):
+            schema.table(schema=WIDE, name=f"table_{index}")(lambda scan: ())
+    return builder.build()
+
+
+def listing_of(count: int) -> bytes:
+    """The same answer that our server gives, for the bare one to give."""
+    return list_schemas(many_tables(count), "many")
+
+
+def headers(action: str) -> fl.FlightCallOptions:
+    """What DuckDB's client sends with an action."""
+    sent = {
+        "airport-user-agent": "airport/20250723",
+        "airport-action-name": action,
+        "airport-client-session-id": "00000000-0000-0000-0000-000000000000",
+        "airport-trace-id": "00000000-0000-0000-0000-000000000000",
+        "authority": "grpc://127.0.0.1:50051",
+    }
+    return fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in sent.items()])
+
+
+ENDPOINTS, LISTING = headers("endpoints"), headers("list_schemas")
+
+
+class Client:
+    """One connection to a server of either kind."""
+
+    def __init__(self, port: int, *, bare: bool) -> None:
+        self._client = fl.connect(f"grpc://127.0.0.1:{port}")
+        self._bare = bare
+
+    def _action(self, name: str, body: bytes, options: fl.FlightCallOptions) -> bytes:
+        (result,) = self._client.do_action(fl.Action(name, body), options)
+        data: bytes = result.body.to_pybytes()
+        return data
+
+    def ticket(self, table: str, columns: int) -> bytes:
+        """By `endpoints`, as DuckDB does it; the bare server is asked too, but its answer is fixed."""
+        path = FlightDescriptor(type=FlightDescriptor.PATH, path=["demo", "s", table]).SerializeToString()
+        body = encode(EndpointsRequest(packed(path), ScanParameters(column_ids=list(range(columns)))))
+        answer = self._action("endpoints", body, ENDPOINTS)
+        if self._bare:
+            return table.encode()
+        ticket: bytes = FlightEndpoint.FromString(decode(answer, list[bytes], "endpoints")[0]).ticket.ticket
+        return ticket
+
+    def scan(self, table: str, columns: int) -> int:
+        """Bytes of a whole scan."""
+        reader = self._client.do_get(fl.Ticket(self.ticket(table, columns)))
+        return sum(chunk.data.nbytes for chunk in reader)
+
+    def list_schemas(self) -> int:
+        return len(self._action("list_schemas", encode(CatalogRequest("many")), LISTING))
+
+
+def rate(clients: list[Client], work: Callable[[Client], float], times: int) -> float:
+    """Work done per second by all clients together, each doing it `times` times."""
+
+    def all_of_it(client: Client) -> float:
+        return sum(work(client) for _ in range(times))
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        started = time.perf_counter()
+        done = sum(pool.map(all_of_it, clients))
+        return done / (time.perf_counter() - started)

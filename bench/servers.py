@@ -1,0 +1,90 @@
+"""The servers that are measured, each in a process of its own: ours, and a bare pyarrow Flight server.
+
+    python -m bench.servers bare|ours|ours-shared [port]
+
+prints its port and serves the same batches as the others until it is ended. The bare one has no Airport logic: an
+action that answers fixed bytes, and a stream of batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+ROWS = 5_000_000
+BATCH_ROWS = 65_536
+TABLES = 1_000
+SHARED_KEY = b"only for benchmarks, on loopback"
+
+
+def big() -> pa.Table:
+    """Two int64, a float64 and a text column."""
+    ids = pa.array(range(ROWS), pa.int64())
+    words = pa.array([f"name {i}" for i in range(1000)])
+    keys = pa.compute.bit_wise_and(ids, 511)
+    table = pa.table({"id": ids, "key": keys, "value": ids.cast(pa.float64()), "name": words.take(keys)})
+    return pa.Table.from_batches(table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS))
+
+
+SMALL = pa.table({"id": pa.array([1, 2]), "name": pa.array(["Ada", "Grace"])})
+
+
+def bare() -> None:
+    import pyarrow.flight as fl
+
+    from bench.load import listing_of
+
+    class Bare(fl.FlightServerBase):
+        def __init__(self) -> None:
+            super().__init__("grpc://127.0.0.1:0")
+            self.tables = {b"big": big(), b"small": SMALL}
+            self.answers = {"endpoints": b"x" * 160, "list_schemas": listing_of(TABLES)}
+
+        def do_get(self, context: object, ticket: fl.Ticket) -> fl.RecordBatchStream:
+            return fl.RecordBatchStream(self.tables[ticket.ticket])
+
+        def do_action(self, context: object, action: fl.Action) -> list[fl.Result]:
+            return [fl.Result(self.answers[action.type])]
+
+    server = Bare()
+    print(server.port, flush=True)
+    server.serve()
+
+
+def ours(port: int = 0, *, share_port: bool = False) -> None:
+    from bench.load import many_tables
+    from skiway.airport import CatalogBuilder, Server
+
+    catalog = CatalogBuilder("demo")
+    schema = catalog.schema("s")
+    table = big()
+    schema.table(schema=table.schema, name="big")(lambda scan: table)
+    schema.table(schema=SMALL.schema, name="small")(lambda scan: SMALL)
+    server = Server([catalog.build(), many_tables(TABLES)], port=port, share_port=share_port, ticket_key=SHARED_KEY)
+    with server:
+        print(server.port, flush=True)
+        server.wait()
+
+
+@contextlib.contextmanager
+def running(kind: str, port: int = 0) -> Iterator[int]:
+    """A server in a process of its own; gives its port."""
+    command = [sys.executable, "-m", "bench.servers", kind, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    kind, chosen = sys.argv[1], int(sys.argv[2])
+    if kind == "bare":
+        bare()
+    else:
+        ours(chosen, share_port=kind == "ours-shared")

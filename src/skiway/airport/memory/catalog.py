@@ -1,0 +1,208 @@
+"""A whole database in memory, served to DuckDB: what all the abilities of the library look like at work."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from skiway.airport.catalog import Catalog, CatalogVersion, Schema, SharedListing, Versioned
+from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema
+from skiway.airport.memory.changes import dropped, renamed
+from skiway.airport.memory.constraints import check_keys, check_rows
+from skiway.airport.memory.definition import TableDefinition, define, valid_name
+from skiway.airport.memory.normalise import to_column
+from skiway.airport.memory.sandbox import Sandbox
+from skiway.airport.memory.snapshot import SchemaState, Snapshot, TableState, change_numbers
+from skiway.airport.memory.store import Clock, Store
+from skiway.airport.memory.table import MemoryTable
+from skiway.airport.memory.transactions import MemoryTransactions, Session, Transaction
+from skiway.airport.request import current_request
+from skiway.airport.transactions import Transactional
+from skiway.errors import AlreadyExists, InvalidArgument, NotFound, SchemaNotEmpty
+
+__all__ = ["MemoryCatalog", "MemorySchema"]
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transactional):
+    """Schemas and tables in memory, safe to use from many threads.
+
+    Every change makes a version; the newest `history` of them are kept for time travel. Names are told apart like in
+    DuckDB: the case of letters is kept, and does not matter. `memory_limit` and `timeout_s` bound what SQL of callers
+    (checks, defaults, conversions) may use.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        schemas: Iterable[str] = (),
+        history: int = 1000,
+        transaction_ttl: dt.timedelta = dt.timedelta(minutes=10),
+        clock: Clock = _now,
+        ids: Callable[[], str] | None = None,
+        memory_limit: str = "1GB",
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.name = name
+        self.store = Store(clock=clock, keep=history)
+        self.sandbox = Sandbox(memory_limit=memory_limit, timeout_s=timeout_s)
+        self._transactions = MemoryTransactions(self.store, clock=clock, ttl=transaction_ttl, ids=ids)
+        for schema in schemas:
+            self.create_schema(schema)
+
+    @property
+    def transactions(self) -> MemoryTransactions:
+        """Begins and ends transactions."""
+        return self._transactions
+
+    def session(self) -> Session:
+        """Where the current request reads and writes: in its transaction if it has one."""
+        return self._transactions.session(current_request().transaction_id)
+
+    def version(self) -> CatalogVersion:
+        """How many changes were made so far, those of the current transaction included."""
+        session = self.session()
+        own = session.changes if isinstance(session, Transaction) else 0
+        return CatalogVersion(session.snapshot.version + own)
+
+    def visibility_key(self) -> Hashable:
+        """All see the same, but for what a transaction has not committed yet."""
+        session = self.session()
+        return session.id if isinstance(session, Transaction) and session.changes else ""
+
+    def schemas(self) -> Sequence[MemorySchema]:
+        """All schemas."""
+        return [MemorySchema(self, state) for state in self.session().snapshot.schemas.values()]
+
+    def schema(self, name: str) -> MemorySchema | None:
+        """One schema, or None."""
+        state = self.session().snapshot.schema(name)
+        return MemorySchema(self, state) if state else None
+
+    def create_schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> MemorySchema:
+        """A new schema."""
+        made = SchemaState(valid_name(name, "schema"), comment, dict(tags or {}))
+        shape = next(change_numbers)
+
+        def change(snapshot: Snapshot) -> Snapshot:
+            if snapshot.schema(name):
+                raise AlreadyExists(f"schema {name!r} already exists", key="schema", schema=name)
+            return replace(snapshot.with_schema(made), shape=shape)
+
+        self.session().apply(change)
+        return MemorySchema(self, made)
+
+    def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
+        """Remove a schema without tables."""
+        shape = next(change_numbers)
+
+        def change(snapshot: Snapshot) -> Snapshot:
+            if if_exists and not snapshot.schema(name):
+                return snapshot
+            tables = snapshot.open_schema(name).tables
+            if tables:
+                raise SchemaNotEmpty(
+                    f"schema {name!r} still holds {len(tables)} tables, such as "
+                    f"{next(iter(tables.values())).definition.name!r}: drop them first"
+                )
+            return replace(snapshot.without_schema(name), shape=shape)
+
+        self.session().apply(change)
+
+
+class MemorySchema(Schema, DynamicSchema):
+    """A schema of a `MemoryCatalog`, as the request that asks sees it."""
+
+    def __init__(self, catalog: MemoryCatalog, state: SchemaState) -> None:
+        self.name = state.name
+        self.comment = state.comment
+        self.tags = state.tags
+        self._catalog = catalog
+
+    def tables(self) -> Sequence[MemoryTable]:
+        """All tables."""
+        state = self._catalog.session().snapshot.open_schema(self.name)
+        return [MemoryTable(self._catalog, self.name, table) for table in state.tables.values()]
+
+    def table(self, name: str) -> MemoryTable | None:
+        """One table, or None."""
+        state = self._catalog.session().snapshot.table(self.name, name)
+        return MemoryTable(self._catalog, self.name, state) if state else None
+
+    def create_table(self, create: CreateTable) -> MemoryTable:
+        """A new table without rows."""
+        return self._create(create, ())
+
+    def add_table(
+        self,
+        name: str,
+        data: Any,
+        *,
+        primary_key: Sequence[str] = (),
+        unique: Sequence[Sequence[str]] = (),
+        checks: Sequence[str] = (),
+        comment: str = "",
+    ) -> MemoryTable:
+        """A new table with these rows: a pyarrow Table, or anything else that gives Arrow data."""
+        table = data if isinstance(data, pa.Table) else pa.table(data)
+        create = CreateTable(
+            name,
+            table.schema,
+            comment=comment,
+            primary_key=tuple(primary_key),
+            unique=tuple(map(tuple, unique)),
+            checks=tuple(checks),
+        )
+        return self._create(create, table.to_batches())
+
+    def drop_table(self, name: str, *, if_exists: bool = False) -> None:
+        """Remove a table; its past stays readable through one of the same name."""
+        self._catalog.session().apply(dropped(self.name, name, if_exists=if_exists))
+
+    def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
+        """Give a table another name."""
+        valid_name(new_name, "table")
+        self._catalog.session().apply(renamed(self.name, name, new_name, if_exists=if_exists))
+
+    def _create(self, create: CreateTable, batches: Iterable[pa.RecordBatch]) -> MemoryTable:
+        made = _new_table(create, batches, self._catalog.sandbox)
+
+        def change(snapshot: Snapshot) -> Snapshot:
+            if snapshot.open_schema(self.name).table(create.name) and create.on_conflict != "replace":
+                if create.on_conflict == "ignore":
+                    return snapshot
+                raise AlreadyExists(f"table {self.name}.{create.name} already exists", key="table", table=create.name)
+            return replace(snapshot.with_table(self.name, made), shape=made.revision)
+
+        self._catalog.session().apply(change)
+        there = self.table(create.name)
+        if there is None:
+            raise NotFound(f"table {self.name}.{create.name} was dropped as soon as it was there")
+        return there
+
+
+def _new_table(create: CreateTable, batches: Iterable[pa.RecordBatch], sandbox: Sandbox) -> TableState:
+    if create.on_conflict not in ("error", "ignore", "replace"):
+        raise InvalidArgument(f"on_conflict is 'error', 'ignore' or 'replace', not {create.on_conflict!r}")
+    table = TableState.empty(define(create, sandbox))
+    kept = [_kept(table, batch, sandbox) for batch in batches]
+    rows = table.rows.append(kept, table.revision)
+    check_keys(table.definition, rows, sandbox)
+    return table.with_rows(rows)
+
+
+def _kept(table: TableState, batch: pa.RecordBatch, sandbox: Sandbox) -> pa.RecordBatch:
+    definition: TableDefinition = table.definition
+    first = table.row_ids.take(batch.num_rows)
+    columns = [to_column(column, field) for column, field in zip(batch.columns, definition.columns, strict=True)]
+    kept = pa.RecordBatch.from_arrays([*columns, pa.arange(first, first + batch.num_rows)], schema=definition.schema)
+    check_rows(definition, kept, sandbox)
+    return kept

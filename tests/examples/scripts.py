@@ -1,0 +1,61 @@
+"""The scripts in `examples/`: found, imported, and run as a user runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+
+ATTACH = re.compile(r"in DuckDB: ATTACH '(?P<catalog>.*?)'.*LOCATION '(?P<location>.*?)'")
+
+
+def load(name: str) -> ModuleType:
+    """The module in `examples/<name>.py`, which serves nothing by being imported."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Running:
+    """A started script that has said where it serves."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.log: list[str] = []
+        self.location = self._told()
+
+    def _told(self) -> str:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if found := ATTACH.search(line):
+                return found["location"]
+        raise AssertionError("it ended before it served:\n" + "".join(self.log))
+
+    def end(self, number: int) -> tuple[int, str, str]:
+        """Send a signal; the exit code, and all that was said on both channels."""
+        self.process.send_signal(number)
+        out, rest = self.process.communicate(timeout=30)
+        return self.process.returncode, out, "".join(self.log) + rest
+
+
+@contextlib.contextmanager
+def running(name: str, *arguments: object) -> Iterator[Running]:
+    """The script as a process of its own, where a warning is an error."""
+    command = [sys.executable, "-W", "error", FOLDER / f"{name}.py", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Running(process)
+        finally:
+            process.kill()

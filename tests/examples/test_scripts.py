@@ -1,0 +1,73 @@
+"""Each example is short, says what to type, serves what it promises, and ends when it is told to."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airport.certificates import Authority
+from examples.scripts import SCRIPTS, load, running
+from skiway.client import AirportClient, TlsOptions
+
+# One scan of each: the catalog, the token it takes, the table, and how many rows it has.
+SCANS = {
+    "auth": ("shop", "token-of-ada", "sales.orders", 2),
+    "basic": ("demo", None, "sales.people", 2),
+    "column_statistics": ("weather", None, "north.readings", 4),
+    "filters": ("taxi", None, "trips.rides", 100_000),
+    "multi_catalog": ("south", None, "towns.people", 1),
+    "table_refs": ("archive", None, "files.orders", 3),
+    "time_travel": ("shop", None, "menu.prices", 2),
+    "tls": ("vault", None, "safe.notes", 1),
+}
+
+
+def test_every_script_is_tried() -> None:
+    assert sorted(SCANS) == [script.stem for script in SCRIPTS]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_scripts_are_under_sixty_lines(script: Path) -> None:
+    assert len(script.read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_scripts_say_what_to_type(script: Path) -> None:
+    said = load(script.stem).__doc__
+    catalog, _, table, _ = SCANS[script.stem]
+    assert "INSTALL airport FROM community; LOAD airport;" in said
+    assert re.search(rf"ATTACH '{catalog}' \(TYPE airport, LOCATION 'grpc(\+tls)?://[\w.]+:50051'\);", said)
+    assert f"{catalog}.{table}" in said
+    assert f"python examples/{script.name} " in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("name", sorted(SCANS))
+def test_a_script_serves_until_it_is_told_to_end(name: str, number: int, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    arguments = (pair.certificate, pair.key, "grpc+tls://127.0.0.1:0") if name == "tls" else ("grpc://127.0.0.1:0",)
+    trusted = TlsOptions(root_certificates=authority.certificate) if name == "tls" else None
+    catalog, token, table, rows = SCANS[name]
+    with running(name, *arguments) as script:
+        with AirportClient(script.location, catalog, token=token, tls=trusted) as db:
+            assert db.scan(table).read_all().num_rows == rows
+        code, out, log = script.end(number)
+    assert code == 0, log
+    assert out.strip() == (load(name).__doc__ or "").strip()
+    assert f"ATTACH '{catalog}' (TYPE airport, LOCATION '{script.location}')" in log
+    assert "Traceback" not in log
+    assert "Warning" not in log
+
+
+def test_the_tls_script_says_what_it_needs_when_it_gets_nothing() -> None:
+    script = next(script for script in SCRIPTS if script.stem == "tls")
+    told = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert told.returncode == 1
+    assert "python examples/tls.py server.pem server.key [location]" in told.stderr
+    assert "Traceback" not in told.stderr
