@@ -132,6 +132,16 @@ def test_endless_results_are_cut_off(server: Scripted, db: AirportClient) -> Non
     assert db.scan("s.t").read_all() == TABLE
 
 
+def test_error_after_the_result_still_counts(server: Scripted, db: AirportClient) -> None:
+    def broken(_data: bytes) -> Iterator[bytes]:
+        yield result(encode({"catalog_version": 1, "is_fixed": False}))
+        raise RuntimeError("on second thought")
+
+    server.answers["catalog_version"] = broken
+    with pytest.raises(Internal, match="on second thought"):
+        db.version()
+
+
 def other_descriptor() -> bytes:
     info = flight.FlightInfo.FromString(table_info(TABLE.schema))
     info.flight_descriptor.path[1] = "other"

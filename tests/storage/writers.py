@@ -19,11 +19,14 @@ from skiway.storage import ABSENT, Delete, PointerStore, Put, open_pointers
 def start(task: str, **arguments: Any) -> subprocess.Popen[str]:
     """The process that does `task`; what it prints can be read."""
     command = [sys.executable, str(Path(__file__)), task, json.dumps(arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def race(url: str, *, keys: list[str], rounds: int, writers: int, name: str) -> dict[str, Any]:
-    """Let writers set all keys to the version `rounds`, each as fast as it can; who won what, and all errors by name."""
+    """Let writers set all keys to the version `rounds`, each as fast as it can; who won what, and all errors by name.
+
+    Says when it is ready, and waits for a line to start.
+    """
 
     def write(writer: int) -> tuple[list[tuple[str, int, str]], Counter[str]]:
         won, errors = [], Counter[str]()
@@ -46,6 +49,8 @@ def race(url: str, *, keys: list[str], rounds: int, writers: int, name: str) -> 
         return won, errors
 
     with open_pointers(url) as store, ThreadPoolExecutor(writers) as pool:
+        print("ready", flush=True)
+        sys.stdin.readline()
         results = list(pool.map(write, range(writers)))
     errors: Counter[str] = sum((errors for _, errors in results), Counter())
     return {"won": [win for won, _ in results for win in won], "errors": dict(errors)}

@@ -82,11 +82,10 @@ def _kind(code: grpc.StatusCode, facts: dict[str, str], typed: TypedError | None
     finer = BY_KEY.get(facts.get("key", ""))
     if facts.get("code") == errors.Contention.code and kind is errors.Conflict:
         finer = errors.Contention
-    elif typed is not None and kind is not errors.Unauthorized:  # DuckDB has one word for both kinds of refusal
+    elif typed is not None:
         finer = BY_DUCKDB_TYPE.get(typed.exception_type)
-    if finer is None:
-        return kind
-    return finer if issubclass(finer, kind) or kind is errors.Internal else kind
+    # the code has the last word; DuckDB, for one, has a single type for Unauthorized and PermissionDenied
+    return finer if finer is not None and (issubclass(finer, kind) or kind is errors.Internal) else kind
 
 
 def _message(call: Any, trailers: dict[str, Any], typed: TypedError | None, location: str) -> str:

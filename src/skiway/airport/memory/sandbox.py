@@ -66,8 +66,8 @@ class Sandbox:
     def is_broken(self, rows: pa.Table, check: str) -> bool:
         """Whether some row breaks a CHECK; like DuckDB, NULL passes, and numbers are true unless zero."""
         with self._use() as cursor:
-            truth = _project(cursor, rows, f"CAST(({check}\n) AS INTEGER) = 0")
-            return bool(pc.any(truth).as_py())
+            truth = _project(cursor, rows, f"CAST(({check}\n) AS INTEGER)")
+        return bool(pc.any(pc.equal(truth, 0), min_count=0).as_py())
 
     def query(self, sql: str, **tables: pa.Table) -> pa.Table:
         """The result of our own SQL over these tables."""
@@ -91,16 +91,16 @@ class Sandbox:
         with self._use() as cursor:
             typed = zip(columns, _types(cursor, columns), strict=True)
             parts = [f"{identifier(field.name)} {spelled}" for field, spelled in typed]
-            parts += [f"{identifier(f' {i}')} VARCHAR DEFAULT ({_single(text)}\n)" for i, text in enumerate(defaults)]
+            parts += [f"{identifier(f' default {i}')} VARCHAR DEFAULT ({_single(text)}\n)" for i, text in enumerate(defaults)]
             _execute_one(cursor, f"CREATE TEMP TABLE probe ({', '.join([*parts, *clauses])})")
             if rename:
                 cursor.execute(f"ALTER TABLE probe RENAME COLUMN {identifier(rename[0])} TO {identifier(rename[1])}")
-            made = cursor.execute("SELECT count(*) FROM duckdb_columns() WHERE database_name = 'temp'").fetchone()
+            made = cursor.execute("SELECT count(*) FROM duckdb_columns() WHERE table_name = 'probe'").fetchone()
             if made != (len(parts),):
                 raise InvalidArgument(f"{'; '.join(clauses)}: this is more than a constraint")
             found = cursor.execute(
                 "SELECT constraint_type, constraint_column_names, expression FROM duckdb_constraints()"
-                " WHERE database_name = 'temp' AND constraint_type <> 'NOT NULL' ORDER BY constraint_index"
+                " WHERE table_name = 'probe' AND constraint_type <> 'NOT NULL' ORDER BY constraint_index"
             ).fetchall()
             return [Rule(kind, tuple(names), expression or "") for kind, names, expression in found]
 
