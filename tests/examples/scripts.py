@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
@@ -36,8 +38,7 @@ class Running:
         self.location = self._told()
 
     def _told(self) -> str:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self._stderr():
             self.log.append(line)
             if found := ATTACH.search(line):
                 return found["location"]
@@ -46,15 +47,26 @@ class Running:
     def end(self, number: int) -> tuple[int, str, str]:
         """Send a signal; the exit code, and all that was said on both channels."""
         self.process.send_signal(number)
-        out, rest = self.process.communicate(timeout=30)
-        return self.process.returncode, out, "".join(self.log) + rest
+        assert self.process.stdout is not None
+        self.log.extend(self._stderr())  # not by communicate(), which knows nothing of lines that were read ahead
+        return self.process.wait(timeout=30), self.process.stdout.read(), "".join(self.log)
+
+    def _stderr(self) -> IO[str]:
+        assert self.process.stderr is not None
+        return self.process.stderr
 
 
 @contextlib.contextmanager
-def running(name: str, *arguments: object) -> Iterator[Running]:
-    """The script as a process of its own, where a warning is an error."""
+def running(name: str, *arguments: object, temporary: Path) -> Iterator[Running]:
+    """The script as a process of its own, where a warning is an error; temporary files go into a folder of the test."""
     command = [sys.executable, "-W", "error", FOLDER / f"{name}.py", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as process:
         try:
             yield Running(process)
         finally:

@@ -303,7 +303,7 @@ class AirportClient:
             raise InvalidArgument(f"columns={columns!r} is one text; give a list of names: [{columns!r}]")
         selection = Selection(table, columns, where)
         selection.json_filters()  # mistakes in names and values show before anything is asked for
-        return BoundScan(self._calls, trace, table, selection, at, arguments)
+        return BoundScan(self._calls, trace, selection, at, arguments)
 
     def _flight(self, info: FlightInfo) -> Flight:
         with nonsense(self.location, "ListFlights"):

@@ -23,7 +23,7 @@ from skiway.airport.wire.payloads import (
     unseal,
 )
 from skiway.client.calls import Calls
-from skiway.client.connection import parsed
+from skiway.client.connection import Connection, parsed
 from skiway.client.failures import nonsense
 from skiway.errors import Internal, InvalidArgument, NotFound
 from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
@@ -32,6 +32,7 @@ __all__ = ["Function", "Listing", "Schema", "Table"]
 
 FunctionKind = Literal["scalar_function", "table_function"]
 ROWID: Final = "rowid"
+WEB_TIMEOUT_S: Final = 60  # of silence; a web server is no Airport server, which may think as long as it likes
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Listing:
 
     def __init__(self, calls: Calls, root: CatalogRoot) -> None:
         self._calls = calls
-        self._bundle = _Contents(calls.connection.location.text, root.contents)
+        self._bundle = _Contents(calls.connection, root.contents)
         self._entries = {entry.name: entry for entry in root.schemas}
         self._lock = threading.Lock()
         self._opened: dict[str, Schema] = {}
@@ -181,8 +182,9 @@ class Listing:
 class _Contents:
     """Where the contents of schemas are: inline, in the listing's bundle, at a URL, or to be asked for (None)."""
 
-    def __init__(self, location: str, bundle: Contents) -> None:
-        self._location = location
+    def __init__(self, connection: Connection, bundle: Contents) -> None:
+        self._location = connection.location.text
+        self._timeout_s = connection.timeout_s or WEB_TIMEOUT_S
         self._bundle = bundle
 
     @cached_property
@@ -209,7 +211,7 @@ class _Contents:
             return self._checked(data, contents.sha256, what)
         if not contents.sha256:
             raise Internal(f"{self._location} keeps {what} at {contents.url!r} without a hash to check them with")
-        return self._checked(_download(contents.url or "", what), contents.sha256, what)
+        return self._checked(_download(contents.url or "", what, self._timeout_s), contents.sha256, what)
 
     def _checked(self, data: bytes, sha256: str, what: str) -> bytes:
         if sha256 and _hash(data) != sha256:
@@ -223,11 +225,11 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _download(url: str, what: str) -> bytes:
+def _download(url: str, what: str, timeout_s: float) -> bytes:
     if urlsplit(url).scheme not in ("http", "https"):
         raise Internal(f"the server keeps {what} at {url!r}, which is no web address")
     try:
-        with urllib.request.urlopen(url) as response:  # noqa: S310  (the scheme was checked)
+        with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310  (the scheme was checked)
             data: bytes = response.read(MAX_UNPACKED + 1)
     except OSError as error:
         raise Internal(f"the server keeps {what} at {url!r}, which cannot be read: {error}") from error

@@ -119,7 +119,7 @@ class Connection:
     ) -> None:
         self.location = location
         self._tls = tls
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._max_message_bytes = max_message_bytes
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
@@ -129,7 +129,7 @@ class Connection:
         """One message for one message."""
         invoke: Any = self._open().unary_unary(f"/{headers.SERVICE}/{method}")
         try:
-            return cast(bytes, invoke(request.SerializeToString(), timeout=self._timeout_s, metadata=metadata))
+            return cast(bytes, invoke(request.SerializeToString(), timeout=self.timeout_s, metadata=metadata))
         except grpc.RpcError as error:
             raise error_of(error, self.location.text) from error
 
@@ -137,13 +137,13 @@ class Connection:
         """Many messages for one message."""
         invoke: Any = self._open().unary_stream(f"/{headers.SERVICE}/{method}")
         return Stream(
-            invoke(request.SerializeToString(), timeout=self._timeout_s, metadata=metadata), self.location.text
+            invoke(request.SerializeToString(), timeout=self.timeout_s, metadata=metadata), self.location.text
         )
 
     def elsewhere(self, uri: str) -> Connection:
         """A connection of its own to another server, with the same options."""
         return Connection(
-            Location.parse(uri), tls=self._tls, timeout_s=self._timeout_s, max_message_bytes=self._max_message_bytes
+            Location.parse(uri), tls=self._tls, timeout_s=self.timeout_s, max_message_bytes=self._max_message_bytes
         )
 
     def close(self) -> None:

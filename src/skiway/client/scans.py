@@ -127,10 +127,14 @@ class BoundScan:
 
     calls: Calls
     trace: Trace
-    table: Table
     selection: Selection
     at: TimeTravel = NOW
     arguments: bytes = b""
+
+    @property
+    def table(self) -> Table:
+        """What is scanned."""
+        return self.selection.table
 
     @property
     def schema(self) -> pa.Schema:

@@ -29,6 +29,8 @@ _LOCKED: Final = {
     "arrow_lossless_conversion": "true",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
+    # filters pushed into Arrow fail on extension types and lose NaN
+    "disabled_optimizers": "filter_pushdown,join_filter_pushdown",
     "enable_external_access": "false",
     "lock_configuration": "true",
     "python_enable_replacements": "false",

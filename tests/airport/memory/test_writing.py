@@ -1,0 +1,237 @@
+"""INSERT, UPDATE and DELETE: what is stored, what comes back, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airport.memory.tables import begin, content, delete, insert, people, update, write
+from skiway.airport.catalog import ScanOptions
+from skiway.airport.memory import MemoryTable
+from skiway.errors import Conflict, InvalidArgument, NotFound, NullRowId
+
+
+def row_ids(table: MemoryTable) -> list[int]:
+    ids: list[int] = table.scan(ScanOptions(columns=("rowid",))).read_all()["rowid"].to_pylist()
+    return ids
+
+
+def filled(**rules: Any) -> MemoryTable:
+    table = people(**rules)
+    insert(table, {"id": [1, 2, 3], "name": ["Ada", "Grace", "Joan"]})
+    return table
+
+
+def test_inserted_rows_are_there_after_the_commit_and_not_before() -> None:
+    table = people()
+    statement = begin(table, "insert", table.projected_schema(["id", "name"]))
+    assert statement.apply(pa.record_batch({"id": [1], "name": ["Ada"]})) is None
+    assert content(table) == []
+    assert statement.commit() == 1
+    assert content(table) == [(1, "Ada")]
+
+
+def test_an_aborted_statement_leaves_nothing() -> None:
+    table = people()
+    statement = begin(table, "insert", table.projected_schema(["id", "name"]))
+    statement.apply(pa.record_batch({"id": [1], "name": ["Ada"]}))
+    statement.abort()
+    assert content(table) == []
+
+
+def test_insert_returns_one_batch_of_all_visible_columns_for_each_batch() -> None:
+    table = people()
+    batches = [
+        pa.record_batch({"name": ["Ada", "Grace"], "id": [1, 2]}),
+        pa.record_batch({"name": ["Joan"], "id": [3]}),
+    ]
+    count, returned = write(table, "insert", batches)
+    assert count == 3
+    assert [batch.schema.names for batch in returned] == [["id", "name"]] * 2
+    assert [batch.to_pydict() for batch in returned] == [
+        {"id": [1, 2], "name": ["Ada", "Grace"]},
+        {"id": [3], "name": ["Joan"]},
+    ]
+
+
+def test_columns_left_out_get_their_default_or_null() -> None:
+    default = pa.field("name", pa.string(), metadata={"default": "'nobody ' || 1 + 1"})
+    table = people(schema=pa.schema([pa.field("id", pa.int64()), default, pa.field("age", pa.int32())]))
+    _, returned = write(table, "insert", [pa.record_batch({"id": [1, 2]})])
+    assert returned[0].to_pylist() == [{"id": i, "name": "nobody 2", "age": None} for i in (1, 2)]
+    assert content(table) == [(1, "nobody 2", None), (2, "nobody 2", None)]
+
+
+def test_a_volatile_default_is_evaluated_for_each_row() -> None:
+    table = people(
+        schema=pa.schema([pa.field("id", pa.int64()), pa.field("key", pa.uuid(), metadata={"default": "uuid()"})])
+    )
+    insert(table, {"id": list(range(100))})
+    assert len({key for _, key in content(table)}) == 100
+
+
+def test_a_column_the_table_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgument, match=r"no column 'nam'; it has 'id', 'name'"):
+        insert(people(), {"id": [1], "nam": ["Ada"]})
+
+
+def test_a_column_given_twice_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'ID' of table 'people' is given twice"):
+        insert(people(), {"id": [1], "ID": [2]})
+
+
+def test_statements_without_batches_change_nothing_and_make_no_version() -> None:
+    table = filled()
+    before = table._catalog.version()
+    for operation in ("insert", "update", "delete"):
+        assert begin(table, operation, table.schema.remove(2) if operation == "insert" else table.schema).commit() == 0
+    assert table._catalog.version() == before
+
+
+def test_update_changes_the_rows_named_and_keeps_their_order() -> None:
+    table = filled()
+    assert update(table, {"name": ["GRACE", "ADA"], "rowid": [1, 0]}) == 2
+    assert content(table) == [(1, "ADA"), (2, "GRACE"), (3, "Joan")]
+    assert row_ids(table) == [0, 1, 2]
+
+
+def test_update_returns_the_columns_of_its_input_in_their_order_with_the_row_id_last() -> None:
+    table = filled()
+    batch = pa.record_batch({"name": ["x"], "id": [9], "rowid": pa.array([1], pa.int64())})
+    _, (returned,) = write(table, "update", [batch])
+    assert returned.equals(batch)
+    marked = pa.schema([pa.field("key", pa.int64(), metadata={"is_rowid": "1"}), pa.field("name", pa.string())])
+    _, (returned,) = write(table, "update", [pa.record_batch([[2], ["y"]], schema=marked)])
+    assert returned.schema.names == ["name", "key"]
+    assert returned.to_pylist() == [{"name": "y", "key": 2}]
+    assert content(table) == [(1, "Ada"), (9, "x"), (3, "y")]
+
+
+def test_of_a_row_updated_twice_in_one_statement_the_last_values_win() -> None:
+    table = filled()
+    batches = [
+        pa.record_batch({"name": ["a", "b"], "rowid": [1, 1]}),
+        pa.record_batch({"name": ["c", "d"], "rowid": [0, 1]}),
+    ]
+    count, returned = write(table, "update", batches)
+    assert count == 2
+    assert [batch.num_rows for batch in returned] == [2, 2]
+    assert content(table) == [(1, "c"), (2, "d"), (3, "Joan")]
+
+
+def test_delete_returns_the_rows_it_removes_in_the_order_asked() -> None:
+    table = filled()
+    batches = [pa.record_batch({"rowid": [2, 0]}), pa.record_batch({"rowid": [2]})]
+    count, returned = write(table, "delete", batches)
+    assert count == 2
+    assert [batch.to_pylist() for batch in returned] == [
+        [{"id": 3, "name": "Joan"}, {"id": 1, "name": "Ada"}],
+        [{"id": 3, "name": "Joan"}],
+    ]
+    assert content(table) == [(2, "Grace")]
+
+
+def test_row_ids_are_never_given_twice() -> None:
+    table = filled()
+    delete(table, [2])
+    aborted = begin(table, "insert", table.projected_schema(["id", "name"]))
+    aborted.apply(pa.record_batch({"id": [8], "name": ["x"]}))
+    aborted.abort()
+    insert(table, {"id": [9], "name": ["y"]})
+    assert row_ids(table) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("data_type", [pa.int64(), pa.int32(), pa.uint64()])
+def test_row_ids_come_as_any_of_three_integer_types(data_type: pa.DataType) -> None:
+    table = filled()
+    write(table, "delete", [pa.record_batch({"rowid": pa.array([1], data_type)})])
+    assert content(table) == [(1, "Ada"), (3, "Joan")]
+
+
+@pytest.mark.parametrize("operation", ["update", "delete"])
+def test_bad_row_ids_are_refused_and_change_nothing(operation: Any) -> None:
+    table = filled()
+
+    def attempt(ids: pa.Array, name: str = "rowid") -> None:
+        columns = {"id": [7] * len(ids)} if operation == "update" else {}
+        write(table, operation, [pa.record_batch({**columns, name: ids})])
+
+    with pytest.raises(NullRowId):
+        attempt(pa.array([1, None], pa.int64()))
+    with pytest.raises(NotFound, match="no row with id 77"):
+        attempt(pa.array([1, 77], pa.int64()))
+    with pytest.raises(NotFound):
+        attempt(pa.array([2**63], pa.uint64()))
+    with pytest.raises(InvalidArgument, match="rowid must be integer type"):
+        attempt(pa.array(["1"]))
+    with pytest.raises(InvalidArgument, match=f"{operation.upper()} requires rowid column"):
+        attempt(pa.array([1], pa.int64()), "id" if operation == "delete" else "name")
+    assert content(table) == [(1, "Ada"), (2, "Grace"), (3, "Joan")]
+
+
+def test_the_first_of_two_updates_of_a_row_wins_and_the_second_changes_nothing() -> None:
+    table = filled()
+    batch = pa.record_batch({"name": ["second", "second"], "rowid": [0, 1]})
+    second = begin(table, "update", batch.schema)
+    second.apply(batch)
+    update(table, {"name": ["first"], "rowid": [1]})
+    with pytest.raises(Conflict, match="row 1 of people was changed or deleted"):
+        second.commit()
+    assert content(table) == [(1, "Ada"), (2, "first"), (3, "Joan")]
+
+
+@pytest.mark.parametrize("operation", ["update", "delete"])
+def test_a_row_deleted_meanwhile_is_a_conflict(operation: Any) -> None:
+    table = filled()
+    batch = pa.record_batch({"id": [5], "rowid": [1]}) if operation == "update" else pa.record_batch({"rowid": [1]})
+    late = begin(table, operation, batch.schema)
+    late.apply(batch)
+    delete(table, [1])
+    with pytest.raises(Conflict):
+        late.commit()
+    assert content(table) == [(1, "Ada"), (3, "Joan")]
+
+
+def test_a_row_that_came_after_the_statement_began_is_a_conflict() -> None:
+    table = filled()
+    late = begin(table, "update", pa.schema({"name": pa.string(), "rowid": pa.int64()}))
+    insert(table, {"id": [4], "name": ["Edith"]})
+    with pytest.raises(Conflict, match="came after this statement began"):
+        late.apply(pa.record_batch({"name": ["x"], "rowid": [3]}))
+
+
+def test_statements_about_different_rows_do_not_disturb_each_other() -> None:
+    table = filled()
+    batch = pa.record_batch({"name": ["ADA"], "rowid": [0]})
+    late = begin(table, "update", batch.schema)
+    late.apply(batch)
+    insert(table, {"id": [4], "name": ["Edith"]})
+    delete(table, [1])
+    update(table, {"name": ["JOAN"], "rowid": [2]})
+    assert late.commit() == 1
+    assert content(table) == [(1, "ADA"), (3, "JOAN"), (4, "Edith")]
+
+
+def test_a_statement_on_a_table_altered_meanwhile_is_a_conflict() -> None:
+    table = filled()
+    late = begin(table, "insert", table.projected_schema(["id", "name"]))
+    late.apply(pa.record_batch({"id": [4], "name": ["Edith"]}))
+    table.add_column(pa.field("age", pa.int32()))
+    with pytest.raises(Conflict, match="altered or dropped"):
+        late.commit()
+    assert len(content(table)) == 3
+
+
+def test_a_table_made_anew_is_not_the_table_a_statement_began_on() -> None:
+    table = filled()
+    schema = table._catalog.schema("public")
+    assert schema
+    late = begin(table, "insert", table.projected_schema(["id", "name"]))
+    late.apply(pa.record_batch({"id": [4], "name": ["Edith"]}))
+    schema.drop_table("people")
+    people(table._catalog)
+    with pytest.raises(Conflict):
+        late.commit()
+    assert content(table) == []
