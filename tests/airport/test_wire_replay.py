@@ -281,6 +281,10 @@ def test_no_kind_of_recorded_read_is_left_out() -> None:
 Rows = list[list[str]]
 
 
+EMPLOYEES, CHUNK = "static_data.employees", "static_data.big_chunk"
+HERE = "'grpc://127.0.0.1:50777'"
+
+
 def text(table: pa.Table) -> Rows:
     return [[str(value) for value in values.values()] for values in table.to_pylist()]
 
@@ -297,8 +301,8 @@ def done(results: list[bytes]) -> Rows:
 def join(db: AirportClient) -> Rows:
     """DuckDB binds both tables, plans both, then reads the one to build with before the other."""
     with db.transaction():
-        people = db.bind("static_data.employees", columns=["age", "name"])
-        numbers = db.bind("static_data.big_chunk", columns=["id"])
+        people = db.bind(EMPLOYEES, columns=["age", "name"])
+        numbers = db.bind(CHUNK, columns=["id"])
         people.plan()
         numbers.plan()
         ids = set(numbers.read().read_all().column("id").to_pylist())
@@ -307,8 +311,19 @@ def join(db: AirportClient) -> Rows:
 
 
 def least_and_greatest(db: AirportClient) -> Rows:
-    found = db.scan("static_data.employees", columns=["age", "salary", "start_date"]).read_all()
+    found = db.scan(EMPLOYEES, columns=["age", "salary", "start_date"]).read_all()
     return one(*(pc.min_max(found.column(i))[end].as_py() for i, end in enumerate(("min", "max", "min"))))
+
+
+def prepare(db: AirportClient) -> Rows:
+    """PREPARE binds and plans, and reads nothing."""
+    db.bind(EMPLOYEES, columns=["age", "name"]).plan()
+    return []
+
+
+def count_and_sum(db: AirportClient) -> Rows:
+    ids = db.scan("w.t", columns=["id"]).read_all().column("id")
+    return one(len(ids), pc.sum(ids))
 
 
 def refused(kind: type[SkiwayError], statement: Callable[[], object]) -> Rows:
@@ -316,9 +331,6 @@ def refused(kind: type[SkiwayError], statement: Callable[[], object]) -> Rows:
         statement()
     return []
 
-
-EMPLOYEES, CHUNK = "static_data.employees", "static_data.big_chunk"
-HERE = "'grpc://127.0.0.1:50777'"
 
 STATEMENTS: dict[str, Callable[[AirportClient], Rows]] = {
     f"CALL airport_action({HERE},'reset')": lambda db: done(db.action("reset")),
@@ -345,9 +357,7 @@ STATEMENTS: dict[str, Callable[[AirportClient], Rows]] = {
         pc.max(db.scan(EMPLOYEES, columns=["age"]).read_all().column("age"))
     ),
     "SELECT * FROM d.static_data.nope": lambda db: refused(NotFound, lambda: db.scan("static_data.nope")),
-    "PREPARE p AS SELECT name FROM d.static_data.employees WHERE age = ?": lambda db: (
-        text(pa.table({})) if db.bind(EMPLOYEES, columns=["age", "name"]).plan() else []
-    ),
+    "PREPARE p AS SELECT name FROM d.static_data.employees WHERE age = ?": prepare,
     **{
         f"EXECUTE p({age})": lambda db, age=age: text(  # type: ignore[misc]
             db.scan(EMPLOYEES, columns=["name"], where=col("age") == age).read_all()
@@ -361,13 +371,7 @@ STATEMENTS: dict[str, Callable[[AirportClient], Rows]] = {
     "SELECT rowid, * FROM d.w.t ORDER BY id": lambda db: text(
         db.scan("w.t", columns=["rowid", "id", "name", "v"]).read_all().sort_by("id")
     ),
-    "SELECT count(*), sum(id) FROM d.w.t": lambda db: one(
-        *(
-            kernel(db_ids)
-            for db_ids in [db.scan("w.t", columns=["id"]).read_all().column("id")]
-            for kernel in (len, pc.sum)
-        )
-    ),
+    "SELECT count(*), sum(id) FROM d.w.t": count_and_sum,
     "SELECT count(*) FROM d.w.t": lambda db: one(db.count("w.t")),
     "SELECT count(*) FROM d.w.k": lambda db: one(db.count("w.k")),
     "SELECT * FROM d.utils.test_echo('hi')": lambda db: text(db.call("utils.test_echo", "hi").read_all()),
@@ -426,10 +430,10 @@ def test_client_says_what_duckdb_said_and_gives_the_rows_it_gave(
     told: Conversation, world: World, location: str, recorder: Recorder
 ) -> None:
     as_it_was(world, told)
-    loads = any(call.action == "list_schemas" for call in told.calls)
-    begun = not loads and "create_transaction" not in {call.action for call in told.calls} and "CALL" not in told.sql
-    with attached(location, told, loaded=not loads) as db, contextlib.ExitStack() as stack:
-        if begun and "take_flight" not in told.sql:  # a statement before it had begun the transaction
+    actions = {call.action for call in told.calls}
+    begun = "catalog_version" in actions and "create_transaction" not in actions  # by a statement before it
+    with attached(location, told, loaded="list_schemas" not in actions) as db, contextlib.ExitStack() as stack:
+        if begun:
             stack.enter_context(db.transaction())
             db.count("w.k")
         recorder.calls.clear()

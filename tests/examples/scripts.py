@@ -59,7 +59,7 @@ class Running:
 @contextlib.contextmanager
 def running(name: str, *arguments: object, temporary: Path) -> Iterator[Running]:
     """The script as a process of its own, where a warning is an error; temporary files go into a folder of the test."""
-    command = [sys.executable, "-W", "error", FOLDER / f"{name}.py", *map(str, arguments)]
+    command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), *map(str, arguments)]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -74,8 +74,8 @@ class Conform:
         if self.passes:
             return batch
         columns = [
-            nulls.of(field.type, batch.num_rows) if index is None else fitted(batch.column(index), field)
-            for index, field in zip(self.sources, self.target, strict=True)
+            nulls.of(place, field.type, batch.num_rows) if index is None else fitted(batch.column(index), field)
+            for place, (index, field) in enumerate(zip(self.sources, self.target, strict=True))
         ]
         if not columns:
             return batch
@@ -93,17 +93,17 @@ def _position(schema: pa.Schema, name: str) -> int | None:
 
 
 class Nulls:
-    """NULL columns, made once per type and length."""
+    """NULL columns, made once for each column of a stream (by its place: not every type can be hashed)."""
 
     def __init__(self, pool: pa.MemoryPool | None = None) -> None:
         self._pool = pool
-        self._kept: dict[pa.DataType, pa.Array] = {}
+        self._kept: dict[int, pa.Array] = {}
 
-    def of(self, data_type: pa.DataType, rows: int) -> pa.Array:
-        """`rows` NULLs."""
-        kept = self._kept.get(data_type)
+    def of(self, place: int, data_type: pa.DataType, rows: int) -> pa.Array:
+        """`rows` NULLs for the column at `place`."""
+        kept = self._kept.get(place)
         if kept is None or len(kept) < rows:
-            kept = self._kept[data_type] = pa.nulls(rows, data_type, self._pool)
+            kept = self._kept[place] = pa.nulls(rows, data_type, self._pool)
         return kept if len(kept) == rows else kept.slice(0, rows)
 
 

@@ -1,9 +1,10 @@
 """Clients in Python: `AirportClient` makes the same calls as DuckDB's Airport extension."""
 
-from skiway.client.airport import AirportClient, CatalogVersion, Flight
+from skiway.client.airport import AirportClient, CatalogVersion
 from skiway.client.catalog import Function, Schema, Table
 from skiway.client.connection import TlsOptions
 from skiway.client.endpoints import Endpoint, FunctionCall
+from skiway.client.flights import Flight
 from skiway.client.predicates import Predicate, col
 from skiway.client.rows import Rows
 from skiway.client.scans import BoundScan

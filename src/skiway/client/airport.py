@@ -7,7 +7,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,17 +16,19 @@ import pyarrow as pa
 
 from skiway.client.arguments import choose_overload, packed_arguments
 from skiway.client.calls import NOW, Calls, TimeTravel, Trace
-from skiway.client.catalog import Listing, Schema, Table, read_schema
+from skiway.client.catalog import Schema, Table, read_schema
 from skiway.client.connection import Connection, Location, TlsOptions, split_url
 from skiway.client.endpoints import Endpoint
 from skiway.client.failures import nonsense
+from skiway.client.flights import Flight, flight_descriptor, read_flight, shown
+from skiway.client.listing import Listing
 from skiway.client.rows import Rows
 from skiway.client.scans import BoundScan, Selection, Where
 from skiway.client.statistics import ColumnStatistics
 from skiway.errors import Internal, InvalidArgument
 from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
 
-__all__ = ["AirportClient", "CatalogVersion", "Flight"]
+__all__ = ["AirportClient", "CatalogVersion"]
 
 MIB: Final = 1024 * 1024
 
@@ -39,19 +41,6 @@ class CatalogVersion:
 
     version: int
     fixed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """Something that a server lists: by `path` or by `command`, with what is known of its rows (-1: nothing)."""
-
-    path: tuple[str, ...]
-    command: bytes
-    schema: pa.Schema
-    total_records: int = -1
-    total_bytes: int = -1
-    ordered: bool = False
-    app_metadata: bytes = field(default=b"", repr=False)
 
 
 class AirportClient:
@@ -232,7 +221,9 @@ class AirportClient:
         headers: Mapping[str, str] | None = None,
     ) -> Rows:
         """The rows of any flight, in no catalog: a list of names is a path, a text or bytes a command."""
-        trace = Trace(self._ids(), _descriptor(descriptor), in_catalog=False, extra=tuple((headers or {}).items()))
+        trace = Trace(
+            self._ids(), flight_descriptor(descriptor), in_catalog=False, extra=tuple((headers or {}).items())
+        )
         info = self._echoed(self._calls.bind_flight(trace), trace.descriptor)
         flight = self._as_of(Table("", "/".join(trace.descriptor.path) or "the command", pa.schema([])), info)
         return self._bound(trace, flight, columns, where).read()
@@ -244,7 +235,9 @@ class AirportClient:
     def flights(self, criteria: bytes = b"") -> Iterator[Flight]:
         """Every flight that the server lists."""
         for info in self._calls.list_flights(criteria):
-            yield self._flight(info)
+            with nonsense(self.location, "ListFlights"):
+                flight = read_flight(info)
+            yield flight
 
     def action(self, name: str, body: bytes | str = b"") -> list[bytes]:
         """The results of an action of the server's own."""
@@ -285,7 +278,7 @@ class AirportClient:
     def _echoed(self, info: FlightInfo, asked: FlightDescriptor) -> FlightInfo:
         if info.flight_descriptor != asked:
             raise Internal(
-                f"{self.location} was asked for {_shown(asked)} and answered about {_shown(info.flight_descriptor)}"
+                f"{self.location} was asked for {shown(asked)} and answered about {shown(info.flight_descriptor)}"
             )
         return info
 
@@ -304,19 +297,6 @@ class AirportClient:
         selection = Selection(table, columns, where)
         selection.json_filters()  # mistakes in names and values show before anything is asked for
         return BoundScan(self._calls, trace, selection, at, arguments)
-
-    def _flight(self, info: FlightInfo) -> Flight:
-        with nonsense(self.location, "ListFlights"):
-            schema = read_schema(info.schema, f"flight {_shown(info.flight_descriptor)}")
-        return Flight(
-            tuple(info.flight_descriptor.path),
-            info.flight_descriptor.cmd,
-            schema,
-            info.total_records,
-            info.total_bytes,
-            info.ordered,
-            info.app_metadata,
-        )
 
 
 class _Transaction:
@@ -344,15 +324,3 @@ def _time_travel(version: int | str | None, timestamp: object | None) -> TimeTra
     if version is not None:
         return TimeTravel("VERSION", str(version))
     return NOW if timestamp is None else TimeTravel("TIMESTAMP", str(timestamp))
-
-
-def _descriptor(given: Sequence[str] | str | bytes) -> FlightDescriptor:
-    if isinstance(given, str):
-        given = given.encode()
-    if isinstance(given, bytes):
-        return FlightDescriptor(type=FlightDescriptor.CMD, cmd=given)
-    return FlightDescriptor(type=FlightDescriptor.PATH, path=list(given))
-
-
-def _shown(descriptor: FlightDescriptor) -> str:
-    return repr("/".join(descriptor.path)) if descriptor.path else repr(descriptor.cmd)

@@ -1,38 +1,21 @@
-"""What a catalog holds, as its server lists it: schemas, tables, functions."""
+"""What a catalog holds: schemas, tables, functions."""
 
 from __future__ import annotations
 
-import hashlib
-import threading
-import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from skiway.airport.wire.payloads import (
-    MAX_UNPACKED,
-    CatalogRoot,
-    Contents,
-    ObjectMetadata,
-    SchemaEntry,
-    decode,
-    unseal,
-)
-from skiway.client.calls import Calls
-from skiway.client.connection import Connection, parsed
-from skiway.client.failures import nonsense
-from skiway.errors import Internal, InvalidArgument, NotFound
-from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
+from skiway.errors import InvalidArgument, NotFound
+from skiway.model.flight_pb2 import FlightDescriptor
 
-__all__ = ["Function", "Listing", "Schema", "Table"]
+__all__ = ["Function", "Schema", "Table"]
 
 FunctionKind = Literal["scalar_function", "table_function"]
 ROWID: Final = "rowid"
-WEB_TIMEOUT_S: Final = 60  # of silence; a web server is no Airport server, which may think as long as it likes
 
 
 @dataclass(frozen=True)
@@ -65,7 +48,7 @@ class Table:
         """Where a column is in `schema`; `rowid` is the row id, whatever its field is called. Case does not matter."""
         if column.lower() == ROWID and self.rowid is not None:
             return self.rowid
-        found = _first_named(column, enumerate(self.schema.names))
+        found = first_named(column, enumerate(self.schema.names))
         if found is None:
             known = ", ".join(map(repr, self.columns))
             raise NotFound(f"column {column!r} not found in {self}; it has {known}", key="column", column=column)
@@ -102,168 +85,6 @@ class Schema:
     functions: tuple[Function, ...] = ()
 
 
-class Listing:
-    """A catalog as it was when first used. Contents of a schema are opened when something in it is asked for."""
-
-    def __init__(self, calls: Calls, root: CatalogRoot) -> None:
-        self._calls = calls
-        self._bundle = _Contents(calls.connection, root.contents)
-        self._entries = {entry.name: entry for entry in root.schemas}
-        self._lock = threading.Lock()
-        self._opened: dict[str, Schema] = {}
-        self.is_fixed = root.version_info.is_fixed
-
-    def schemas(self) -> list[Schema]:
-        """All schemas."""
-        return [self._open(entry) for entry in self._entries.values()]
-
-    def table(self, name: str | tuple[str, str]) -> Table:
-        """One table, by `schema.table`."""
-        for schema, own_name in self._addresses(name):
-            if (table := _first(own_name, schema.tables)) is not None:
-                return table
-        raise NotFound(
-            f"table {_shown(name)} not found; {self._known()} (reload() shows what was made since)",
-            key="table",
-            table=_shown(name),
-        )
-
-    def functions(self, name: str | tuple[str, str], kind: FunctionKind) -> list[Function]:
-        """All overloads of a function, by `schema.function`."""
-        found = [
-            function
-            for schema, own_name in self._addresses(name)
-            for function in schema.functions
-            if function.kind == kind and function.name.lower() == own_name.lower()
-        ]
-        if not found:
-            shown = _shown(name)
-            raise NotFound(
-                f"{kind.replace('_', ' ')} {shown} not found; {self._known()}", key="function", function=shown
-            )
-        return found
-
-    def _addresses(self, name: str | tuple[str, str]) -> Iterator[tuple[Schema, str]]:
-        """Each way to read a dotted name as a schema that exists and the rest; names may hold dots themselves."""
-        for schema_name, own_name in _splits(name):
-            if (entry := _first(schema_name, self._entries.values())) is not None:
-                yield self._open(entry), own_name
-
-    def _known(self) -> str:
-        names = ", ".join(map(repr, self._entries)) or "none"
-        return f"schemas of catalog {self._calls.catalog!r}: {names}"
-
-    def _open(self, entry: SchemaEntry) -> Schema:
-        with self._lock:
-            if entry.name not in self._opened:
-                self._opened[entry.name] = self._load(entry)
-            return self._opened[entry.name]
-
-    def _load(self, entry: SchemaEntry) -> Schema:
-        location = self._calls.connection.location.text
-        data = self._bundle.of(entry)
-        if data is None:
-            infos: Iterable[FlightInfo] = self._calls.list_schema(entry.name)
-        else:
-            with nonsense(location, f"list_schemas (schema {entry.name!r})"):
-                parts = unseal(data, list[bytes], "the contents of a schema")
-            infos = [parsed(FlightInfo, part, location) for part in parts]
-        with nonsense(location, f"list_schemas (schema {entry.name!r})"):
-            found = [item for info in infos if (item := _object(info, self._calls.catalog, entry.name)) is not None]
-        return Schema(
-            entry.name,
-            entry.description,
-            dict(entry.tags),
-            tuple(item for item in found if isinstance(item, Table)),
-            tuple(item for item in found if isinstance(item, Function)),
-        )
-
-
-class _Contents:
-    """Where the contents of schemas are: inline, in the listing's bundle, at a URL, or to be asked for (None)."""
-
-    def __init__(self, connection: Connection, bundle: Contents) -> None:
-        self._location = connection.location.text
-        self._timeout_s = connection.timeout_s or WEB_TIMEOUT_S
-        self._bundle = bundle
-
-    @cached_property
-    def _bundled(self) -> dict[str, bytes]:
-        if not self._bundle.sha256 or (self._bundle.serialized is None and self._bundle.url is None):
-            return {}
-        data = self._verified(self._bundle, "the bundle of all schemas")
-        with nonsense(self._location, "list_schemas"):
-            return dict(decode(data, list[tuple[str, bytes]], "the bundle of all schemas"))
-
-    def of(self, entry: SchemaEntry) -> bytes | None:
-        contents, what = entry.contents, f"the contents of schema {entry.name!r}"
-        if contents.serialized is not None or contents.url is not None:
-            return self._verified(contents, what)
-        if not contents.sha256:
-            return None
-        if contents.sha256 not in self._bundled:
-            raise Internal(f"{self._location} lists {what} by a hash only, and its bundle does not hold them")
-        return self._checked(self._bundled[contents.sha256], contents.sha256, what)
-
-    def _verified(self, contents: Contents, what: str) -> bytes:
-        data = contents.serialized
-        if data is not None and (contents.url is None or _hash(data) == contents.sha256):
-            return self._checked(data, contents.sha256, what)
-        if not contents.sha256:
-            raise Internal(f"{self._location} keeps {what} at {contents.url!r} without a hash to check them with")
-        return self._checked(_download(contents.url or "", what, self._timeout_s), contents.sha256, what)
-
-    def _checked(self, data: bytes, sha256: str, what: str) -> bytes:
-        if sha256 and _hash(data) != sha256:
-            raise Internal(
-                f"{self._location} announces {what} with hash {sha256}, but sent bytes of hash {_hash(data)}"
-            )
-        return data
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _download(url: str, what: str, timeout_s: float) -> bytes:
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise Internal(f"the server keeps {what} at {url!r}, which is no web address")
-    try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310  (the scheme was checked)
-            data: bytes = response.read(MAX_UNPACKED + 1)
-    except OSError as error:
-        raise Internal(f"the server keeps {what} at {url!r}, which cannot be read: {error}") from error
-    if len(data) > MAX_UNPACKED:
-        raise Internal(f"{what} at {url!r} are larger than {MAX_UNPACKED} bytes, which is all that is accepted")
-    return data
-
-
-def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Function | None:
-    if not info.app_metadata:
-        return None  # a flight that is no object of a catalog
-    facts = decode(info.app_metadata, ObjectMetadata, "app_metadata")
-    if (facts.catalog, facts.schema) != (catalog, schema_name):
-        raise InvalidArgument(f"{facts.name!r} claims to be in {facts.catalog!r}.{facts.schema!r}")
-    columns = read_schema(info.schema, f"{facts.type} {facts.name!r}")
-    match facts.type:
-        case "table":
-            return Table(schema_name, facts.name, columns, facts.comment or "", info.flight_descriptor)
-        case "scalar_function" | "table_function":
-            return Function(
-                schema_name,
-                facts.name,
-                facts.type,
-                read_schema(facts.input_schema or b"", f"the parameters of {facts.name!r}"),
-                columns,
-                facts.description or "",
-                info.flight_descriptor,
-            )
-        case _:
-            raise InvalidArgument(
-                f"{facts.name!r} is a {facts.type!r}: table, scalar_function or table_function is expected"
-            )
-
-
 def read_schema(data: bytes, what: str) -> pa.Schema:
     """The Arrow schema in `data`."""
     try:
@@ -280,15 +101,16 @@ class _Named(Protocol):
 N = TypeVar("N", bound=_Named)
 
 
-def _first(name: str, items: Iterable[N]) -> N | None:
+def first(name: str, items: Iterable[N]) -> N | None:
     """The first of that name, letter by letter if there is one, else without looking at case, as DuckDB does."""
-    return _first_named(name, ((item, item.name) for item in items))
+    return first_named(name, ((item, item.name) for item in items))
 
 
 Item = TypeVar("Item")
 
 
-def _first_named(name: str, items: Iterable[tuple[Item, str]]) -> Item | None:
+def first_named(name: str, items: Iterable[tuple[Item, str]]) -> Item | None:
+    """The same for items that carry their name beside them."""
     alike = None
     for item, item_name in items:
         if item_name == name:
@@ -296,16 +118,3 @@ def _first_named(name: str, items: Iterable[tuple[Item, str]]) -> Item | None:
         if alike is None and item_name.lower() == name.lower():
             alike = item
     return alike
-
-
-def _splits(name: str | tuple[str, str]) -> Sequence[tuple[str, str]]:
-    if not isinstance(name, str):
-        return [name]
-    parts = name.split(".")
-    if len(parts) < 2:
-        raise InvalidArgument(f"{name!r} names no schema: write 'schema.table', or a tuple of both")
-    return [(".".join(parts[:i]), ".".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
-
-
-def _shown(name: str | tuple[str, str]) -> str:
-    return name if isinstance(name, str) else ".".join(name)
