@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from bench import airport_reading
+from bench import airport_reading, airport_writing
 from bench.report import report
 
-PARTS = {"airport_reading": airport_reading.figures}
+PARTS = {"airport_reading": airport_reading.figures, "airport_writing": airport_writing.figures}
 
 
 def main() -> None:

@@ -77,6 +77,24 @@ class Client:
     def list_schemas(self) -> int:
         return len(self._action("list_schemas", encode(CatalogRequest("many")), LISTING))
 
+    def exchange(self, path: list[str], operation: str, batches: list[pa.RecordBatch], *, returning: bool) -> int:
+        """Rows sent in one exchange, in lock-step where each batch is answered."""
+        sent = [("airport-user-agent", "airport/20250723"), ("airport-operation", operation)]
+        sent.append(("return-chunks", "1" if returning else "0"))
+        options = fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in sent])
+        writer, reader = self._client.do_exchange(fl.FlightDescriptor.for_path(*path), options)
+        with writer:
+            writer.begin(batches[0].schema)
+            _ = reader.schema
+            for batch in batches:
+                writer.write_batch(batch)
+                if returning:
+                    reader.read_chunk()
+            writer.done_writing()
+            if not returning:
+                reader.read_chunk()
+        return sum(batch.num_rows for batch in batches)
+
 
 def rate(clients: list[Client], work: Callable[[Client], float], times: int) -> float:
     """Work done per second by all clients together, each doing it `times` times."""

@@ -30,6 +30,10 @@ def big() -> pa.Table:
     return pa.Table.from_batches(table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS))
 
 
+def big_schema() -> pa.Schema:
+    return pa.schema({"id": pa.int64(), "key": pa.int64(), "value": pa.float64(), "name": pa.string()})
+
+
 SMALL = pa.table({"id": pa.array([1, 2]), "name": pa.array(["Ada", "Grace"])})
 
 
@@ -37,6 +41,7 @@ def bare() -> None:
     import pyarrow.flight as fl
 
     from bench.load import listing_of
+    from skiway.airport.wire.payloads import TotalChanged, encode
 
     class Bare(fl.FlightServerBase):
         def __init__(self) -> None:
@@ -46,6 +51,23 @@ def bare() -> None:
 
         def do_get(self, context: object, ticket: fl.Ticket) -> fl.RecordBatchStream:
             return fl.RecordBatchStream(self.tables[ticket.ticket])
+
+        def do_exchange(
+            self,
+            context: object,
+            descriptor: fl.FlightDescriptor,
+            reader: fl.MetadataRecordBatchReader,
+            writer: fl.MetadataRecordBatchWriter,
+        ) -> None:
+            echo = descriptor.path[-1] == b"echo"
+            writer.begin(reader.schema)
+            rows = 0
+            for chunk in reader:
+                rows += chunk.data.num_rows
+                if echo:
+                    writer.write_batch(chunk.data)
+            if not echo:
+                writer.write_metadata(encode(TotalChanged(rows)))
 
         def do_action(self, context: object, action: fl.Action) -> list[fl.Result]:
             return [fl.Result(self.answers[action.type])]
@@ -57,13 +79,31 @@ def bare() -> None:
 
 def ours(port: int = 0, *, share_port: bool = False) -> None:
     from bench.load import many_tables
-    from skiway.airport import CatalogBuilder, Server
+    from skiway.airport import CatalogBuilder, DmlOptions, DmlResult, Insertable, ScanOptions, Server, Table
+
+    class Sink(Table, Insertable):
+        """Takes rows and forgets them."""
+
+        name = "sink"
+        schema = big_schema()
+
+        def scan(self, options: ScanOptions) -> tuple[()]:
+            return ()
+
+        def insert(self, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
+            return DmlResult(sum(batch.num_rows for batch in rows))
 
     catalog = CatalogBuilder("demo")
     schema = catalog.schema("s")
     table = big()
     schema.table(schema=table.schema, name="big")(lambda scan: table)
     schema.table(schema=SMALL.schema, name="small")(lambda scan: SMALL)
+    schema.table(Sink())
+
+    @schema.scalar_function
+    def echo(value: pa.Int64Array) -> pa.Int64Array:
+        return value
+
     server = Server([catalog.build(), many_tables(TABLES)], port=port, share_port=share_port, ticket_key=SHARED_KEY)
     with server:
         print(server.port, flush=True)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from client.recorder import Scripted, ordinary, result, root, table_info
-from skiway.airport.wire.payloads import Contents, encode, seal
+from skiway.airport.wire.payloads import Contents, encode, packed, seal
 from skiway.client import AirportClient
 from skiway.errors import Internal, NotFound
+from skiway.model import flight_pb2 as flight
 
 COLUMNS = pa.schema([("a", pa.int64())])
 SEALED = seal([table_info(COLUMNS)])
@@ -135,3 +136,39 @@ def test_rowid_is_hidden_and_found_by_its_mark(server: Scripted, db: AirportClie
     bound = db.bind("s.t", columns=["rowid", "a"])
     assert bound.schema.names == ["rowid", "a"]
     assert bound.selection.column_ids() == [0xFFFF_FFFF_FFFF_FFFF, 0]
+
+
+def as_text(value: object) -> object:
+    """The same value with all bytes packed as MessagePack `str`, as a server in C++ sends them."""
+    if isinstance(value, bytes):
+        return packed(value)
+    if isinstance(value, list):
+        return [as_text(part) for part in value]
+    return {key: as_text(part) for key, part in value.items()} if isinstance(value, dict) else value
+
+
+def test_bytes_packed_as_text_are_read_too(server: Scripted, db: AirportClient) -> None:
+    facts = {"type": "table_function", "catalog": "c", "schema": "s", "name": "f"}
+    facts |= {"input_schema": COLUMNS.serialize().to_pybytes()}
+    function = flight.FlightInfo(
+        schema=COLUMNS.serialize().to_pybytes(), app_metadata=encode(as_text(facts))
+    ).SerializeToString()
+    inner = encode(as_text([table_info(COLUMNS), function]))
+    contents = encode(as_text([len(inner), pa.compress(inner, codec="zstd", asbytes=True)]))
+    schema = {
+        "name": "s",
+        "description": "",
+        "tags": {},
+        "contents": {"sha256": "", "url": None, "serialized": contents},
+    }
+    version = {"catalog_version": 1, "is_fixed": False}
+    outer = encode(as_text({"contents": {"sha256": ""}, "schemas": [schema], "version_info": version}))
+    listing = encode(as_text([len(outer), pa.compress(outer, codec="zstd", asbytes=True)]))
+    server.answers["list_schemas"] = [result(listing)]
+    place = flight.FlightEndpoint(
+        ticket=flight.Ticket(ticket=b"\xff"), location=[flight.Location(uri="arrow-flight-reuse-connection://?")]
+    )
+    server.answers["endpoints"] = [result(encode(as_text([place.SerializeToString()])))]
+    assert names(db) == ["t"]
+    assert db.schemas()[0].functions[0].parameters == COLUMNS
+    assert db.count("s.t") == 1

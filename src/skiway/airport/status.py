@@ -79,8 +79,13 @@ def failure(error: BaseException, *, action: bool, airport: bool) -> Failure:
     elif airport and (typed := _nearest(DUCKDB_TYPES, known)) is not None:
         arrow = ARROW_IO_ERROR
         trailers.append((headers.ERROR_DETAILS, encode(TypedError(exception_type=typed, message=message))))
-    trailers.append((headers.ARROW_STATUS, str(arrow)))
+    trailers += [(headers.ARROW_STATUS, str(arrow)), (headers.ERROR_CLASS, _public_class(known))]
     return Failure(code, message, tuple(trailers))
+
+
+def _public_class(error: errors.SkiwayError) -> str:
+    """The name of the class, or of the nearest one that others know too."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__)
 
 
 def _facts(error: errors.SkiwayError) -> bytes:

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import (
+    Binary,
     CatalogRequest,
-    CatalogRoot,
     EndpointsRequest,
     FlightInfoRequest,
     ScanParameters,
@@ -22,11 +22,13 @@ from skiway.airport.wire.payloads import (
     TableFunctionRequest,
     TransactionInfo,
     VersionInfo,
+    binary,
     decode,
     encode,
     packed,
     unseal,
 )
+from skiway.client.answers import RootAnswer
 from skiway.client.connection import Connection, Stream, parsed
 from skiway.client.failures import nonsense
 from skiway.errors import Internal
@@ -82,11 +84,11 @@ class Calls:
 
     # -- about the catalog ----------------------------------------------------------------------------------------
 
-    def list_schemas(self) -> CatalogRoot:
+    def list_schemas(self) -> RootAnswer:
         """All schemas, with their contents or where these are."""
         body = self._catalog_action("list_schemas", self._named())
         with self._nonsense("list_schemas"):
-            return unseal(body, CatalogRoot, "list_schemas")
+            return unseal(body, RootAnswer, "list_schemas")
 
     def catalog_version(self) -> VersionInfo:
         """The catalog's version now."""
@@ -135,7 +137,8 @@ class Calls:
         """Where the rows are."""
         asked = EndpointsRequest(packed(trace.descriptor.SerializeToString()), parameters)
         body = self._scan_action("endpoints", encode(asked), trace)
-        parts = self._decoded("endpoints", list[bytes], body)
+        with self._nonsense("endpoints"):
+            parts = [binary(part) for part in decode(body, list[Binary], "endpoints")]
         return [parsed(flight.FlightEndpoint, part, self._location) for part in parts]
 
     def get(self, trace: Trace, ticket: bytes, connection: Connection | None = None) -> Stream:

@@ -10,15 +10,8 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
 
-from skiway.airport.wire.payloads import (
-    MAX_UNPACKED,
-    CatalogRoot,
-    Contents,
-    ObjectMetadata,
-    SchemaEntry,
-    decode,
-    unseal,
-)
+from skiway.airport.wire.payloads import MAX_UNPACKED, Binary, binary, decode, unseal
+from skiway.client.answers import ContentsAnswer, ObjectAnswer, RootAnswer, SchemaAnswer
 from skiway.client.calls import Calls
 from skiway.client.catalog import Function, FunctionKind, Schema, Table, first, read_schema
 from skiway.client.connection import Connection, parsed
@@ -34,7 +27,7 @@ WEB_TIMEOUT_S: Final = 60  # of silence; a web server is no Airport server, whic
 class Listing:
     """A catalog as it was when first used. Contents of a schema are opened when something in it is asked for."""
 
-    def __init__(self, calls: Calls, root: CatalogRoot) -> None:
+    def __init__(self, calls: Calls, root: RootAnswer) -> None:
         self._calls = calls
         self._bundle = _Contents(calls.connection, root.contents)
         self._entries = {entry.name: entry for entry in root.schemas}
@@ -79,23 +72,24 @@ class Listing:
                 yield self._open(entry), own_name
 
     def _known(self) -> str:
-        names = ", ".join(map(repr, self._entries)) or "none"
-        return f"schemas of catalog {self._calls.catalog!r}: {names}"
+        names = list(map(repr, self._entries))
+        some = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        return f"schemas of catalog {self._calls.catalog!r}: {some or 'none'}"
 
-    def _open(self, entry: SchemaEntry) -> Schema:
+    def _open(self, entry: SchemaAnswer) -> Schema:
         with self._lock:
             if entry.name not in self._opened:
                 self._opened[entry.name] = self._load(entry)
             return self._opened[entry.name]
 
-    def _load(self, entry: SchemaEntry) -> Schema:
+    def _load(self, entry: SchemaAnswer) -> Schema:
         location = self._calls.connection.location.text
         data = self._bundle.of(entry)
         if data is None:
             infos: Iterable[FlightInfo] = self._calls.list_schema(entry.name)
         else:
             with nonsense(location, f"list_schemas (schema {entry.name!r})"):
-                parts = unseal(data, list[bytes], "the contents of a schema")
+                parts = [binary(part) for part in unseal(data, list[Binary], "the contents of a schema")]
             infos = [parsed(FlightInfo, part, location) for part in parts]
         with nonsense(location, f"list_schemas (schema {entry.name!r})"):
             found = [item for info in infos if (item := _object(info, self._calls.catalog, entry.name)) is not None]
@@ -111,22 +105,23 @@ class Listing:
 class _Contents:
     """Where the contents of schemas are: inline, in the listing's bundle, at a URL, or to be asked for (None)."""
 
-    def __init__(self, connection: Connection, bundle: Contents) -> None:
+    def __init__(self, connection: Connection, bundle: ContentsAnswer) -> None:
         self._location = connection.location.text
         self._timeout_s = connection.timeout_s or WEB_TIMEOUT_S
         self._bundle = bundle
 
     @cached_property
     def _bundled(self) -> dict[str, bytes]:
-        if not self._bundle.sha256 or (self._bundle.serialized is None and self._bundle.url is None):
+        if not self._bundle.sha256 or not (binary(self._bundle.serialized) or self._bundle.url):
             return {}
         data = self._verified(self._bundle, "the bundle of all schemas")
         with nonsense(self._location, "list_schemas"):
-            return dict(decode(data, list[tuple[str, bytes]], "the bundle of all schemas"))
+            entries = decode(data, list[tuple[str, Binary]], "the bundle of all schemas")
+            return {sha256: binary(part) for sha256, part in entries}
 
-    def of(self, entry: SchemaEntry) -> bytes | None:
+    def of(self, entry: SchemaAnswer) -> bytes | None:
         contents, what = entry.contents, f"the contents of schema {entry.name!r}"
-        if contents.serialized is not None or contents.url is not None:
+        if binary(contents.serialized) or contents.url is not None:
             return self._verified(contents, what)
         if not contents.sha256:
             return None
@@ -134,9 +129,9 @@ class _Contents:
             raise Internal(f"{self._location} lists {what} by a hash only, and its bundle does not hold them")
         return self._checked(self._bundled[contents.sha256], contents.sha256, what)
 
-    def _verified(self, contents: Contents, what: str) -> bytes:
-        data = contents.serialized
-        if data is not None and (contents.url is None or _hash(data) == contents.sha256):
+    def _verified(self, contents: ContentsAnswer, what: str) -> bytes:
+        data = binary(contents.serialized)
+        if data and (contents.url is None or _hash(data) == contents.sha256):
             return self._checked(data, contents.sha256, what)
         if not contents.sha256:
             raise Internal(f"{self._location} keeps {what} at {contents.url!r} without a hash to check them with")
@@ -170,7 +165,7 @@ def _download(url: str, what: str, timeout_s: float) -> bytes:
 def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Function | None:
     if not info.app_metadata:
         return None  # a flight that is no object of a catalog
-    facts = decode(info.app_metadata, ObjectMetadata, "app_metadata")
+    facts = decode(info.app_metadata, ObjectAnswer, "app_metadata")
     if (facts.catalog, facts.schema) != (catalog, schema_name):
         raise InvalidArgument(f"{facts.name!r} claims to be in {facts.catalog!r}.{facts.schema!r}")
     columns = read_schema(info.schema, f"{facts.type} {facts.name!r}")
@@ -182,7 +177,7 @@ def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Functio
                 schema_name,
                 facts.name,
                 facts.type,
-                read_schema(facts.input_schema or b"", f"the parameters of {facts.name!r}"),
+                read_schema(binary(facts.input_schema), f"the parameters of {facts.name!r}"),
                 columns,
                 facts.description or "",
                 info.flight_descriptor,

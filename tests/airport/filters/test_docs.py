@@ -38,6 +38,12 @@ def example_with(needle: str) -> dict[str, Any]:
     return run(found)
 
 
+def test_the_example_with_arrow_filters() -> None:
+    people = example_with("def people(scan)")["people"]
+    assert people(scan_for("id", "BIGINT", 2))["name"].to_pylist() == ["Grace"]
+    assert people(SimpleNamespace(filter=filters.Filter())).num_rows == 3
+
+
 def test_the_example_with_duckdb_filters_by_renamed_and_computed_columns() -> None:
     users = example_with("def users(scan)")["users"]
     assert users(SimpleNamespace(filter=filters.Filter())).fetchall() == [(7, "Ada Lovelace")]

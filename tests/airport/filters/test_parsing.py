@@ -33,6 +33,7 @@ from skiway.airport.filters import ColumnRef, Compare, Comparison, Constant, Fil
 from skiway.airport.filters.nodes import walk
 from skiway.airport.filters.parsing import MAX_DEPTH
 from skiway.errors import InvalidArgument
+from skiway.formats.iceberg_filters import to_iceberg
 
 
 def only(sent: str) -> filters.Node:
@@ -116,6 +117,35 @@ def test_the_deepest_allowed_filter_passes_every_encoder(wrap: str) -> None:
     parsed = filters.parse(deep(MAX_DEPTH - 2, wrap))
     assert filters.to_sql(parsed) == '"i" = 5'
     assert str(filters.to_arrow(parsed)) == "(i == 5)"
+
+
+def between(value: dict[str, Any], upper_inclusive: bool) -> dict[str, Any]:
+    bound = constant("INTEGER", 1)
+    inclusive = {"lower_inclusive": True, "upper_inclusive": upper_inclusive}
+    return {"expression_class": "BOUND_BETWEEN", "input": value, "lower": bound, "upper": bound, **inclusive}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda inner: call("+", inner, constant("INTEGER", 1), of="INTEGER"),
+        lambda inner: operator("OPERATOR_COALESCE", inner, constant("INTEGER", 1)),
+        lambda inner: call("greatest", inner, constant("INTEGER", 1), of="INTEGER"),
+        lambda inner: cast(inner, "BIGINT"),
+        lambda inner: compare(inner, "EQUAL", constant("BOOLEAN", True)),
+        lambda inner: between(inner, True),
+        lambda inner: between(inner, False),
+    ],
+)
+def test_nesting_costs_every_encoder_no_more_than_its_length(wrap: Any) -> None:
+    node = column(0)
+    for _ in range(MAX_DEPTH - 5):
+        node = wrap(node)
+    sent = text(compare(node, "EQUAL", constant("INTEGER", 5)), negate(node))
+    parsed = filters.parse(sent)
+    assert len(filters.to_sql(parsed) or "") < 10 * len(sent)
+    filters.to_arrow(parsed)
+    to_iceberg(parsed)
 
 
 @pytest.mark.parametrize(

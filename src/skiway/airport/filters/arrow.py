@@ -257,10 +257,10 @@ class _Writer:
     def alike(self, children: Sequence[Node]) -> tuple[list[pc.Expression], pa.DataType]:
         """Values that all have the type of the first, a column; none may be NaN."""
         first = self.operand(children[0])
-        values = [self.literal(one, first) if isinstance(one, Constant) else self.operand(one) for one in children]
-        if any(one.may_be_nan or one.type != first.type for one in values):
+        others = [self.literal(one, first) if isinstance(one, Constant) else self.operand(one) for one in children[1:]]
+        if any(one.may_be_nan or one.type != first.type for one in (first, *others)):
             raise Unsaid
-        return [one.said for one in values], first.type
+        return [first.said, *[one.said for one in others]], first.type
 
     def cast(self, node: Cast) -> _Operand:
         """Casts of integers to wider ones and to text. Those to floating point fail where Arrow finds them inexact."""

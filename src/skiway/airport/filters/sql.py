@@ -139,8 +139,14 @@ class _Writer:
         return f"CASE {' '.join(checks)} ELSE {self.operand(node.otherwise)} END"
 
     def between(self, node: Between) -> str:
-        low = ">=" if node.lower_inclusive else ">"
-        high = "<=" if node.upper_inclusive else "<"
-        value = self.operand(node.input)
-        lower, upper = self.operand(node.lower, bare=True), self.operand(node.upper, bare=True)
+        value, lower, upper = (
+            self.operand(node.input),
+            self.operand(node.lower, bare=True),
+            self.operand(node.upper, bare=True),
+        )
+        if node.lower_inclusive and node.upper_inclusive:
+            return f"{value} BETWEEN {lower} AND {upper}"
+        if not isinstance(node.input, ColumnRef):
+            raise Unsaid  # said twice at every level, deep nesting would grow without bound
+        low, high = (">=" if node.lower_inclusive else ">"), ("<=" if node.upper_inclusive else "<")
         return f"{value} {low} {lower} AND {value} {high} {upper}"

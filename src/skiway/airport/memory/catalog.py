@@ -13,7 +13,7 @@ from skiway.airport.catalog import Catalog, CatalogVersion, Schema, SharedListin
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema
 from skiway.airport.memory.changes import dropped, renamed
 from skiway.airport.memory.constraints import check_keys, check_rows
-from skiway.airport.memory.definition import TableDefinition, define, valid_name
+from skiway.airport.memory.definition import define, valid_name
 from skiway.airport.memory.normalise import to_column
 from skiway.airport.memory.sandbox import Sandbox
 from skiway.airport.memory.snapshot import SchemaState, Snapshot, TableState, change_numbers
@@ -200,9 +200,8 @@ def _new_table(create: CreateTable, batches: Iterable[pa.RecordBatch], sandbox: 
 
 
 def _kept(table: TableState, batch: pa.RecordBatch, sandbox: Sandbox) -> pa.RecordBatch:
-    definition: TableDefinition = table.definition
-    first = table.row_ids.take(batch.num_rows)
+    definition = table.definition
     columns = [to_column(column, field) for column, field in zip(batch.columns, definition.columns, strict=True)]
-    kept = pa.RecordBatch.from_arrays([*columns, pa.arange(first, first + batch.num_rows)], schema=definition.schema)
-    check_rows(definition, kept, sandbox)
-    return kept
+    rows = pa.RecordBatch.from_arrays(columns, schema=definition.visible)
+    check_rows(definition, rows, sandbox)
+    return table.numbered(rows)

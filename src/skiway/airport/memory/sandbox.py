@@ -93,7 +93,9 @@ class Sandbox:
         with self._use() as cursor:
             typed = zip(columns, _types(cursor, columns), strict=True)
             parts = [f"{identifier(field.name)} {spelled}" for field, spelled in typed]
-            parts += [f"{identifier(f' default {i}')} VARCHAR DEFAULT ({_single(text)}\n)" for i, text in enumerate(defaults)]
+            parts += [
+                f"{identifier(f' default {i}')} VARCHAR DEFAULT ({_single(text)}\n)" for i, text in enumerate(defaults)
+            ]
             _execute_one(cursor, f"CREATE TEMP TABLE probe ({', '.join([*parts, *clauses])})")
             if rename:
                 cursor.execute(f"ALTER TABLE probe RENAME COLUMN {identifier(rename[0])} TO {identifier(rename[1])}")

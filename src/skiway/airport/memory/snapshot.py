@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import pyarrow as pa
+
 from skiway.airport.memory.definition import TableDefinition, folded
 from skiway.airport.memory.rows import Rows
 from skiway.airport.statistics import ColumnStatistics
@@ -49,6 +51,12 @@ class TableState:
     def empty(cls, definition: TableDefinition) -> TableState:
         """A new table."""
         return cls(definition, Rows(definition.schema), RowIds(), next(change_numbers))
+
+    def numbered(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """New rows with ids of their own, as they are kept."""
+        first = self.row_ids.take(rows.num_rows)
+        ids = pa.arange(first, first + rows.num_rows)
+        return pa.RecordBatch.from_arrays([*rows.columns, ids], schema=self.definition.schema)
 
     def with_rows(self, rows: Rows) -> TableState:
         """The same table with other rows."""

@@ -82,12 +82,10 @@ class InsertRows(_RowStatement):
             to_column(rows.column(source), field) if source is not None else filled(field, rows.num_rows, self._sandbox)
             for field, source in zip(self._definition.columns, self._columns, strict=True)
         ]
-        first = self._began.row_ids.take(rows.num_rows)
-        ids = pa.arange(first, first + rows.num_rows)
-        batch = pa.RecordBatch.from_arrays([*visible, ids], schema=self._definition.schema)
+        batch = pa.RecordBatch.from_arrays(visible, schema=self._definition.visible)
         check_rows(self._definition, batch, self._sandbox)
-        self._batches.append(batch)
-        return _visible(self._definition, batch) if self._returning else None
+        self._batches.append(self._began.numbered(batch))
+        return batch if self._returning else None
 
     def commit(self) -> int:
         """Add the rows to the newest version."""

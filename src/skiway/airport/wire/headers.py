@@ -31,6 +31,7 @@ LIST_SCHEMA: Final = "airport-list-flights-filter-schema"
 ARROW_STATUS: Final = "x-arrow-status"
 ARROW_MESSAGE: Final = "x-arrow-status-message-bin"
 ERROR_DETAILS: Final = "grpc-status-details-bin"
+ERROR_CLASS: Final = "skiway-error"  # our own: the class of the error in `skiway.errors`
 
 REUSE_CONNECTION: Final = "arrow-flight-reuse-connection://?"
 DUCKDB_USER_AGENT: Final = "airport/20250723"

@@ -1,0 +1,316 @@
+"""Transactions: own writes, isolation, conflicts, rollback, expiry."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from airport.memory.tables import PEOPLE, StillClock, begin, content, delete, insert, people, update, working_in
+from skiway.airport.ddl import CreateTable
+from skiway.airport.memory import MemoryCatalog, MemoryTable
+from skiway.airport.transactions import TransactionStatus
+from skiway.errors import Conflict, ConstraintViolation, NotFound, PreconditionFailed
+
+
+def filled(catalog: MemoryCatalog | None = None, **rules: object) -> MemoryTable:
+    table = people(catalog, **rules)
+    insert(table, {"id": [1, 2], "name": ["Ada", "Grace"]})
+    return table
+
+
+def test_a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit() -> None:
+    table = filled()
+    catalog = table._catalog
+    before = catalog.version().version
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        insert(table, {"id": [3], "name": ["Joan"]})
+        update(table, {"name": ["ADA"], "rowid": [0]})
+        update(table, {"name": ["JOAN"], "rowid": [2]})
+        delete(table, [1])
+        assert content(table) == [(1, "ADA"), (3, "JOAN")]
+    assert content(table) == [(1, "Ada"), (2, "Grace")]
+    assert catalog.transactions.status(transaction) is TransactionStatus.ACTIVE
+    catalog.transactions.commit(transaction)
+    assert content(table) == [(1, "ADA"), (3, "JOAN")]
+    assert catalog.transactions.status(transaction) is TransactionStatus.COMMITTED
+    assert catalog.version().version == before + 1
+
+
+def test_a_transaction_rolled_back_leaves_nothing() -> None:
+    table = filled()
+    catalog = table._catalog
+    before = catalog.version()
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        insert(table, {"id": [3], "name": ["Joan"]})
+        table.add_column(pa.field("age", pa.int32()))
+        catalog.create_schema("other")
+    catalog.transactions.rollback(transaction)
+    assert content(table) == [(1, "Ada"), (2, "Grace")]
+    assert catalog.version() == before
+    assert catalog.schema("other") is None
+    assert catalog.transactions.status(transaction) is TransactionStatus.ABORTED
+
+
+def test_a_transaction_reads_the_state_of_its_first_use() -> None:
+    table = filled()
+    transaction = table._catalog.transactions.begin()
+    with working_in(transaction):
+        assert table.row_count() == 2
+    insert(table, {"id": [3], "name": ["Joan"]})
+    with working_in(transaction):
+        assert table.row_count() == 2
+    assert table.row_count() == 3
+
+
+def test_inserts_of_others_and_of_a_transaction_come_together() -> None:
+    table = filled()
+    transaction = table._catalog.transactions.begin()
+    with working_in(transaction):
+        insert(table, {"id": [3], "name": ["Joan"]})
+        update(table, {"name": ["JOAN"], "rowid": [2]})
+    insert(table, {"id": [4], "name": ["Edith"]})
+    update(table, {"name": ["GRACE"], "rowid": [1]})
+    table._catalog.transactions.commit(transaction)
+    assert content(table) == [(1, "Ada"), (2, "GRACE"), (4, "Edith"), (3, "JOAN")]
+
+
+def test_the_first_of_two_transactions_to_commit_wins() -> None:
+    table = filled()
+    transactions = table._catalog.transactions
+    first, second = transactions.begin(), transactions.begin()
+    for transaction in (first, second):
+        with working_in(transaction):
+            insert(table, {"id": [9], "name": [transaction]})
+            update(table, {"name": [transaction], "rowid": [0]})
+    transactions.commit(first)
+    with pytest.raises(Conflict, match="row 0 of people"):
+        transactions.commit(second)
+    assert content(table) == [(1, first), (2, "Grace"), (9, first)]
+    assert transactions.status(second) is TransactionStatus.ABORTED
+    with pytest.raises(PreconditionFailed, match="aborted: begin a new one"):
+        transactions.commit(second)
+
+
+def test_keys_are_kept_across_transactions() -> None:
+    table = filled(primary_key=("id",))
+    transactions = table._catalog.transactions
+    first, second = transactions.begin(), transactions.begin()
+    for transaction in (first, second):
+        with working_in(transaction):
+            insert(table, {"id": [3], "name": [transaction]})
+    transactions.commit(first)
+    with pytest.raises(ConstraintViolation, match='"id: 3"'):
+        transactions.commit(second)
+    assert content(table)[2:] == [(3, first)]
+
+
+def test_a_failed_statement_does_not_spoil_what_the_transaction_did_before() -> None:
+    table = filled(primary_key=("id",))
+    transaction = table._catalog.transactions.begin()
+    with working_in(transaction):
+        insert(table, {"id": [3], "name": ["Joan"]})
+        with pytest.raises(ConstraintViolation):
+            insert(table, {"id": [3], "name": ["again"]})
+    table._catalog.transactions.commit(transaction)
+    assert content(table)[2:] == [(3, "Joan")]
+
+
+def test_definitions_change_with_the_transaction() -> None:
+    table = filled()
+    catalog = table._catalog
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        schema = catalog.create_schema("other")
+        made = schema.create_table(CreateTable("t", PEOPLE))
+        insert(made, {"id": [1], "name": ["x"]})
+        made.add_column(pa.field("age", pa.int32(), metadata={"default": "5"}))
+        insert(made, {"id": [2]})
+        table.rename_column("name", "label")
+        assert table.schema.names == ["id", "label", "rowid"]
+    assert table.schema.names == ["id", "name", "rowid"]
+    assert catalog.schema("other") is None
+    insert(table, {"id": [3], "name": ["Joan"]})  # makes the transaction do it all again, on newer rows
+    catalog.transactions.commit(transaction)
+    assert table.to_arrow()["label"].to_pylist() == ["Ada", "Grace", "Joan"]
+    other = catalog.schema("other")
+    assert other
+    there = other.table("t")
+    assert there
+    assert content(there) == [(1, "x", 5), (2, None, 5)]
+
+
+def test_a_table_altered_by_another_transaction_is_a_conflict() -> None:
+    table = filled()
+    transactions = table._catalog.transactions
+    first, second = transactions.begin(), transactions.begin()
+    for transaction, column in ((first, "a"), (second, "b")):
+        with working_in(transaction):
+            table.add_column(pa.field(column, pa.int32()))
+    transactions.commit(first)
+    with pytest.raises(Conflict, match="altered since"):
+        transactions.commit(second)
+    assert table.schema.names == ["id", "name", "a", "rowid"]
+
+
+@pytest.mark.parametrize("how", ["drop", "rename"])
+def test_a_table_made_anew_by_another_is_not_the_one_a_transaction_dropped(how: str) -> None:
+    table = filled()
+    catalog = table._catalog
+    schema = catalog.schema("public")
+    assert schema
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        if how == "drop":
+            schema.drop_table("people")
+        else:
+            schema.rename_table("people", "persons")
+        assert schema.table("people") is None
+    schema.create_table(CreateTable("people", PEOPLE, on_conflict="replace"))
+    with pytest.raises(Conflict):
+        catalog.transactions.commit(transaction)
+    assert schema.table("people")
+
+
+def test_statements_outside_transactions_can_alter_one_after_the_other() -> None:
+    table = filled()
+    same = table._catalog.schema("public")
+    assert same
+    other = same.table("people")
+    assert other
+    table.add_column(pa.field("a", pa.int32()))
+    other.add_column(pa.field("b", pa.int32()))
+    assert table.schema.names == ["id", "name", "a", "b", "rowid"]
+
+
+def test_a_transaction_that_only_read_moves_on_when_a_definition_changes() -> None:
+    """DuckDB's DDL names no transaction: whoever creates a table inside BEGIN must find it there."""
+    table = filled()
+    catalog = table._catalog
+    schema = catalog.schema("public")
+    assert schema
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        assert table.row_count() == 2
+    schema.create_table(CreateTable("fresh", PEOPLE))
+    with working_in(transaction):
+        fresh = schema.table("fresh")
+        assert fresh
+        insert(fresh, {"id": [1], "name": ["x"]})
+    catalog.transactions.commit(transaction)
+    assert fresh.row_count() == 1
+
+
+def test_a_transaction_with_writes_does_not_move_on() -> None:
+    table = filled()
+    catalog = table._catalog
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        insert(table, {"id": [3], "name": ["Joan"]})
+    catalog.create_schema("other")
+    with working_in(transaction):
+        assert catalog.schema("other") is None
+        assert table.row_count() == 3
+
+
+def test_statements_after_the_commit_of_their_transaction_commit_by_themselves() -> None:
+    table = filled()
+    transactions = table._catalog.transactions
+    transaction = transactions.begin()
+    with working_in(transaction):
+        insert(table, {"id": [3], "name": ["Joan"]})
+        transactions.commit(transaction)
+        insert(table, {"id": [4], "name": ["Edith"]})
+        transactions.commit(transaction)
+        assert table.row_count() == 4
+    assert table.row_count() == 4
+    with pytest.raises(PreconditionFailed, match="committed and cannot be rolled back"):
+        transactions.rollback(transaction)
+
+
+def test_nothing_works_in_a_transaction_rolled_back() -> None:
+    table = filled()
+    transactions = table._catalog.transactions
+    transaction = transactions.begin()
+    with working_in(transaction):
+        open_statement = begin(table, "insert", table.projected_schema(["id", "name"]))
+        open_statement.apply(pa.record_batch({"id": [3], "name": ["Joan"]}))
+        transactions.rollback(transaction)
+        with pytest.raises(PreconditionFailed, match="aborted"):
+            open_statement.commit()
+        with pytest.raises(PreconditionFailed, match="aborted"):
+            table.row_count()
+    transactions.rollback(transaction)
+    assert table.row_count() == 2
+
+
+def test_an_unknown_transaction_is_refused() -> None:
+    table = filled()
+    transactions = table._catalog.transactions
+    assert transactions.status("nope") is None
+    for attempt in (transactions.commit, transactions.rollback):
+        with pytest.raises(NotFound, match="'nope'"):
+            attempt("nope")
+    with working_in("nope"), pytest.raises(NotFound, match="begin a new one"):
+        table.row_count()
+
+
+def test_an_idle_transaction_is_aborted_and_forgotten_later() -> None:
+    clock = StillClock()
+    catalog = MemoryCatalog(schemas=["public"], clock=clock, transaction_ttl=dt.timedelta(minutes=10))
+    table = filled(catalog)
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        insert(table, {"id": [3], "name": ["Joan"]})
+    clock.pass_by(minutes=9)
+    with working_in(transaction):
+        assert table.row_count() == 3
+    clock.pass_by(minutes=9)
+    assert catalog.transactions.status(transaction) is TransactionStatus.ACTIVE
+    clock.pass_by(minutes=1.1)
+    assert catalog.transactions.status(transaction) is TransactionStatus.ABORTED
+    with pytest.raises(PreconditionFailed, match="aborted"):
+        catalog.transactions.commit(transaction)
+    assert table.row_count() == 2
+    clock.pass_by(minutes=10)
+    assert catalog.transactions.status(transaction) is None
+
+
+def test_a_long_statement_keeps_its_transaction_alive() -> None:
+    clock = StillClock()
+    catalog = MemoryCatalog(schemas=["public"], clock=clock, transaction_ttl=dt.timedelta(minutes=10))
+    table = people(catalog)
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        statement = begin(table, "insert", PEOPLE)
+        for number in range(4):
+            clock.pass_by(minutes=6)
+            statement.apply(pa.record_batch({"id": [number], "name": ["x"]}))
+        statement.commit()
+    catalog.transactions.commit(transaction)
+    assert table.row_count() == 4
+
+
+def test_transactions_nobody_ends_do_not_pile_up() -> None:
+    clock = StillClock()
+    catalog = MemoryCatalog(clock=clock, transaction_ttl=dt.timedelta(seconds=10))
+    for _ in range(2000):
+        catalog.transactions.begin()
+        clock.pass_by(seconds=1)
+    assert len(catalog.transactions._known) < 100
+
+
+def test_what_a_transaction_sees_is_never_listed_for_others() -> None:
+    table = filled()
+    catalog = table._catalog
+    before, shared = catalog.version(), catalog.visibility_key()
+    transaction = catalog.transactions.begin()
+    with working_in(transaction):
+        assert (catalog.version(), catalog.visibility_key()) == (before, shared)
+        table.add_column(pa.field("age", pa.int32()))
+        assert catalog.version().version == before.version + 1
+        assert catalog.visibility_key() != shared
+    assert (catalog.version(), catalog.visibility_key()) == (before, shared)

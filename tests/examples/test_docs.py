@@ -1,0 +1,100 @@
+"""The README and the guide are true: their programs run and print what is shown, and nothing public is missing."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skiway.airport
+from examples.scripts import SCRIPTS
+from skiway import errors
+from skiway.airport import AirportService, ScanOptions, Server, serve
+from skiway.airport.status import CODES
+
+PROJECT = Path(__file__).resolve().parents[2]
+GUIDE = PROJECT / "docs" / "airport.md"
+README = PROJECT / "README.md"
+PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
+
+PROGRAM = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def programs(page: Path) -> Iterator[tuple[int, str, str | None]]:
+    """Each program of a page with its line, its text, and the output shown below it."""
+    text = page.read_text()
+    for found in PROGRAM.finditer(text):
+        yield text[: found.start(1)].count("\n"), found[1], found[2]
+
+
+@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.name)
+def test_programs_run_in_order_and_print_what_is_shown(
+    page: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "guide"}
+    shown = 0
+    for line, program, output in programs(page):
+        exec(compile("\n" * line + program, str(page), "exec"), names)
+        printed = capsys.readouterr().out
+        if output is not None:
+            assert printed == output, f"line {line + 1} of {page.name}"
+            shown += 1
+    assert shown, "a page without a single output shows nothing"
+
+
+@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.name)
+def test_no_program_hides_from_the_test(page: Path) -> None:
+    assert page.read_text().count("```python") == len(list(programs(page)))
+
+
+def test_every_public_name_is_in_the_guide() -> None:
+    code = re.findall(r"```.*?```|`[^`]+`", GUIDE.read_text(), re.DOTALL)
+    named = set(re.findall(r"\w+", " ".join(code)))
+    assert [name for name in skiway.airport.__all__ if name not in named] == []
+
+
+def test_every_option_is_in_the_guide() -> None:
+    rows = "\n".join(re.findall(r"^\| `.*", GUIDE.read_text(), re.MULTILINE))
+    options = [
+        *inspect.signature(Server).parameters,
+        *(name for name in ScanOptions.__dataclass_fields__),
+        *(name for name, _ in inspect.getmembers(ScanOptions) if not name.startswith("_")),
+    ]
+    assert [name for name in options if f"`{name}`" not in rows] == []
+    assert "processes" in inspect.signature(serve).parameters
+    beside_server = set(inspect.signature(AirportService).parameters) - set(inspect.signature(Server).parameters)
+    assert beside_server == {"tickets", "endpoint_location"}  # what Server makes of its own options
+
+
+def test_the_table_of_errors_is_the_one_in_force() -> None:
+    told = {}
+    for classes, code in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| `([A-Z_]+)` \|", GUIDE.read_text(), re.MULTILINE):
+        told |= dict.fromkeys(re.findall(r"\w+", classes), code)
+    assert sorted(told) == sorted(errors.__all__)
+    for name, code in told.items():
+        kind = getattr(errors, name)
+        in_force = next(CODES[each] for each in kind.__mro__ if each in CODES)
+        assert in_force.name == code, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_all_pages_and_all_examples_are_linked() -> None:
+    index = (PROJECT / "docs" / "README.md").read_text()
+    assert [page.name for page in PAGES[1:] if page.name != "README.md" and f"({page.name})" not in index] == []
+    readme = README.read_text()
+    assert [script.name for script in SCRIPTS if f"(examples/{script.name})" not in readme] == []
