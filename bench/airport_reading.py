@@ -13,10 +13,10 @@ ROUNDS = 5
 
 
 def compare(
-    bare: int, ours: int, clients: int, work: Callable[[Client], float], times: int
+    bare: int, ours: int, clients: int, work: Callable[[Client], float], times: int, *, peer_kind: type[Client] = Client
 ) -> tuple[float, float, float]:
     """Rates of both and the median of the ratios of runs made right after each other."""
-    peers = [Client(bare, bare=True) for _ in range(clients)]
+    peers = [peer_kind(bare, bare=True) for _ in range(clients)]
     own = [Client(ours, bare=False) for _ in range(clients)]
     for client in (*peers, *own):
         work(client)  # the first call connects

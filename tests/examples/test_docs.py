@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skiway.airport
+from examples.pages import GUIDE, INDEX, PAGES, README, programs
 from examples.scripts import SCRIPTS
 from skiway import errors
 from skiway.airport import AirportService, ScanOptions, Server, serve
 from skiway.airport.status import CODES
 
-PROJECT = Path(__file__).resolve().parents[2]
-GUIDE = PROJECT / "docs" / "airport.md"
-README = PROJECT / "README.md"
-PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
-
-PROGRAM = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
-
-
-def programs(page: Path) -> Iterator[tuple[int, str, str | None]]:
-    """Each program of a page with its line, its text, and the output shown below it."""
-    text = page.read_text()
-    for found in PROGRAM.finditer(text):
-        yield text[: found.start(1)].count("\n"), found[1], found[2]
 
 
 @pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.name)
@@ -94,7 +81,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_all_pages_and_all_examples_are_linked() -> None:
-    index = (PROJECT / "docs" / "README.md").read_text()
-    assert [page.name for page in PAGES[1:] if page.name != "README.md" and f"({page.name})" not in index] == []
+    index = INDEX.read_text()
+    assert [page.name for page in PAGES if page not in (README, INDEX) and f"({page.name})" not in index] == []
     readme = README.read_text()
     assert [script.name for script in SCRIPTS if f"(examples/{script.name})" not in readme] == []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from examples.pages import GUIDE, programs
 from examples.scripts import load
-from examples.test_docs import GUIDE, programs
 from skiway.airport import Server
 from skiway.client import AirportClient
 
