@@ -25,7 +25,7 @@ demo: setup  ## a server to attach from DuckDB
 test: setup  ## all tests
 	$(BIN)/pytest
 
-lint: setup  ## style, types, import rules
+lint: setup  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "src" / "skiway" / "model"
+WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
 
-# folder of .proto files -> the Python package they become; the import path inside protos is the package's
-SOURCES = {"flight": "skiway/model"}
+# folder of .proto files -> the folder that protos import them from, which is also where protoc writes
+SOURCES = {"flight": "skiway/model", "skiway/v1": "skiway/v1"}
+# What protoc writes for `skiway.v1` moves into our package of messages; on the wire the names stay.
+MOVED = ("skiway/v1", "skiway/model/v1")
 
 
 def generate(out: Path) -> None:
@@ -21,32 +26,78 @@ def generate(out: Path) -> None:
         arguments = [
             "protoc",
             f"-I{package}={ROOT / 'proto' / folder}",
+            f"-I{WELL_KNOWN}",
             f"--python_out={out}",
             f"--plugin=protoc-gen-mypy={Path(sys.executable).parent / 'protoc-gen-mypy'}",
             f"--mypy_out=quiet:{out}",
+            f"--descriptor_set_out={out / folder.replace('/', '.')}.descriptors",
             *(f"{package}/{proto.name}" for proto in protos),
         ]
         if protoc.main(arguments) != 0:
             sys.exit(f"protoc failed for proto/{folder}")
 
 
+def move(out: Path) -> None:
+    """Take the package `skiway.v1` to `skiway.model.v1`, with one module that holds all its names."""
+    source, target = (out / folder for folder in MOVED)
+    target.mkdir()
+    written, wanted = (f"from {folder.replace('/', '.')} import" for folder in MOVED)
+    for file in source.iterdir():
+        (target / file.name).write_text(file.read_text().replace(written, wanted))
+    (target / "__init__.py").write_text(face(out / "skiway.v1.descriptors"))
+
+
+def face(descriptors: Path) -> str:
+    """A module that imports every message, enum and enum value of the package."""
+    files = FileDescriptorSet.FromString(descriptors.read_bytes()).file
+    modules = {f"{Path(file.name).stem}_pb2": sorted(names(file), key=constants_first) for file in files}
+    lines = ['"""Generated messages of `proto/skiway/v1`; `make proto` writes this folder."""', ""]
+    for module, offered in sorted(modules.items()):
+        lines += [f"from skiway.model.v1.{module} import (", *(f"    {name}," for name in offered), ")"]
+    everything = sorted((name for offered in modules.values() for name in offered), key=constants_first)
+    lines += ["", "__all__ = [", *(f'    "{name}",' for name in everything), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def constants_first(name: str) -> tuple[bool, str]:
+    return not name.isupper(), name
+
+
+def names(file: FileDescriptorProto) -> Iterator[str]:
+    yield from (message.name for message in file.message_type)
+    for enum in file.enum_type:
+        yield enum.name
+        yield from (value.name for value in enum.value)
+
+
+def made(out: Path) -> dict[str, bytes]:
+    """The generated files, by their paths below `skiway/model`."""
+    model = out / "skiway" / "model"
+    return {str(file.relative_to(model)): file.read_bytes() for file in sorted(model.rglob("*.py*"))}
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary)
         generate(out)
-        made = {p.name: p.read_bytes() for p in (out / "skiway" / "model").iterdir()}
+        move(out)
+        files = made(out)
     if "--check" in sys.argv:
         stale = [
             name
-            for name, content in made.items()
+            for name, content in files.items()
             if not (MODEL / name).is_file() or (MODEL / name).read_bytes() != content
         ]
+        # What is generated but belongs to no .proto any more; `__init__.py` of the package itself is written by hand.
+        present = {str(file.relative_to(MODEL)) for file in MODEL.rglob("*.py*") if "__pycache__" not in file.parts}
+        stale += sorted(present - files.keys() - {"__init__.py"})
         if stale:
             sys.exit(f"src/skiway/model is not what proto/ says: {', '.join(sorted(stale))}; run `make proto`")
         return
-    for name, content in made.items():
+    for name, content in files.items():
+        (MODEL / name).parent.mkdir(exist_ok=True)
         (MODEL / name).write_bytes(content)
-    print(f"generated {len(made)} files into src/skiway/model")
+    print(f"generated {len(files)} files into src/skiway/model")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ MAY_USE: dict[str, set[str]] = {
     "client": PLAIN_INSTALL,
     "airport": PLAIN_INSTALL,
     "airport.memory": PLAIN_INSTALL | {"duckdb"},
-    "airport.geometry": PLAIN_INSTALL | {"geoarrow", "shapely"},
+    "airport.geometry": PLAIN_INSTALL | {"geoarrow", "numpy", "shapely"},
 }
 
 HEAVY = {"boto3", "deltalake", "duckdb", "pyiceberg", "pyspark", "shapely"}

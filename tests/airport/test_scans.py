@@ -66,7 +66,7 @@ def test_the_scan_is_told_the_columns_each_once_in_the_clients_order() -> None:
     with serving(schema, scan) as server, Raw(server.location) as raw:
         raw.scan("demo", "s", "t", columns=[1, ROWID_COLUMN, 1, 0])
         raw.scan("demo", "s", "t")
-    assert [options.columns for options in seen] == [("b", "rowid", "a"), None]
+    assert [options.columns for options in seen] == [["b", "rowid", "a"], None]
 
 
 def test_rowid_stands_at_its_place_and_does_not_count_as_a_column() -> None:
@@ -104,6 +104,7 @@ SOURCES = {
     "generator of tables": lambda t: iter([t]),
     "reader": lambda t: t.to_reader(),
     "dataset scanner": lambda t: ds.dataset(t).scanner(),
+    "dataset": lambda t: ds.dataset(t),
     "duckdb relation": lambda t: duckdb.from_arrow(t),
     "pandas frame": lambda t: t.to_pandas(),
     "arrow stream interface": Stream,
@@ -127,11 +128,12 @@ def test_a_missing_column_arrives_as_nulls() -> None:
         assert raw.scan("demo", "s", "t", columns=[1]).to_pylist() == [{"id": None, "name": "Ada"}]
 
 
-def test_a_scan_that_returns_no_arrow_data_is_an_error_that_says_so() -> None:
-    with serving(pa.schema({"id": pa.int64()}), lambda scan: 42) as server, Raw(server.location) as raw:
+@pytest.mark.parametrize("wrong", [42, None, "rows", b"rows", ["row"]])
+def test_a_scan_that_returns_no_arrow_data_is_an_error_that_says_so(wrong: object) -> None:
+    with serving(pa.schema({"id": pa.int64()}), lambda scan: wrong) as server, Raw(server.location) as raw:
         code, message = code_of(lambda: raw.scan("demo", "s", "t"))
     assert code is grpc.StatusCode.INTERNAL
-    assert "not int" in message
+    assert "a scan must return Arrow data or batches of it, not" in message
 
 
 def test_a_column_of_an_impossible_type_is_an_error_that_names_it() -> None:

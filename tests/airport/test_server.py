@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -474,34 +476,58 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_serve_runs_until_it_is_told_to_end(processes: int, tmp_path: Path) -> None:
-    script = tmp_path / "server.py"
-    script.write_text(SCRIPT)
+@contextlib.contextmanager
+def script_running(folder: Path, processes: int) -> Iterator[tuple[subprocess.Popen[str], str, set[int]]]:
+    """The script in a process of its own; gives also its location, and the processes that answer there."""
+    (folder / "server.py").write_text(SCRIPT)
     location = f"grpc://127.0.0.1:{free_port()}"
-    running = subprocess.Popen([sys.executable, script, location, str(processes)], stderr=subprocess.PIPE, text=True)
-    try:
-        assert running.stderr is not None
-        lines = [running.stderr.readline() for _ in range(2 * processes)]
-        assert f"ATTACH 'demo' (TYPE airport, LOCATION '{location}')" in "".join(lines)
-        pids = set()
-        for _ in range(40):
-            with Raw(location) as raw:  # a new connection may reach another process
-                pids.add(raw.scan("demo", "s", "t")["pid"][0].as_py())
+    command = [sys.executable, str(folder / "server.py"), location, str(processes)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+        try:
+            assert running.stderr is not None
+            lines = [running.stderr.readline() for _ in range(1 + processes)]
+            assert sum(f"ATTACH 'demo' (TYPE airport, LOCATION '{location}');" in line for line in lines) == 1
+            pids = set()
+            for _ in range(40):
+                with Raw(location) as raw:  # a new connection may reach another process
+                    pids.add(raw.scan("demo", "s", "t")["pid"][0].as_py())
+            yield running, location, pids
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_serve_runs_until_it_is_told_to_end(processes: int, number: signal.Signals, tmp_path: Path) -> None:
+    with script_running(tmp_path, processes) as (running, _, pids):
         assert len(pids) == processes
-        if processes == 1:
-            assert pids == {running.pid}
-        running.send_signal(signal.SIGTERM)
+        running.send_signal(number)
         assert running.wait(20) == 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    finally:
-        if running.poll() is None:
-            os.killpg(os.getpgid(running.pid), signal.SIGKILL) if os.getpgid(
-                running.pid
-            ) == running.pid else running.kill()
-        running.stderr.close()
 
 
-def test_serve_in_several_processes_refuses_a_port_in_use() -> None:
-    with Server(catalog_named("demo"), port=0) as server, pytest.raises(OSError, match="in use"):
-        serve(catalog_named("demo"), server.location, processes=2)
+def test_serve_ends_when_one_of_its_processes_does(tmp_path: Path) -> None:
+    with script_running(tmp_path, 2) as (running, _, pids):
+        os.kill(min(pids), signal.SIGKILL)
+        assert running.wait(20) == 1
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_serve_says_in_one_line_that_a_port_is_in_use(caplog: pytest.LogCaptureFixture) -> None:
+    with Server(catalog_named("demo"), port=0) as server:
+        for processes in (1, 2):
+            with pytest.raises(SystemExit) as ended:
+                serve(catalog_named("demo"), server.location, processes=processes)
+            assert ended.value.code == 1
+    assert sum("in use" in record.getMessage() for record in caplog.records) == 2
+
+
+def test_serve_needs_the_main_thread() -> None:
+    with ThreadPoolExecutor() as pool, pytest.raises(InvalidArgument, match="main thread"):
+        pool.submit(serve, catalog_named("demo"), "grpc://127.0.0.1:0").result()
+
+
+def test_a_certificate_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"key of Tls at nowhere\.key"):
+        Server(catalog_named("demo"), port=0, tls=Tls("nowhere.pem", "nowhere.key")).start()

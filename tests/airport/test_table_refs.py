@@ -191,7 +191,7 @@ def test_the_request_tells_filters_columns_and_time_point() -> None:
         )
         locations(raw)
     first, second = seen
-    assert first.columns == ("name",)
+    assert first.columns == ["name"]
     assert first.parameters == (1, "x")
     assert first.time_point is not None
     assert first.time_point.version() == 3

@@ -80,7 +80,7 @@ class ScanOptions:
     answer, the server fills them with NULLs. `limit` and `batch_size` are None where nobody set them (DuckDB never does).
     """
 
-    columns: tuple[str, ...] | None = None
+    columns: list[str] | None = None
     json_filters: str = ""
     limit: int | None = None
     batch_size: int | None = None

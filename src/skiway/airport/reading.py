@@ -49,7 +49,7 @@ def endpoints(airport: AirportService, request: Request, asked: EndpointsRequest
     return [_endpoint(airport, _ticket(path, columns, json_filters, wanted))]
 
 
-def column_names(schema: pa.Schema, ids: Sequence[int]) -> tuple[str, ...] | None:
+def column_names(schema: pa.Schema, ids: Sequence[int]) -> list[str] | None:
     """The columns behind DuckDB's ids, each once; ids count the visible columns, and one special id is the row id."""
     if not ids:
         return None
@@ -63,7 +63,7 @@ def column_names(schema: pa.Schema, ids: Sequence[int]) -> tuple[str, ...] | Non
             names[visible[number]] = None
         elif number != ROWID_COLUMN:
             raise InvalidArgument(f"column id {number} is out of range: {len(visible)} columns are visible")
-    return tuple(names)
+    return list(names)
 
 
 def do_get(airport: AirportService, request: Request, data: bytes) -> Iterator[bytes]:
@@ -117,7 +117,7 @@ def _plain(catalog: Catalog, path: ObjectPath) -> TableFunction:
 
 def _ticket(
     path: ObjectPath,
-    columns: tuple[str, ...] | None,
+    columns: list[str] | None,
     json_filters: str,
     wanted: ScanParameters,
     parameters: bytes = b"",

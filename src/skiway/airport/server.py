@@ -39,9 +39,16 @@ class Tls:
 
     def credentials(self) -> grpc.ServerCredentials:
         """What grpcio takes."""
-        pair = (Path(self.key).read_bytes(), Path(self.certificate).read_bytes())
-        ca = Path(self.client_ca).read_bytes() if self.client_ca is not None else None
+        pair = (_pem(self.key, "key"), _pem(self.certificate, "certificate"))
+        ca = _pem(self.client_ca, "client_ca") if self.client_ca is not None else None
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+
+def _pem(path: Path | str, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"cannot read the {what} of Tls at {path}: {error.strerror}") from error
 
 
 class Server:

@@ -41,6 +41,7 @@ from skiway.airport.units import unit_of_work
 from skiway.airport.wire import headers
 from skiway.errors import (
     AlreadyExists,
+    Internal,
     InvalidArgument,
     LimitExceeded,
     NotFound,
@@ -276,10 +277,10 @@ class AirportService:
             self._open_exchanges.release()
 
     def _fail(self, method: str, error: Exception, context: grpc.ServicerContext) -> bytes:
-        if not isinstance(error, SkiwayError):
-            if not context.is_active():  # the client is gone, and what broke is our talking to it
-                self.log.debug("%s ended by its client: %s", method, error)
-                return b""
+        if not context.is_active():  # the client is gone, and what broke may be just our talking to it
+            self.log.debug("%s ended by its client: %s", method, error)
+            return b""
+        if not isinstance(error, SkiwayError) or isinstance(error, Internal):
             self.log.error("%s failed", method, exc_info=error)
         airport = any(key == headers.USER_AGENT for key, _ in context.invocation_metadata())
         told = failure(error, action=method == "DoAction", airport=airport)

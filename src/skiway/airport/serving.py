@@ -10,12 +10,13 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import wait
 from typing import Any, Final
 
 from skiway.airport.catalog import Catalog
 from skiway.airport.registry import CatalogResolver
 from skiway.airport.server import Server, parse_location
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, Unsupported
 
 __all__ = ["serve"]
 
@@ -36,38 +37,46 @@ def serve(
     host, port, is_tls = parse_location(location)
     if is_tls and "tls" not in options:
         raise InvalidArgument(f"{location} promises TLS: give tls=Tls(certificate, key)")
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidArgument("serve() waits for signals and so needs the main thread; use Server(…) in others")
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if processes == 1:
-        _run(Server(catalogs, host=host, port=port, **options))
-        return
-    options = {"ticket_key": secrets.token_bytes(32), **options, "share_port": True}
-    with _reserved(host, port) as reserved:
-        _run_together(lambda: _run(Server(catalogs, host=host, port=reserved, **options)), processes)
+    try:
+        if processes == 1:
+            _run(Server(catalogs, host=host, port=port, **options), announce=True)
+            return
+        options = {"ticket_key": secrets.token_bytes(32), **options, "share_port": True}
+        with _reserved(host, port) as reserved:
+            _run_together(
+                lambda number: _run(Server(catalogs, host=host, port=reserved, **options), announce=number == 0),
+                processes,
+            )
+    except OSError as error:  # a port in use, mostly: people who start a server want a sentence, not a traceback
+        logging.getLogger("skiway.airport").error("%s", error)
+        raise SystemExit(1) from error
 
 
-def _run(server: Server) -> None:
+def _run(server: Server, *, announce: bool) -> None:
     """Serve until a signal comes; the second one ends at once."""
     told = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
     with server:
-        _say_what_to_type(server)
+        if announce:
+            _say_what_to_type(server)
         told.wait()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
 
 
 def _say_what_to_type(server: Server) -> None:
-    with contextlib.suppress(Exception):  # a catalog finder cannot list its names
+    if server.service.auth is not None:
+        server.log.info("in DuckDB: CREATE SECRET (TYPE airport, auth_token '…', SCOPE '%s');", server.location)
+    with contextlib.suppress(Unsupported):  # a catalog finder cannot list its names
         for name in server.service.catalogs.names():
-            alias = "AS db " if not name.isidentifier() else ""
-            server.log.info(
-                "in DuckDB: ATTACH '%s' %s(TYPE airport, LOCATION '%s')",
-                name.replace("'", "''"),
-                alias,
-                server.location,
-            )
+            alias = "" if name.isidentifier() else "AS db "
+            quoted = name.replace("'", "''")
+            server.log.info("in DuckDB: ATTACH '%s' %s(TYPE airport, LOCATION '%s');", quoted, alias, server.location)
 
 
 @contextlib.contextmanager
@@ -87,23 +96,28 @@ def _reserved(host: str, port: int) -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def _run_together(run: Callable[[], None], processes: int) -> None:
+def _run_together(run: Callable[[int], None], processes: int) -> None:
     """Run the same in several processes until a signal comes or one of them ends."""
     # forked before any gRPC object exists, so the children start clean and the catalog needs no pickling
     context = multiprocessing.get_context("fork")
-    children = [context.Process(target=run, name=f"airport-{number}") for number in range(processes)]
+    children = [context.Process(target=run, args=(number,), name=f"airport-{number}") for number in range(processes)]
     for child in children:
         child.start()
 
-    def pass_on(number: int, _frame: object) -> None:
+    def end_all(*_: object) -> None:
         for child in children:
             if child.is_alive():
-                child.terminate() if number == signal.SIGTERM else None
+                child.terminate()
 
-    signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the children too
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_all)
+    wait([child.sentinel for child in children])
+    end_all()  # fewer than asked for would be slower than expected, and nobody would know why
     for child in children:
         child.join()
-    failed = [child for child in children if child.exitcode]
-    if failed:
-        raise SystemExit(f"{failed[0].name} ended with code {failed[0].exitcode}")
+    failed = next((child for child in children if child.exitcode), None)
+    if failed is not None:
+        logging.getLogger("skiway.airport").error(
+            "%s ended with code %s, and so did the others", failed.name, failed.exitcode
+        )
+        raise SystemExit(1)

@@ -31,11 +31,13 @@ def record_batches(data: ArrowData) -> Generator[pa.RecordBatch]:
     if isinstance(data, pa.Table):
         yield from data.to_batches()
         return
+    if hasattr(data, "scanner"):  # a pyarrow Dataset
+        data = data.scanner()
     if hasattr(data, "to_reader"):  # a pyarrow Scanner
         data = data.to_reader()
     elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.RecordBatchReader):
         data = pa.RecordBatchReader.from_stream(data)
-    elif not hasattr(data, "__iter__"):
+    elif not hasattr(data, "__iter__") or isinstance(data, str | bytes):
         raise Internal(f"a scan must return Arrow data or batches of it, not {type(data).__name__}")
     try:
         for item in data:

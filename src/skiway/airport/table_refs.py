@@ -42,7 +42,7 @@ FATAL: Final = frozenset({"query", "query_table"})
 class FunctionCallRequest:
     """The scan that a table reference is asked to delegate."""
 
-    columns: tuple[str, ...] | None = None
+    columns: list[str] | None = None
     json_filters: str = ""
     parameters: tuple[Any, ...] = ()
     time_point: TimePoint | None = None

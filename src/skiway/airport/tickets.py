@@ -26,7 +26,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     """A scan to be made: of a table, of a table function with `parameters`, or (no path) of the list of catalogs."""
 
     path: ObjectPath | None
-    columns: tuple[str, ...] | None = None
+    columns: list[str] | None = None
     json_filters: str = ""
     at_unit: str = ""
     at_value: str = ""

@@ -21,6 +21,8 @@ from skiway.airport.wire.payloads import (
     StatisticsRequest,
     TableFunctionRequest,
     TransactionInfo,
+    TransactionRequest,
+    TransactionState,
     VersionInfo,
     binary,
     decode,
@@ -29,16 +31,32 @@ from skiway.airport.wire.payloads import (
     unseal,
 )
 from skiway.client.answers import RootAnswer
-from skiway.client.connection import Connection, Stream, parsed
+from skiway.client.connection import Connection, Duplex, Stream, parsed
 from skiway.client.failures import nonsense
 from skiway.errors import Internal
 from skiway.model import flight_pb2 as flight
 
-__all__ = ["Calls", "TimeTravel", "Trace"]
+__all__ = ["Calls", "InTransaction", "TimeTravel", "Trace"]
 
 T = TypeVar("T")
 
-_TWICE: Final = frozenset({"column_statistics"})  # the client names this action two times over; servers must bear it
+ALTERATIONS: Final = frozenset(
+    {
+        "add_column",
+        "add_constraint",
+        "add_field",
+        "change_column_type",
+        "drop_not_null",
+        "remove_column",
+        "remove_field",
+        "rename_column",
+        "rename_field",
+        "rename_table",
+        "set_default",
+        "set_not_null",
+    }
+)
+_TWICE: Final = ALTERATIONS | {"column_statistics"}  # the client names these two times over; servers must bear it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +71,28 @@ NOW: Final = TimeTravel()
 
 
 @dataclass(frozen=True, slots=True)
+class InTransaction:
+    """The transaction of a statement; one that is ended `by_client` is not to be committed by the server."""
+
+    id: str = ""
+    by_client: bool = False
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers that say so; none where the server gave no id."""
+        named = [(headers.TRANSACTION_ID, self.id)] if self.id else []
+        return [*named, (headers.AUTO_COMMIT, "0")] if self.by_client else named
+
+
+ALONE: Final = InTransaction()
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
-    """What the calls of one bound scan have in common."""
+    """What the calls of one bound scan, or one exchange, have in common."""
 
     trace_id: str
     descriptor: flight.FlightDescriptor
-    transaction_id: str = ""
+    transaction: InTransaction = ALONE
     in_catalog: bool = True
     extra: tuple[tuple[str, str], ...] = ()
 
@@ -67,9 +101,7 @@ class Trace:
         found = [(headers.TRACE_ID, self.trace_id), *self.extra]
         if with_path and self.descriptor.type == flight.FlightDescriptor.PATH:
             found.append((headers.FLIGHT_PATH, "/".join(self.descriptor.path)))
-        if self.transaction_id:
-            found.append((headers.TRANSACTION_ID, self.transaction_id))
-        return found
+        return [*found, *self.transaction.headers()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +116,9 @@ class Calls:
 
     # -- about the catalog ----------------------------------------------------------------------------------------
 
-    def list_schemas(self) -> RootAnswer:
-        """All schemas, with their contents or where these are."""
-        body = self._catalog_action("list_schemas", self._named())
+    def list_schemas(self, unit: InTransaction | None = None) -> RootAnswer:
+        """All schemas, with their contents or where these are; as a transaction sees them if one is given."""
+        body = self._catalog_action("list_schemas", self._named(), unit)
         with self._nonsense("list_schemas"):
             return unseal(body, RootAnswer, "list_schemas")
 
@@ -98,6 +130,28 @@ class Calls:
         """A transaction's id; "" where the server has none to give."""
         body = self._catalog_action("create_transaction", self._named())
         return self._decoded("create_transaction", TransactionInfo, body).identifier or ""
+
+    def transaction_status(self, transaction_id: str) -> TransactionState:
+        """Where a transaction is."""
+        return self._about_transaction("get_transaction_status", transaction_id)
+
+    def end_transaction(self, action: str, transaction_id: str) -> TransactionState:
+        """`commit_transaction` or `rollback_transaction`."""
+        return self._about_transaction(action, transaction_id)
+
+    def _about_transaction(self, action: str, transaction_id: str) -> TransactionState:
+        asked = encode(TransactionRequest(transaction_id, self.catalog))
+        return self._decoded(action, TransactionState, self._catalog_action(action, asked))
+
+    def define(self, action: str, body: bytes, unit: InTransaction | None) -> bytes:
+        """CREATE or ALTER: the answer lets the client rebuild its entry."""
+        return self._catalog_action(action, body, unit)
+
+    def drop(self, action: str, body: bytes, unit: InTransaction | None) -> None:
+        """DROP: what is answered says nothing."""
+        metadata = [*self._metadata(scan=False, in_catalog=True), *(unit.headers() if unit else ())]
+        for _ in self._action(action, body, metadata):
+            pass
 
     def find_at(self, descriptor: flight.FlightDescriptor, at: TimeTravel) -> flight.FlightInfo:
         """A table at a point in time, as the catalog looks it up."""
@@ -115,9 +169,9 @@ class Calls:
         """A table at a point in time, as a scan binds it."""
         return self._info("flight_info", self._scan_action("flight_info", _at_body(trace.descriptor, at), trace))
 
-    def bind_function(self, trace: Trace, arguments: bytes) -> flight.FlightInfo:
-        """One call of a table function."""
-        asked = TableFunctionRequest(packed(trace.descriptor.SerializeToString()), packed(arguments))
+    def bind_function(self, trace: Trace, arguments: bytes, rows: bytes = b"") -> flight.FlightInfo:
+        """One call of a table function; `rows` is the schema of those it works on."""
+        asked = TableFunctionRequest(packed(trace.descriptor.SerializeToString()), packed(arguments), packed(rows))
         action = "table_function_flight_info"
         return self._info(action, self._scan_action(action, encode(asked), trace))
 
@@ -146,6 +200,18 @@ class Calls:
         metadata = [*self._metadata(scan=True, in_catalog=trace.in_catalog), *trace.headers()]
         return (connection or self.connection).stream("DoGet", flight.Ticket(ticket=ticket), metadata)
 
+    # -- exchanges ------------------------------------------------------------------------------------------------
+
+    def exchange(self, trace: Trace, operation: str, *, returning: bool) -> Duplex:
+        """Rows in both directions."""
+        metadata = [
+            *self._metadata(scan=True, in_catalog=True),
+            *trace.headers(),
+            (headers.OPERATION, operation),
+            (headers.RETURN_CHUNKS, "1" if returning else "0"),
+        ]
+        return self.connection.exchange("DoExchange", metadata)
+
     # -- ad hoc ---------------------------------------------------------------------------------------------------
 
     def list_flights(self, criteria: bytes) -> Iterator[flight.FlightInfo]:
@@ -155,8 +221,7 @@ class Calls:
 
     def raw_action(self, name: str, body: bytes) -> Iterator[bytes]:
         """An action of the server's own; its results as they come."""
-        metadata = [*self._metadata(scan=True, in_catalog=False), (headers.ACTION_NAME, name)]
-        stream = self.connection.stream("DoAction", flight.Action(type=name, body=body), metadata)
+        stream = self._action(name, body, self._metadata(scan=True, in_catalog=False))
         return (parsed(flight.Result, data, self._location).body for data in stream)
 
     # -- one shape for all ----------------------------------------------------------------------------------------
@@ -180,17 +245,21 @@ class Calls:
             found.append((headers.CATALOG, self.catalog))
         return found
 
-    def _catalog_action(self, name: str, body: bytes) -> bytes:
-        return self._result(name, body, self._metadata(scan=False, in_catalog=True))
+    def _catalog_action(self, name: str, body: bytes, unit: InTransaction | None = None) -> bytes:
+        metadata = [*self._metadata(scan=False, in_catalog=True), *(unit.headers() if unit else ())]
+        return self._result(name, body, metadata)
 
     def _scan_action(self, name: str, body: bytes, trace: Trace, *, with_path: bool = True) -> bytes:
         metadata = [*self._metadata(scan=True, in_catalog=trace.in_catalog), *trace.headers(with_path=with_path)]
         return self._result(name, body, metadata)
 
+    def _action(self, name: str, body: bytes, metadata: list[tuple[str, str]]) -> Stream:
+        named = [(headers.ACTION_NAME, name)] * (2 if name in _TWICE else 1)
+        return self.connection.stream("DoAction", flight.Action(type=name, body=body), [*metadata, *named])
+
     def _result(self, name: str, body: bytes, metadata: list[tuple[str, str]]) -> bytes:
         """The body of the action's first result; the call is over when this returns."""
-        named = [(headers.ACTION_NAME, name)] * (2 if name in _TWICE else 1)
-        stream = self.connection.stream("DoAction", flight.Action(type=name, body=body), [*metadata, *named])
+        stream = self._action(name, body, metadata)
         try:
             data = next(stream, None)
             if data is None:

@@ -15,6 +15,7 @@ from skiway.model.flight_pb2 import FlightDescriptor
 __all__ = ["Function", "Schema", "Table"]
 
 FunctionKind = Literal["scalar_function", "table_function"]
+TableName = str | tuple[str, str]  # of a function, too
 ROWID: Final = "rowid"
 
 

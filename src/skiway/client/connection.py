@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,11 @@ from skiway.airport.wire import headers
 from skiway.client.failures import error_of
 from skiway.errors import Cancelled, Internal, InvalidArgument
 
-__all__ = ["Connection", "Location", "Stream", "TlsOptions"]
+__all__ = ["Connection", "Duplex", "Location", "Stream", "TlsOptions"]
 
 Metadata = Sequence[tuple[str, str]]
 
+MAX_WAITING: Final = 8
 SCHEMES: Final = ("grpc", "grpc+tcp", "grpc+tls", "grpc+unix")
 
 
@@ -111,6 +113,73 @@ class Stream:
         self._call.cancel()
 
 
+class _Outbox:
+    """Messages on their way out. Few wait at a time, so that a slow server slows the sender down."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._closed = False
+
+    def put(self, message: bytes) -> bool:
+        """Leave a message; False where nobody will take it any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._waiting) < MAX_WAITING)
+            if not self._closed:
+                self._waiting.append(message)
+                self._changed.notify_all()
+            return not self._closed
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
+            if not self._waiting:
+                raise StopIteration
+            self._changed.notify_all()
+            return self._waiting.popleft()
+
+
+class Duplex:
+    """A call with messages in both directions: `send` them, iterate over the answers, and `close` it in any case."""
+
+    def __init__(self, invoke: Any, location: str, **options: Any) -> None:
+        self._outbox = _Outbox()
+        call = invoke(self._outbox, **options)
+        call.add_done_callback(lambda _: self._outbox.close())
+        self._location = location
+        self._answers = Stream(call, location)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._answers
+
+    def __next__(self) -> bytes:
+        return next(self._answers)
+
+    def send(self, message: bytes) -> None:
+        """Send a message; if the server has ended the call meanwhile, this tells why."""
+        if not self._outbox.put(message):
+            for _ in self._answers:  # what is left of the answers, and then the error
+                pass
+            raise Internal(f"{self._location} ended the call before all was sent", key="answer.missing")
+
+    def half_close(self) -> None:
+        """All was sent."""
+        self._outbox.close()
+
+    def close(self) -> None:
+        """Take the call back, if it is still running."""
+        self._answers.close()
+        self._outbox.close()
+
+
 class Connection:
     """One channel to one server. Safe to use from many threads."""
 
@@ -139,6 +208,11 @@ class Connection:
         return Stream(
             invoke(request.SerializeToString(), timeout=self.timeout_s, metadata=metadata), self.location.text
         )
+
+    def exchange(self, method: str, metadata: Metadata) -> Duplex:
+        """Many messages for many."""
+        invoke = self._open().stream_stream(f"/{headers.SERVICE}/{method}")
+        return Duplex(invoke, self.location.text, timeout=self.timeout_s, metadata=metadata)
 
     def elsewhere(self, uri: str) -> Connection:
         """A connection of its own to another server, with the same options."""

@@ -17,7 +17,7 @@ from skiway.airport.wire.payloads import TypedError
 
 __all__ = ["error_of", "nonsense"]
 
-# What any Flight server says with its code alone.
+# What a Flight server of another make says with its code alone.
 CLASSES: Final[dict[grpc.StatusCode, type[errors.SkiwayError]]] = {
     grpc.StatusCode.UNAUTHENTICATED: errors.Unauthorized,
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
@@ -56,7 +56,7 @@ def error_of(failed: grpc.RpcError, location: str) -> errors.SkiwayError:
     trailers = dict(call.trailing_metadata() or ())
     details = trailers.get(headers.ERROR_DETAILS, b"")
     facts, typed = _facts(details), _typed(details)
-    kind = _kind(call.code(), facts, typed)
+    kind = _named(trailers) or _kind(call.code(), facts, typed)
     error = kind(_message(call, trailers, typed, location), key=facts.pop("key", ""))
     facts.pop("code", None)
     error.params.update(facts)
@@ -75,6 +75,12 @@ def nonsense(location: str, what: str) -> Iterator[None]:
             f"{location} answered {what} with something else than the protocol says: {refusal.message}",
             key="answer.malformed",
         ) from refusal
+
+
+def _named(trailers: dict[str, Any]) -> type[errors.SkiwayError] | None:
+    """The class that one of our own servers names."""
+    name = trailers.get(headers.ERROR_CLASS)
+    return getattr(errors, name) if name in errors.__all__ else None
 
 
 def _kind(code: grpc.StatusCode, facts: dict[str, str], typed: TypedError | None) -> type[errors.SkiwayError]:

@@ -85,11 +85,11 @@ def test_bounds_are_exact_or_unsaid(query: str, expected: tuple[Any, Any] | None
 @pytest.mark.parametrize(
     "kind",
     ["BOOLEAN", "BIGINT", "HUGEINT", "UHUGEINT", "DOUBLE", "DECIMAL(9,2)", "VARCHAR", "BLOB", "UUID", "JSON", "DATE",
-     "TIMETZ", "TIMESTAMP", "TIMESTAMP_NS", "TIMESTAMPTZ", "INTEGER[]", "STRUCT(a UUID)"],
+     "TIMETZ", "TIMESTAMP", "TIMESTAMP_NS", "TIMESTAMPTZ", "INTEGER[]", "STRUCT(a INTEGER)"],
 )  # fmt: skip
 def test_every_answer_can_be_sent(kind: str) -> None:
     values = {"BOOLEAN": "true", "VARCHAR": "'x'", "BLOB": "'x'", "UUID": "uuid()", "JSON": "'1'", "DATE": "'2025-01-31'",
-              "TIMETZ": "'10:00:00+01'", "INTEGER[]": "[1]", "STRUCT(a UUID)": "{'a': uuid()}"}  # fmt: skip
+              "TIMETZ": "'10:00:00+01'", "INTEGER[]": "[1]", "STRUCT(a INTEGER)": "{'a': 7}"}  # fmt: skip
     value = "'2025-01-31 10:00:00'" if kind.startswith("TIMESTAMP") else values.get(kind, "7")
     table = loaded(f"SELECT CAST({value} AS {kind}) AS v")
     field = table.schema.field("v")

@@ -9,7 +9,8 @@ import pytest
 
 from airport.memory.tables import PEOPLE, StillClock, begin, content, delete, insert, people, update, working_in
 from skiway.airport.ddl import CreateTable
-from skiway.airport.memory import MemoryCatalog, MemoryTable
+from skiway.airport.memory import MemoryCatalog, MemoryTable, MemoryTransactions
+from skiway.airport.memory.store import Store
 from skiway.airport.transactions import TransactionStatus
 from skiway.errors import Conflict, ConstraintViolation, NotFound, PreconditionFailed
 
@@ -301,6 +302,19 @@ def test_transactions_nobody_ends_do_not_pile_up() -> None:
         catalog.transactions.begin()
         clock.pass_by(seconds=1)
     assert len(catalog.transactions._known) < 100
+
+
+def test_in_a_crowd_transactions_that_wrote_nothing_go_first() -> None:
+    clock = StillClock()
+    store = Store(clock=clock, keep=10)
+    transactions = MemoryTransactions(store, clock=clock, ttl=dt.timedelta(minutes=10), many=50)
+    writer = transactions.begin()
+    transactions.session(writer).apply(lambda snapshot: snapshot)
+    for _ in range(1000):
+        transactions.begin()
+        clock.pass_by(seconds=0.5)
+    assert len(transactions._known) < 200
+    assert transactions.status(writer) is TransactionStatus.ACTIVE
 
 
 def test_what_a_transaction_sees_is_never_listed_for_others() -> None:

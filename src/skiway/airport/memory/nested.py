@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport.memory.definition import folded, valid_name
-from skiway.airport.memory.normalise import offsets_of, spread
+from skiway.airport.memory.normalise import offsets_of, present, spread
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PreconditionFailed
 
 __all__ = ["Edit", "added", "edited", "has_member", "removed", "renamed"]
@@ -24,7 +24,7 @@ def edited(array: pa.Array, path: Sequence[str], edit: Edit) -> pa.Array:
     if not path and not pa.types.is_struct(array.type):
         raise InvalidArgument(f"only structs have members, and this is {array.type}")
     if array.null_count:
-        return spread(edited(array.drop_null(), path, edit), array.is_valid())
+        return spread(edited(present(array), path, edit), array.is_valid())
     if not path:
         return edit(array)
     if pa.types.is_struct(array.type):

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from skiway.airport.wire.duckdb_types import duckdb_type, extension_of
 from skiway.errors import InvalidArgument
 
-__all__ = ["is_list", "offsets_of", "spread", "storable", "to_column"]
+__all__ = ["is_list", "offsets_of", "present", "spread", "storable", "to_column"]
 
 _HUGE: Final = pa.decimal128(38, 0)
 _UTC: Final = 57599  # how DuckDB's TIMETZ says "no offset" in its lower 24 bits
@@ -106,8 +106,10 @@ def _converted(array: pa.Array, target: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), target)
     if pa.types.is_null(target):
         return _only_nulls(array)
+    if pa.types.is_string_view(source) or pa.types.is_binary_view(source):  # Arrow can do little with views
+        return _converted(array.cast(pa.large_string() if _is_text(source) else pa.large_binary()), target)
     if array.null_count:
-        return spread(_converted(array.drop_null(), target), array.is_valid())
+        return spread(_converted(present(array), target), array.is_valid())
     if pa.types.is_dictionary(source):
         return _converted(array.dictionary_decode(), target)
     if pa.types.is_run_end_encoded(source):
@@ -125,6 +127,11 @@ def _only_nulls(array: pa.Array) -> pa.Array:
     if not pc.all(array.is_null(), min_count=0).as_py():
         raise _DoesNotFit("the column has the type NULL and takes nothing else")
     return pa.nulls(len(array))
+
+
+def present(array: pa.Array) -> pa.Array:
+    """The values that are not NULL."""
+    return array.filter(array.is_valid())  # `drop_null` fails where an extension type is nested and all is NULL
 
 
 def spread(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:

@@ -100,8 +100,10 @@ class Rows:
         bounds = pc.min_max(ids)
         low, high = bounds["min"].as_py(), bounds["max"].as_py()
         near = () if low is None else tuple(i for i, c in enumerate(self.chunks) if c.low <= high and low <= c.high)
-        known = pa.chunked_array([self.chunks[i].ids for i in near], pa.int64())
-        return Found(near, pc.index_in(ids, value_set=known).cast(pa.int64()))
+        known = pa.concat_arrays([*(self.chunks[i].ids for i in near), pa.array([], pa.int64())])
+        # few ids are looked for among many: the small side is hashed, then what was found is put in the order asked
+        hits = pc.indices_nonzero(pc.is_in(known, value_set=ids)).cast(pa.int64())
+        return Found(near, hits.take(pc.index_in(ids, value_set=known.take(hits))))
 
     def take(self, found: Found) -> pa.RecordBatch:
         """The rows found, in the order they were asked for."""

@@ -90,6 +90,8 @@ class Sandbox:
 
         `defaults` are expressions that must be good as defaults of such a table.
         """
+        if not clauses and not defaults:
+            return []
         with self._use() as cursor:
             typed = zip(columns, _types(cursor, columns), strict=True)
             parts = [f"{identifier(field.name)} {spelled}" for field, spelled in typed]
@@ -113,7 +115,7 @@ class Sandbox:
         """A cursor with nothing in it; what goes wrong on it becomes one of our errors."""
         import duckdb
 
-        cursor = self._connected().cursor()
+        cursor = self._cursor()
         watch = threading.Timer(self._timeout_s, cursor.interrupt)
         watch.daemon = True
         watch.start()
@@ -129,14 +131,14 @@ class Sandbox:
             watch.cancel()
             cursor.close()
 
-    def _connected(self) -> duckdb.DuckDBPyConnection:
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         with self._lock:
             if self._database is None:
                 config: dict[str, Any] = {**_LOCKED, "memory_limit": self._memory_limit}
                 self._database = duckdb.connect(":memory:", config=config)
-            return self._database
+            return self._database.cursor()
 
 
 def _single(expression: str) -> str:

@@ -65,9 +65,11 @@ def _has_order(data_type: pa.DataType) -> bool:
 
 def _sendable(bound: pa.ChunkedArray, field: pa.Field) -> pa.Scalar | None:
     """The bound, if it comes through Python unharmed on its way to the client; infinite dates, for one, do not."""
+    if bound.null_count:
+        return None
     value = to_column(bound.combine_chunks(), field)[0]
     try:
         again = pa.array([value.as_py()], field.type)[0]
     except (OverflowError, ValueError, TypeError, pa.ArrowException):
         return None
-    return value if value.is_valid and again.equals(value) else None
+    return value if again.equals(value) else None

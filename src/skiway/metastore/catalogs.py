@@ -1,0 +1,133 @@
+"""Catalogs: the tops of an account's names."""
+
+from __future__ import annotations
+
+from skiway.errors import Conflict, InvalidArgument
+from skiway.metastore import changes, keys
+from skiway.metastore.failures import failure
+from skiway.metastore.idempotency import Claim, once
+from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.kinds import ACCOUNT, CATALOG
+from skiway.metastore.masks import copy_field, masked_paths
+from skiway.metastore.names import normal_name
+from skiway.metastore.pages import listed
+from skiway.metastore.parents import closed, described, inside, opened, reopen, retrying
+from skiway.metastore.properties import refuse_secrets
+from skiway.metastore.realm import Realm
+from skiway.metastore.repository import Stored
+from skiway.model import v1
+from skiway.storage import Operation, Pointer
+
+__all__ = ["create", "delete", "get", "list_", "require", "update"]
+
+MUTABLE = ("display_name", "description", "connector_ref", "policy_ref", "properties")
+
+
+def create(realm: Realm, request: v1.CreateCatalogRequest) -> v1.CreateCatalogResponse:
+    """A new, empty catalog."""
+    spec = _normal(request)
+    claim = Claim(realm, "CreateCatalog", request.idempotency.key, spec, v1.CreateCatalogResponse)
+    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
+
+
+def get(realm: Realm, request: v1.GetCatalogRequest) -> v1.GetCatalogResponse:
+    """The catalog, and in which version it is stored."""
+    found = require(realm, request.catalog_id, field="catalog_id")
+    return v1.GetCatalogResponse(catalog=found.value, meta=found.meta)
+
+
+def require(realm: Realm, given: v1.ResourceId, *, field: str) -> Stored[v1.Catalog]:
+    """The catalog whose id was sent as `field`."""
+    catalog_id = local_id(realm, given, v1.RK_CATALOG, field=field)
+    return realm.all(CATALOG).require(keys.catalog(realm.account_id, catalog_id), name=catalog_id)
+
+
+def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsResponse:
+    """The account's catalogs, by name."""
+    catalogs, page = listed(realm.all(CATALOG), keys.catalog_name(realm.account_id), request.page)
+    return v1.ListCatalogsResponse(catalogs=catalogs, page=page)
+
+
+def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogResponse:
+    """The catalog after the masked fields were taken over."""
+    catalog_id = local_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
+    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="catalog")
+    spec = changes.copied(request.spec)
+    if "display_name" in paths and spec.HasField("display_name"):
+        spec.display_name = normal_name(spec.display_name, resource="catalog")
+    if "properties" in paths:
+        refuse_secrets(spec.properties, field="properties")
+
+    def edit(catalog: v1.Catalog) -> None:
+        for path in paths:
+            copy_field(spec, catalog, path, required=path == "display_name")
+
+    updated = changes.update(
+        realm,
+        realm.all(CATALOG),
+        keys.catalog(realm.account_id, catalog_id),
+        name=catalog_id,
+        precondition=request.precondition,
+        edit=edit,
+    )
+    return v1.UpdateCatalogResponse(catalog=updated.value, meta=updated.meta)
+
+
+def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogResponse:
+    """Delete a catalog that holds no namespaces."""
+    catalog_id = local_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
+
+    def remove(pointer: Pointer, catalog: v1.Catalog | None) -> None:
+        name = catalog.display_name if catalog else catalog_id
+        _require_empty(realm, catalog_id, name)
+        moved = closed(realm, pointer, resource="catalog")
+        try:
+            _require_empty(realm, catalog_id, name)
+        except Conflict:
+            reopen(realm, moved)
+            raise
+        realm.all(CATALOG).delete(moved, catalog, also=opened(moved))
+
+    meta = changes.delete(
+        realm.all(CATALOG),
+        keys.catalog(realm.account_id, catalog_id),
+        name=catalog_id,
+        precondition=request.precondition,
+        remove=remove,
+    )
+    return v1.DeleteCatalogResponse(meta=meta)
+
+
+def _normal(request: v1.CreateCatalogRequest) -> v1.CatalogSpec:
+    if not request.HasField("spec"):
+        raise failure(InvalidArgument, "spec.required", field="spec")
+    spec = changes.copied(request.spec)
+    spec.display_name = normal_name(spec.display_name, resource="catalog")
+    refuse_secrets(spec.properties, field="properties")
+    return spec
+
+
+def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogResponse]) -> v1.CreateCatalogResponse:
+    account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
+    now = realm.now()
+    catalog = v1.Catalog(
+        resource_id=resource_id(realm, realm.ids(), v1.RK_CATALOG),
+        created_at=now,
+        updated_at=now,
+    )
+    for path in MUTABLE:
+        copy_field(spec, catalog, path)
+
+    def also(stored: Stored[v1.Catalog]) -> tuple[Operation, ...]:
+        answer = v1.CreateCatalogResponse(catalog=stored.value, meta=stored.meta)
+        return *inside(account.pointer), *claim.remembering(answer)
+
+    created = realm.all(CATALOG).create(catalog, also=also)
+    return v1.CreateCatalogResponse(catalog=created.value, meta=created.meta)
+
+
+def _require_empty(realm: Realm, catalog_id: str, name: str) -> None:
+    namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
+    if namespaces:
+        found = described([(namespaces, "namespace")])
+        raise failure(Conflict, "catalog.not_empty", display_name=name, found=found)

@@ -1,0 +1,44 @@
+"""Errors with their sentences from one file per language, so that they can be told in another.
+
+The file has a table per code and an entry per key. `{name}` stands for a parameter. An entry that begins with `*`
+speaks for all kinds of resources: `*.already.exists` is found for `catalog.already.exists`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TypeVar
+
+from skiway.errors import SkiwayError
+
+__all__ = ["failure", "sentence", "sentences"]
+
+E = TypeVar("E", bound=SkiwayError)
+
+
+def failure(error: type[E], key: str, **params: str) -> E:
+    """An error of this class whose sentence is the one written down for its code and key."""
+    return error(sentence(error.code, key, params), key=key, **params)
+
+
+def sentence(code: str, key: str, params: Mapping[str, str], *, language: str = "en") -> str:
+    """What to say about `key`; in English where the language has no words for it."""
+    for known in (sentences(language), sentences("en")):
+        entries = known.get(code, {})
+        _, _, rest = key.partition(".")
+        template = entries.get(key) or entries.get(f"*.{rest}" if rest else "*")
+        if template is not None:
+            return template.format_map(params)
+    return key
+
+
+@cache
+def sentences(language: str) -> Mapping[str, Mapping[str, str]]:
+    """Templates by code and key; empty for a language without a file."""
+    if not language.isalpha():
+        return {}
+    file = files("skiway.metastore") / "messages" / f"{language.lower()}.toml"
+    return tomllib.loads(file.read_text()) if file.is_file() else {}

@@ -1,0 +1,167 @@
+"""The layout of the pointers: one function per key.
+
+Each resource has one key by id, its canonical one, and some by name or place; all carry the address of the same blob.
+The blobs of a resource are in the folder named after its canonical key, so every blob tells whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+from skiway.metastore.names import encoded
+from skiway.storage import Pointer
+
+__all__ = [
+    "account",
+    "account_name",
+    "catalog",
+    "catalog_name",
+    "closing",
+    "connector",
+    "connector_name",
+    "current_snapshot",
+    "folder",
+    "idempotency",
+    "job",
+    "namespace",
+    "namespace_level",
+    "namespace_path",
+    "of_account",
+    "of_table",
+    "owner",
+    "relation_name",
+    "snapshot",
+    "snapshot_time",
+    "statistics",
+    "table",
+    "table_name",
+    "view",
+    "view_name",
+]
+
+MAX = 2**63 - 1
+
+
+def folder(key: str) -> str:
+    """Where the blobs of the resource with this canonical key are."""
+    return key.removeprefix("/")
+
+
+def owner(pointer: Pointer) -> str:
+    """The canonical key of the resource whose blob the pointer names."""
+    return "/" + pointer.blob_uri.rsplit("/", 2)[0]
+
+
+def closing(key: str) -> str:
+    """The marker that nothing may be put into the resource with this canonical key; absent most of the time."""
+    return f"/closing{key}"
+
+
+def of_account(account_id: str) -> str:
+    """What all keys of an account begin with, except its own."""
+    return f"/accounts/{encoded(account_id)}/"
+
+
+def account(account_id: str) -> str:
+    return f"/accounts/by-id/{encoded(account_id)}"
+
+
+def account_name(name: str = "") -> str:
+    """Without a name: what the keys of all accounts begin with. So with the others below."""
+    return f"/accounts/by-name/{encoded(name)}"
+
+
+def catalog(account_id: str, catalog_id: str) -> str:
+    return f"{of_account(account_id)}catalogs/by-id/{encoded(catalog_id)}"
+
+
+def catalog_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}catalogs/by-name/{encoded(name)}"
+
+
+def namespace(account_id: str, namespace_id: str) -> str:
+    return f"{of_account(account_id)}namespaces/by-id/{encoded(namespace_id)}"
+
+
+def namespace_path(account_id: str, catalog_id: str, path: Sequence[str] = ()) -> str:
+    """Followed by a slash, what the keys of all namespaces below `path` begin with."""
+    return "/".join((f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-path", *map(encoded, path)))
+
+
+def namespace_level(account_id: str, catalog_id: str, path: Sequence[str], *, depth: int | None = None) -> str:
+    """A namespace among those of the same depth: followed by a slash, the path of a parent at the depth of its children
+    is what the keys of just these children begin with.
+    """
+    level = len(path) if depth is None else depth
+    base = f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-depth/{level}"
+    return "/".join((base, *map(encoded, path)))
+
+
+def table(account_id: str, table_id: str) -> str:
+    return f"{of_account(account_id)}tables/by-id/{encoded(table_id)}"
+
+
+def table_name(account_id: str, namespace_id: str, name: str = "") -> str:
+    return f"{_in_namespace(account_id, namespace_id)}tables/by-name/{encoded(name)}"
+
+
+def view(account_id: str, view_id: str) -> str:
+    return f"{of_account(account_id)}views/by-id/{encoded(view_id)}"
+
+
+def view_name(account_id: str, namespace_id: str, name: str = "") -> str:
+    return f"{_in_namespace(account_id, namespace_id)}views/by-name/{encoded(name)}"
+
+
+def relation_name(account_id: str, namespace_id: str, name: str = "") -> str:
+    """Tables and views share one space of names: both claim this key."""
+    return f"{_in_namespace(account_id, namespace_id)}relations/by-name/{encoded(name)}"
+
+
+def of_table(account_id: str, table_id: str) -> str:
+    """What all keys of a table's snapshots and statistics begin with."""
+    return f"{of_account(account_id)}tables/{encoded(table_id)}/"
+
+
+def snapshot(account_id: str, table_id: str, snapshot_id: int) -> str:
+    return f"{of_table(account_id, table_id)}snapshots/by-id/{snapshot_id:019d}"
+
+
+def snapshot_time(account_id: str, table_id: str, moment_micros: int | None = None, snapshot_id: int = MAX) -> str:
+    """Newest first: both numbers are counted down. Without a snapshot, what sorts right before all of that moment."""
+    prefix = f"{of_table(account_id, table_id)}snapshots/by-time/"
+    if moment_micros is None:
+        return prefix
+    return f"{prefix}{MAX - moment_micros:019d}-{MAX - snapshot_id:019d}"
+
+
+def current_snapshot(account_id: str, table_id: str) -> str:
+    """Holds the id of the current snapshot, not a blob's address."""
+    return f"{of_table(account_id, table_id)}snapshots/current"
+
+
+def statistics(account_id: str, table_id: str, snapshot_id: int, *, of: str) -> str:
+    return f"{of_table(account_id, table_id)}snapshots/{snapshot_id:019d}/stats/{of}"
+
+
+def connector(account_id: str, connector_id: str) -> str:
+    return f"{of_account(account_id)}connectors/by-id/{encoded(connector_id)}"
+
+
+def connector_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}connectors/by-name/{encoded(name)}"
+
+
+def job(account_id: str, job_id: str = "") -> str:
+    return f"{of_account(account_id)}jobs/by-id/{encoded(job_id)}"
+
+
+def idempotency(account_id: str, operation: str, key: str) -> str:
+    """Clients choose keys of any length, so their digest stands for them."""
+    scope = of_account(account_id) if account_id else "/platform/"
+    return f"{scope}idempotency/{encoded(operation)}/{sha256(key.encode()).hexdigest()}"
+
+
+def _in_namespace(account_id: str, namespace_id: str) -> str:
+    return f"{of_account(account_id)}namespaces/{encoded(namespace_id)}/"

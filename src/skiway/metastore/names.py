@@ -1,0 +1,62 @@
+"""Names as they are kept: trimmed, in Unicode's form NFKC, every run of white space one blank. Case is kept.
+
+Everything else may be part of a name, dots and slashes too: in keys each name is percent-encoded by itself, so that a
+namespace `a.b` and a namespace `b` in `a` are different things.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from skiway.errors import InvalidArgument, LimitExceeded
+from skiway.metastore.failures import failure
+
+__all__ = ["MAX_DEPTH", "MAX_NAME", "dotted", "encoded", "normal_name", "normal_path", "normal_text"]
+
+MAX_NAME = 255
+MAX_DEPTH = 16
+
+
+def normal_text(text: str) -> str:
+    r"""`text` as names are kept; empty for a blank one.
+
+    >>> normal_text("  Ｓales  \t 2025 ")
+    'Sales 2025'
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).split())
+
+
+def normal_name(text: str, *, resource: str) -> str:
+    """The name of a resource as it is kept."""
+    name = normal_text(text)
+    if not name:
+        raise failure(InvalidArgument, "display.name.required", resource=resource, field="display_name")
+    return _short_enough(name, field="display_name")
+
+
+def normal_path(segments: Iterable[str], *, field: str) -> tuple[str, ...]:
+    """The segments of a namespace's path as they are kept."""
+    path = tuple(map(normal_text, segments))
+    if not all(path):
+        raise failure(InvalidArgument, "path.segment.blank", field=field)
+    if len(path) > MAX_DEPTH:
+        raise failure(LimitExceeded, "path.too_deep", found=str(len(path)), limit=str(MAX_DEPTH))
+    return tuple(_short_enough(segment, field=field) for segment in path)
+
+
+def dotted(path: Iterable[str]) -> str:
+    """A path for people; different paths may look the same."""
+    return ".".join(path)
+
+
+def encoded(segment: str) -> str:
+    """`segment` as one part of a key: all but letters, digits and `-._~` of ASCII become `%XX`."""
+    return quote(segment, safe="")
+
+
+def _short_enough(name: str, *, field: str) -> str:
+    if len(name) > MAX_NAME:
+        raise failure(LimitExceeded, "name.too_long", field=field, found=str(len(name)), limit=str(MAX_NAME))
+    return name
