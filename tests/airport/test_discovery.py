@@ -221,7 +221,7 @@ def test_a_catalog_without_version_is_listed_anew_each_time() -> None:
     assert catalog.built == 2
 
 
-def test_a_listing_made_while_the_version_changed_is_not_kept() -> None:
+def test_a_listing_made_while_the_version_changed_is_not_served_again() -> None:
     class Restless(CountingVersioned):
         def schemas(self):
             self.number += 1

@@ -23,6 +23,7 @@ from skiway.airport import (
     Transactional,
     TransactionManager,
     TransactionStatus,
+    current_request,
 )
 from skiway.airport.wire.frames import FrameWriter
 from skiway.model import flight_pb2 as flight
@@ -343,13 +344,20 @@ def test_committing_and_rolling_back_are_settings() -> None:
 
 
 def test_a_statement_after_the_first_write_of_a_transaction_stands_alone() -> None:
-    table = Simple()
-    catalog = Booked(table)
-    with Server(catalog, port=0) as server, Raw(server.location) as raw:
+    seen: list[str] = []
+
+    class Watching(Simple):
+        def insert(self, rows, options):
+            seen.append(current_request().transaction_id)
+            return super().insert(rows, options)
+
+    table = Watching()
+    with Server(Booked(table), port=0) as server, Raw(server.location) as raw:
         one = ask(raw, "create_transaction")["transaction_id"]
         for _ in range(2):
             put(raw, command("insert"), numbered(1), ("airport-transaction-id", one))
     assert len(table.rows) == 2
+    assert seen == [one, ""]
 
 
 def test_a_client_that_ends_its_transactions_itself_says_so() -> None:

@@ -31,20 +31,37 @@ _OF_GRPC = frozenset({"user-agent", "grpc-accept-encoding", "accept-encoding", "
 
 
 class Recorder(grpc.ServerInterceptor):
-    """Notes each call when it ends, with its headers and its one request."""
+    """Notes each call when it ends, with its headers and its requests."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
     def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
         handler = continuation(details)
-        if handler is None or handler.request_streaming:
+        if handler is None:
             return handler
         sent = tuple((str(k), str(v)) for k, v in details.invocation_metadata or () if k not in _OF_GRPC)
         method = details.method.rpartition("/")[2]
 
-        def note(data: bytes) -> None:
-            self.calls.append(Call(method, sent, (data,)))
+        def note(*messages: bytes) -> None:
+            self.calls.append(Call(method, sent, messages))
+
+        if handler.request_streaming:
+
+            def exchange(messages: Iterator[bytes], context: Any) -> Any:
+                seen: list[bytes] = []
+
+                def passed_on() -> Iterator[bytes]:
+                    for message in messages:
+                        seen.append(message)
+                        yield message
+
+                try:
+                    yield from handler.stream_stream(passed_on(), context)
+                finally:
+                    note(*seen)
+
+            return grpc.stream_stream_rpc_method_handler(exchange)
 
         if not handler.response_streaming:
 
@@ -91,7 +108,7 @@ class Refusal:
     trailers: tuple[tuple[str, str | bytes], ...] = ()
 
 
-Answer = list[bytes] | Refusal | Callable[[bytes], Iterable[bytes]]
+Answer = list[bytes] | Refusal | Callable[[Any], Iterable[bytes]]
 
 
 class Scripted(grpc.GenericRpcHandler):
@@ -104,7 +121,7 @@ class Scripted(grpc.GenericRpcHandler):
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method.rpartition("/")[2]
 
-        def stream(data: bytes, context: Any) -> Iterator[bytes]:
+        def stream(data: Any, context: Any) -> Iterator[bytes]:
             named = flight.Action.FromString(data).type if method == "DoAction" else method
             answer = self.answers[named]
             if isinstance(answer, Refusal):
@@ -115,6 +132,8 @@ class Scripted(grpc.GenericRpcHandler):
 
         if method == "GetFlightInfo":
             return grpc.unary_unary_rpc_method_handler(lambda data, context: next(stream(data, context)))
+        if method in ("DoExchange", "DoPut"):  # such an answer is a function of the messages that come
+            return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.unary_stream_rpc_method_handler(stream)
 
     @contextlib.contextmanager

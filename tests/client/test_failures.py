@@ -19,17 +19,6 @@ from skiway.client.failures import CLASSES
 
 EVERY_CLASS = [kind for name in errors.__all__ for kind in [getattr(errors, name)]]
 
-# What travels is a code, and on actions a key; classes that share both with their base arrive as that base.
-ON_ACTIONS = {
-    errors.SkiwayError: errors.Internal,
-    errors.ConstraintViolation: errors.PreconditionFailed,
-}
-ON_STREAMS = {
-    errors.SkiwayError: errors.Internal,
-    errors.SchemaNotEmpty: errors.PreconditionFailed,
-    errors.NullRowId: errors.InvalidArgument,
-    errors.Contention: errors.Conflict,
-}
 KEYS = {errors.SchemaNotEmpty: "schema.not_empty", errors.NullRowId: "rowid.null"}
 
 
@@ -62,7 +51,7 @@ def test_error_of_an_action_comes_back_whole(db: AirportClient, kind: type[error
     sent = raised(kind)
     with pytest.raises(errors.SkiwayError) as caught:
         db.action("fail", kind.__name__)
-    assert type(caught.value) is ON_ACTIONS.get(kind, kind)
+    assert type(caught.value) is kind
     assert caught.value.message == str(caught.value) == sent.message
     assert caught.value.key == sent.key
     assert caught.value.params == sent.params
@@ -74,7 +63,7 @@ def test_error_of_a_scan_comes_back_with_class_and_message(db: AirportClient, ki
     rows = db.scan(f"s.{kind.__name__}")
     with pytest.raises(errors.SkiwayError) as caught:
         rows.read_all()
-    assert type(caught.value) is ON_STREAMS.get(kind, kind)
+    assert type(caught.value) is kind
     assert caught.value.message == raised(kind).message
 
 
@@ -87,6 +76,12 @@ def test_codes_map_back_to_the_classes_they_came_from() -> None:
     for kind, code in CODES.items():
         expected = errors.Internal if kind is errors.SkiwayError else kind
         assert CLASSES.get(code, errors.Internal) is expected
+
+
+def test_class_that_nobody_knows_is_taken_by_its_code(server: Scripted, foreign: AirportClient) -> None:
+    server.answers["list_schemas"] = Refusal(grpc.StatusCode.NOT_FOUND, "gone", (("skiway-error", "__import__"),))
+    with pytest.raises(errors.NotFound, match="gone"):
+        foreign.schemas()
 
 
 # -- servers that are not ours ------------------------------------------------------------------------------------------

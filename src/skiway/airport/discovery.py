@@ -166,10 +166,10 @@ class Listings:
         if known is not None and known[0] == version:
             return known[1]
         listing = list_schemas(catalog, name)
-        if catalog.version() == version:  # else it may be a mixture, good for this caller but not for keeping
-            with self._lock:
-                kept[key] = (version, listing)
-                kept.move_to_end(key)
-                while len(kept) > self._keep:
-                    kept.popitem(last=False)
+        with self._lock:
+            # a change since then has a newer version, under which this listing is not found
+            kept[key] = (version, listing)
+            kept.move_to_end(key)
+            while len(kept) > self._keep:
+                kept.popitem(last=False)
         return listing

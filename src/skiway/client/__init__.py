@@ -1,14 +1,17 @@
 """Clients in Python: `AirportClient` makes the same calls as DuckDB's Airport extension."""
 
 from skiway.client.airport import AirportClient, CatalogVersion
+from skiway.client.attached import Transaction
 from skiway.client.catalog import Function, Schema, Table
 from skiway.client.connection import TlsOptions
 from skiway.client.endpoints import Endpoint, FunctionCall
 from skiway.client.flights import Flight
+from skiway.client.json_writer import JsonWriter
 from skiway.client.predicates import Predicate, col
 from skiway.client.rows import Rows
 from skiway.client.scans import BoundScan
 from skiway.client.statistics import ColumnStatistics
+from skiway.client.written import Written
 
 __all__ = [
     "AirportClient",
@@ -19,10 +22,13 @@ __all__ = [
     "Flight",
     "Function",
     "FunctionCall",
+    "JsonWriter",
     "Predicate",
     "Rows",
     "Schema",
     "Table",
     "TlsOptions",
+    "Transaction",
+    "Written",
     "col",
 ]

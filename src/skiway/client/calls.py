@@ -212,6 +212,19 @@ class Calls:
         ]
         return self.connection.exchange("DoExchange", metadata)
 
+    # -- the JSON contract ----------------------------------------------------------------------------------------
+
+    def put(self, more: list[tuple[str, str]]) -> Duplex:
+        """Rows for a command in JSON."""
+        return self.connection.exchange("DoPut", [*self._authorized(), *more])
+
+    def plain_action(self, name: str, body: bytes, more: list[tuple[str, str]]) -> bytes:
+        """The result of an action, asked for by none but its name."""
+        return self._result(name, body, [*self._authorized(), *more])
+
+    def _authorized(self) -> list[tuple[str, str]]:
+        return [(headers.AUTHORIZATION, f"Bearer {self.token}")] if self.token else []
+
     # -- ad hoc ---------------------------------------------------------------------------------------------------
 
     def list_flights(self, criteria: bytes) -> Iterator[flight.FlightInfo]:

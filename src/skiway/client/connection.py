@@ -211,7 +211,7 @@ class Connection:
 
     def exchange(self, method: str, metadata: Metadata) -> Duplex:
         """Many messages for many."""
-        invoke = self._open().stream_stream(f"/{headers.SERVICE}/{method}")
+        invoke: Any = self._open().stream_stream(f"/{headers.SERVICE}/{method}")
         return Duplex(invoke, self.location.text, timeout=self.timeout_s, metadata=metadata)
 
     def elsewhere(self, uri: str) -> Connection:

@@ -6,6 +6,7 @@ import hashlib
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 from skiway.airport.wire.payloads import MAX_UNPACKED, Binary, binary, decode, unseal
 from skiway.client.answers import ContentsAnswer, ObjectAnswer, RootAnswer, SchemaAnswer
 from skiway.client.calls import Calls
-from skiway.client.catalog import Function, FunctionKind, Schema, Table, first, read_schema
+from skiway.client.catalog import Function, FunctionKind, Schema, Table, TableName, first, read_schema
 from skiway.client.connection import Connection, parsed
 from skiway.client.failures import nonsense
 from skiway.errors import Internal, InvalidArgument, NotFound
@@ -25,7 +26,10 @@ WEB_TIMEOUT_S: Final = 60  # of silence; a web server is no Airport server, whic
 
 
 class Listing:
-    """A catalog as it was when first used. Contents of a schema are opened when something in it is asked for."""
+    """A catalog as it was when first used, and as this client changed it since.
+
+    Contents of a schema are opened when something in it is asked for.
+    """
 
     def __init__(self, calls: Calls, root: RootAnswer) -> None:
         self._calls = calls
@@ -39,7 +43,7 @@ class Listing:
         """All schemas."""
         return [self._open(entry) for entry in self._entries.values()]
 
-    def table(self, name: str | tuple[str, str]) -> Table:
+    def table(self, name: TableName) -> Table:
         """One table, by `schema.table`."""
         for schema, own_name in self._addresses(name):
             if (table := first(own_name, schema.tables)) is not None:
@@ -50,7 +54,7 @@ class Listing:
             table=_shown(name),
         )
 
-    def functions(self, name: str | tuple[str, str], kind: FunctionKind) -> list[Function]:
+    def functions(self, name: TableName, kind: FunctionKind) -> list[Function]:
         """All overloads of a function, by `schema.function`."""
         found = [
             function
@@ -65,7 +69,52 @@ class Listing:
             )
         return found
 
-    def _addresses(self, name: str | tuple[str, str]) -> Iterator[tuple[Schema, str]]:
+    def split(self, name: TableName) -> tuple[str, str]:
+        """Schema and own name of a table that need not be there; the schema has to."""
+        for schema, own_name in self._addresses(name):
+            return schema.name, own_name
+        raise NotFound(f"the schema of {_shown(name)} not found; {self._known()}", key="schema", schema=_shown(name))
+
+    # -- changes that this client made itself -----------------------------------------------------------------------
+
+    def add_schema(self, name: str, contents: ContentsAnswer, *, comment: str, tags: dict[str, str]) -> None:
+        """A schema that was created."""
+        with self._lock:
+            self._entries[name] = SchemaAnswer(name, contents, comment, tags)
+            self._opened.pop(name, None)
+
+    def remove_schema(self, name: str) -> None:
+        """A schema that was dropped, if it is known here."""
+        with self._lock:
+            if (entry := first(name, self._entries.values())) is not None:
+                del self._entries[entry.name]
+                self._opened.pop(entry.name, None)
+
+    def put_table(self, info: FlightInfo, schema_name: str) -> Table:
+        """A table that was created or altered, as the server describes it now."""
+        table = _object(info, self._calls.catalog, schema_name)
+        if not isinstance(table, Table):
+            raise InvalidArgument("it describes no table")
+        self._exchange(schema_name, table.name, table)
+        return table
+
+    def remove_table(self, table: Table, *, unless: str | None = None) -> None:
+        """A table that was dropped, or renamed to something else than its own name in other letters."""
+        if unless is None or unless.lower() != table.name.lower():
+            self._exchange(table.schema_name, table.name)
+
+    def _exchange(self, schema_name: str, name: str, *put: Table) -> None:
+        entry = self._entries.get(schema_name)
+        if entry is None:
+            return  # it was dropped meanwhile, by another thread
+        schema = self._open(entry)
+        with self._lock:
+            others = (table for table in schema.tables if table.name.lower() != name.lower())
+            self._opened[schema_name] = replace(schema, tables=(*others, *put))
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _addresses(self, name: TableName) -> Iterator[tuple[Schema, str]]:
         """Each way to read a dotted name as a schema that exists and the rest; names may hold dots themselves."""
         for schema_name, own_name in _splits(name):
             if (entry := first(schema_name, self._entries.values())) is not None:
@@ -188,7 +237,7 @@ def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Functio
             )
 
 
-def _splits(name: str | tuple[str, str]) -> Sequence[tuple[str, str]]:
+def _splits(name: TableName) -> Sequence[tuple[str, str]]:
     if not isinstance(name, str):
         return [name]
     parts = name.split(".")
@@ -197,5 +246,5 @@ def _splits(name: str | tuple[str, str]) -> Sequence[tuple[str, str]]:
     return [(".".join(parts[:i]), ".".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
 
 
-def _shown(name: str | tuple[str, str]) -> str:
+def _shown(name: TableName) -> str:
     return name if isinstance(name, str) else ".".join(name)

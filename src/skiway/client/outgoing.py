@@ -37,9 +37,16 @@ def batches_of(rows: Any) -> tuple[pa.Schema | None, Batches]:
 
 
 def _checked(batches: Iterator[Any]) -> Batches:
+    schema = None
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidArgument(f"rows are Arrow data or batches of it, but there is a {_kind(batch)} among them")
+        schema = schema or batch.schema
+        if not batch.schema.equals(schema):
+            raise InvalidArgument(
+                f"all batches need the same columns: {', '.join(schema.names)} came first, "
+                f"and {', '.join(batch.schema.names)} after it, or in other types"
+            )
         yield batch
 
 
@@ -85,10 +92,16 @@ class Outgoing:
 
     def fitted(self, given: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Batches:
         """The caller's batches in these columns, found by name; what is missing is NULL."""
-        sources = self._sources(given)
-        for batch in batches:
-            found = {name: batch.column(index) for name, index in sources.items()}
-            yield self.batch([self._column(field, found, batch.num_rows) for field in self.fields])
+        sources = self._sources(given)  # now: mistakes in names show before anything is sent
+        return (self._fit({name: batch.column(i) for name, i in sources.items()}, batch.num_rows) for batch in batches)
+
+    def _fit(self, found: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
+        return self.batch(
+            [
+                self.cast(found[field.name], field) if field.name in found else pa.nulls(rows, field.type)
+                for field in self.fields
+            ]
+        )
 
     def batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
         """One batch of these columns; refuses NULLs where the table or the row id has none, as DuckDB does."""
@@ -103,9 +116,6 @@ class Outgoing:
                     column=field.name,
                 )
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _column(self, field: pa.Field, found: Mapping[str, pa.Array], rows: int) -> pa.Array:
-        return self.cast(found[field.name], field) if field.name in found else pa.nulls(rows, field.type)
 
     def cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         """A column's values in its type; `InvalidArgument` if one does not fit."""

@@ -145,11 +145,14 @@ class Reading(Attached):
         at: TimeTravel = NOW,
         arguments: bytes = b"",
     ) -> BoundScan:
+        return BoundScan(self._calls, trace, self._selection(table, columns, where), at, arguments)
+
+    def _selection(self, table: Table, columns: Sequence[str] | None, where: Where) -> Selection:
         if isinstance(columns, str):
             raise InvalidArgument(f"columns={columns!r} is one text; give a list of names: [{columns!r}]")
         selection = Selection(table, columns, where)
         selection.json_filters()  # mistakes in names and values show before anything is asked for
-        return BoundScan(self._calls, trace, selection, at, arguments)
+        return selection
 
 
 def _time_travel(version: int | str | None, timestamp: object | None) -> TimeTravel:

@@ -21,6 +21,7 @@ from skiway.client.endpoints import Endpoint, FunctionCall, read_endpoint
 from skiway.client.failures import nonsense
 from skiway.client.filter_json import filter_json
 from skiway.client.masks import kept
+from skiway.client.outgoing import cast
 from skiway.client.predicates import Predicate
 from skiway.client.rows import Rows
 from skiway.client.statistics import ColumnStatistics, read_statistics
@@ -37,15 +38,21 @@ class Selection:
 
     `columns` are those of the result, None for all visible ones. The filter's own columns are asked for before them,
     as DuckDB does, and dropped again. Filter text in JSON goes to the server as it is, and is not applied here.
+    Columns in `again` are asked for at the end, each once more even if it is among the others: UPDATE and DELETE do so.
     """
 
     table: Table
     columns: Sequence[str] | None
     where: Where
+    again: Sequence[str] = ()
 
     @cached_property
     def positions(self) -> list[int]:
         """The columns of the result, as positions in the table's schema."""
+        return [*self._chosen, *(self.table.position(name) for name in self.again)]
+
+    @cached_property
+    def _chosen(self) -> list[int]:
         names = self.table.columns if self.columns is None else self.columns
         return [self.table.position(name) for name in names]
 
@@ -58,8 +65,9 @@ class Selection:
 
     @cached_property
     def referenced(self) -> list[int]:
-        """All columns that the scan needs, each once."""
-        return list(dict.fromkeys([*self.filtered.values(), *self.positions]))
+        """All columns that the scan needs, each once, and then those asked for again."""
+        once = dict.fromkeys([*self.filtered.values(), *self._chosen])
+        return [*once, *self.positions[len(self._chosen) :]]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -86,7 +94,7 @@ class Selection:
             return (
                 [] if self.table.rowid is not None else [self.table.position(name) for name in self.table.columns[:1]]
             )
-        return [position for position in self.referenced if position != self.table.rowid] * 2
+        return [position for position in dict.fromkeys(self.referenced) if position != self.table.rowid] * 2
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The result's rows and columns of a batch that has all the table's columns."""
@@ -229,15 +237,9 @@ def _conformed(found: Mapping[str, pa.Array], schema: pa.Schema, rows: int) -> p
     """A batch with all columns of `schema`: those found, cast, and NULLs for the others."""
     try:
         columns = [
-            _cast(found[field.name], field.type) if field.name in found else pa.nulls(rows, field.type)
+            cast(found[field.name], field.type) if field.name in found else pa.nulls(rows, field.type)
             for field in schema
         ]
     except pa.ArrowException as error:
         raise Internal(f"the file's columns do not fit the table's: {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([field.with_nullable(True) for field in schema]))
-
-
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    plain = column.storage if isinstance(column, pa.ExtensionArray) else column
-    stored = plain.cast(storage_type(wanted))
-    return pa.ExtensionArray.from_storage(wanted, stored) if isinstance(wanted, pa.BaseExtensionType) else stored

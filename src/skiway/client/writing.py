@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
-from skiway.client.calls import InTransaction, Trace
+from skiway.client.calls import ALONE, InTransaction, Trace
 from skiway.client.catalog import ROWID, Table, TableName
+from skiway.client.changes import Assignments, Changes, check_rowid, id_array, updated, with_row_ids
 from skiway.client.json_writer import JsonWriter
 from skiway.client.lockstep import LockStep
 from skiway.client.outgoing import Batches, Outgoing, batches_of, in_vectors
 from skiway.client.reading import Reading
 from skiway.client.scans import BoundScan, Selection, Where
-from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.client.written import Written
+from skiway.errors import InvalidArgument
 
-__all__ = ["Writing", "Written"]
-
-Assignments = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a statement did: how many rows it affected, and with `returning` these rows."""
-
-    count: int
-    rows: pa.Table | None = None
+__all__ = ["Writing"]
 
 
 class Writing(Reading):
@@ -70,22 +60,22 @@ class Writing(Reading):
         """
         if isinstance(rows, Mapping):
             if row_ids is not None:
-                raise InvalidArgument("row_ids go with rows of values; a mapping changes the rows where a predicate holds")
+                raise InvalidArgument(
+                    "row_ids go with rows of values; a mapping changes the rows where a predicate holds"
+                )
             return self._update_where(table, rows, where, returning=returning)
         if where is not None:
             raise InvalidArgument("where goes with a mapping from columns to values; rows are named by their ids")
         unit, found = self._opened_table(table)
         given, batches = batches_of(rows)
         if row_ids is not None:
-            given, batches = _with_row_ids(given, batches, row_ids)
-        outgoing = Outgoing.of(found, _updated(found, given))
+            given, batches = with_row_ids(given, batches, row_ids)
+        outgoing = Outgoing.of(found, updated(found, given))
         self._ask_version()
         fitted = outgoing.fitted(outgoing.schema if given is None else given, batches)
         return self._write("update", outgoing, unit, lambda: fitted, returning=returning)
 
-    def delete(
-        self, table: TableName, row_ids: Any = None, *, where: Where = None, returning: bool = False
-    ) -> Written:
+    def delete(self, table: TableName, row_ids: Any = None, *, where: Where = None, returning: bool = False) -> Written:
         """Remove the rows with these ids, or those where the predicate holds; `truncate` removes all.
 
         `returning` gives the rows as they were, all visible columns.
@@ -95,9 +85,9 @@ class Writing(Reading):
         if where is not None:
             return self._delete_where(table, where, returning=returning)
         unit, found = self._opened_table(table)
-        _check_rowid(found, "DELETE")
+        check_rowid(found, "DELETE")
         outgoing = Outgoing.of(found, [ROWID])
-        ids = pa.record_batch([_ids(row_ids)], names=[ROWID])
+        ids = pa.record_batch([id_array(row_ids)], names=[ROWID])
         self._ask_version()
         return self._write("delete", outgoing, unit, lambda: outgoing.fitted(ids.schema, [ids]), returning=returning)
 
@@ -108,20 +98,20 @@ class Writing(Reading):
     @cached_property
     def json(self) -> JsonWriter:
         """The same statements in the JSON contract, over DoPut and the action `delete`."""
-        return JsonWriter(self._calls, self._explicit_or_open)
+        return JsonWriter(self._calls, lambda: self._begin() if self._opened() is not None else ALONE)
 
     # -- by predicate ---------------------------------------------------------------------------------------------
 
     def _update_where(self, table: TableName, values: Assignments, where: Where, *, returning: bool) -> Written:
         unit, found = self._opened_table(table)
-        changes = _Changes.of(found, values, returning=returning)
+        changes = Changes.of(found, values, returning=returning)
         selection = Selection(found, changes.reads, where, again=[*changes.kept, ROWID])
         written = self._over_scan("update", changes.outgoing, unit, selection, changes.apply, returning=returning)
-        return Written(written.count, written.rows and written.rows.select(list(found.columns)))
+        return Written(written.count, None if written.rows is None else written.rows.select(list(found.columns)))
 
     def _delete_where(self, table: TableName, where: Where, *, returning: bool) -> Written:
         unit, found = self._opened_table(table)
-        _check_rowid(found, "DELETE")
+        check_rowid(found, "DELETE")
         outgoing = Outgoing.of(found, [ROWID])
         selection = Selection(found, (), where, again=[ROWID])
         return self._over_scan(
@@ -176,129 +166,3 @@ class Writing(Reading):
                     step.send(batch)
             count = step.total_changed()
         return Written(count, pa.Table.from_batches(returned, step.schema) if returning else None)
-
-
-# -- UPDATE -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Changes:
-    """What an UPDATE by predicate sets: columns it reads for that, and those it keeps but has to send.
-
-    With RETURNING DuckDB sends all columns: the set ones, then the others, which it counts from the last to the first.
-    """
-
-    outgoing: Outgoing
-    values: Assignments
-    reads: list[str]
-    kept: list[str]
-
-    @classmethod
-    def of(cls, table: Table, values: Assignments, *, returning: bool) -> _Changes:
-        _check_rowid(table, "UPDATE")
-        named = {_column(table, name): value for name, value in values.items()}
-        if len(named) < len(values) or not named:
-            raise InvalidArgument(f"UPDATE of {table} sets {', '.join(values) or 'nothing'}: set each column once")
-        read = [_column(table, name) for value in named.values() if callable(value) for name in _parameters(value)]
-        kept = [name for name in reversed(table.columns) if name not in named] if returning else []
-        return cls(Outgoing.of(table, [*named, *kept, ROWID]), named, list(dict.fromkeys(read)), kept)
-
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows to send for scanned ones, which have the columns read, then those kept, then the row id."""
-        found = dict(zip(self.reads, batch.columns, strict=False))
-        rest = batch.columns[len(self.reads) :]
-        new = [
-            self._computed(field, value, found, batch.num_rows)
-            for field, value in zip(self.outgoing.fields, self.values.values(), strict=False)
-        ]
-        return self.outgoing.batch([*new, *rest])
-
-    def _computed(self, field: pa.Field, value: Any, found: Mapping[str, pa.Array], rows: int) -> pa.Array:
-        table = self.outgoing.table
-        if not callable(value):
-            return self.outgoing.cast(pa.repeat(_scalar(table, field, value), rows), field)
-        made = value(*(found[_column(table, name)] for name in _parameters(value)))
-        if isinstance(made, pa.ChunkedArray):
-            made = made.combine_chunks()
-        if not isinstance(made, pa.Array) or len(made) != rows:
-            raise InvalidArgument(
-                f"the function for column {field.name!r} of {table} has to give an array of {rows} values"
-            )
-        return self.outgoing.cast(made, field)
-
-
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)
-
-
-def _column(table: Table, name: str) -> str:
-    """The name as the table spells it."""
-    position = table.position(name)
-    if position == table.rowid:
-        return ROWID
-    found: str = table.schema.field(position).name
-    return found
-
-
-def _scalar(table: Table, field: pa.Field, value: Any) -> pa.Scalar:
-    if isinstance(value, pa.Scalar):
-        return value
-    try:
-        return pa.scalar(value, field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(
-            f"{value!r} ({type(value).__name__}) does not fit column {field.name!r} of {table}, which is {field.type}"
-        ) from error
-
-
-def _updated(table: Table, given: pa.Schema | None) -> list[str]:
-    """The columns that rows by id change, then the row id."""
-    _check_rowid(table, "UPDATE")
-    if given is None:
-        return [*table.columns, ROWID]
-    names = [_column(table, name) for name in given.names]
-    if ROWID not in names:
-        raise InvalidArgument(f"UPDATE of {table} needs the ids of the rows: a column 'rowid', or row_ids=")
-    changed = [name for name in names if name != ROWID]
-    if not changed:
-        raise InvalidArgument(f"UPDATE of {table} sets nothing: give columns beside the row ids")
-    return [*dict.fromkeys(changed), ROWID]
-
-
-def _check_rowid(table: Table, operation: str) -> None:
-    if table.rowid is None:
-        raise PreconditionFailed(f"table {table} does not support {operation}: it has no row ids")
-
-
-def _with_row_ids(given: pa.Schema | None, batches: Batches, row_ids: Any) -> tuple[pa.Schema | None, Batches]:
-    ids = _ids(row_ids)
-    if given is None:
-        given = pa.schema([])
-    if any(name.lower() == ROWID for name in given.names):
-        raise InvalidArgument("row ids are given twice: in the column 'rowid' and in row_ids")
-    return given.append(pa.field(ROWID, ids.type)), _identified(batches, ids)
-
-
-def _identified(batches: Batches, ids: pa.Array) -> Iterator[pa.RecordBatch]:
-    seen = 0
-    for batch in batches:
-        part = ids.slice(seen, batch.num_rows)
-        seen += batch.num_rows
-        if len(part) < batch.num_rows:
-            break
-        yield batch.append_column(ROWID, part)
-    if seen != len(ids):
-        raise InvalidArgument(f"{len(ids)} row ids were given, and {seen} rows or more for them: give one for each")
-
-
-def _ids(row_ids: Any) -> pa.Array:
-    if isinstance(row_ids, pa.ChunkedArray):
-        return row_ids.combine_chunks()
-    if isinstance(row_ids, pa.Array):
-        return row_ids
-    if isinstance(row_ids, str | bytes) or not isinstance(row_ids, Sequence | Iterable):
-        raise InvalidArgument(f"row ids are an array or a list of integers, not {type(row_ids).__name__}")
-    try:
-        return pa.array(row_ids, pa.int64())
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"row ids are integers of 64 bits: {error}") from error

@@ -13,7 +13,7 @@ from skiway.metastore.kinds import ACCOUNT
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import normal_name
 from skiway.metastore.pages import listed
-from skiway.metastore.parents import closed, described, opened, reopen
+from skiway.metastore.parents import described, remove_empty
 from skiway.metastore.properties import refuse_secrets
 from skiway.metastore.realm import PLATFORM, Realm
 from skiway.metastore.repository import Stored
@@ -84,14 +84,13 @@ def delete(realm: Realm, request: v1.DeleteAccountRequest) -> v1.DeleteAccountRe
 
     def remove(pointer: Pointer, account: v1.Account | None) -> None:
         name = account.display_name if account else account_id
-        _require_empty(realm, account_id, name)
-        moved = closed(realm, pointer, resource="account")
-        try:
-            _require_empty(realm, account_id, name)
-        except Conflict:
-            reopen(realm, moved)
-            raise
-        realm.all(ACCOUNT).delete(moved, account, also=opened(moved))
+        remove_empty(
+            realm,
+            realm.all(ACCOUNT),
+            pointer,
+            account,
+            require_empty=lambda: _require_empty(realm, account_id, name),
+        )
 
     meta = changes.delete(
         realm.all(ACCOUNT),

@@ -11,7 +11,7 @@ from skiway.metastore.kinds import ACCOUNT, CATALOG
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import normal_name
 from skiway.metastore.pages import listed
-from skiway.metastore.parents import closed, described, inside, opened, reopen, retrying
+from skiway.metastore.parents import described, inside, remove_empty, retrying
 from skiway.metastore.properties import refuse_secrets
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
@@ -79,14 +79,13 @@ def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogRe
 
     def remove(pointer: Pointer, catalog: v1.Catalog | None) -> None:
         name = catalog.display_name if catalog else catalog_id
-        _require_empty(realm, catalog_id, name)
-        moved = closed(realm, pointer, resource="catalog")
-        try:
-            _require_empty(realm, catalog_id, name)
-        except Conflict:
-            reopen(realm, moved)
-            raise
-        realm.all(CATALOG).delete(moved, catalog, also=opened(moved))
+        remove_empty(
+            realm,
+            realm.all(CATALOG),
+            pointer,
+            catalog,
+            require_empty=lambda: _require_empty(realm, catalog_id, name),
+        )
 
     meta = changes.delete(
         realm.all(CATALOG),

@@ -116,9 +116,9 @@ SNAPSHOT = Kind(
     key=lambda of: keys.snapshot(of.table_id.account_id, of.table_id.id, of.snapshot_id),
     names=_snapshot_names,
 )
-TABLE_STATS = Kind("table.stats", v1.TableStats, title=_statistics_title, key=_statistics_key("table"))
-COLUMN_STATS = Kind("column.stats", v1.ColumnStatsSet, title=_statistics_title, key=_statistics_key("columns"))
-FILE_STATS = Kind("file.stats", v1.FileStatsSet, title=_statistics_title, key=_statistics_key("files"))
+TABLE_STATS = Kind("table_stats", v1.TableStats, title=_statistics_title, key=_statistics_key("table"))
+COLUMN_STATS = Kind("column_stats", v1.ColumnStatsSet, title=_statistics_title, key=_statistics_key("columns"))
+FILE_STATS = Kind("file_stats", v1.FileStatsSet, title=_statistics_title, key=_statistics_key("files"))
 CONNECTOR = Kind(
     "connector",
     v1.Connector,

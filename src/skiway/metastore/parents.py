@@ -14,15 +14,19 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TypeVar
 
+from google.protobuf.message import Message
+
 from skiway.errors import Conflict, Contention, NotFound, PreconditionFailed
 from skiway.metastore import keys
 from skiway.metastore.failures import failure
 from skiway.metastore.realm import Realm
+from skiway.metastore.repository import Repository
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put
 
-__all__ = ["ATTEMPTS", "closed", "described", "inside", "opened", "reopen", "retrying"]
+__all__ = ["ATTEMPTS", "closed", "described", "inside", "opened", "remove_empty", "reopen", "retrying"]
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 ATTEMPTS = 10
 
@@ -60,6 +64,20 @@ def reopen(realm: Realm, parent: Pointer) -> None:
         realm.stores.pointers.apply([Check(parent.key, expect=parent.version), *opened(parent)])
     except Conflict:
         return
+
+
+def remove_empty(
+    realm: Realm, repository: Repository[M], pointer: Pointer, value: M | None, *, require_empty: Callable[[], None]
+) -> None:
+    """Delete a parent that holds nothing, which `require_empty` insists on: before, and once nothing can come in."""
+    require_empty()
+    moved = closed(realm, pointer, resource=repository.kind.noun)
+    try:
+        require_empty()
+    except Conflict:
+        reopen(realm, moved)
+        raise
+    repository.delete(moved, value, also=opened(moved))
 
 
 def retrying(attempt: Callable[[], T]) -> T:

@@ -10,8 +10,9 @@ from skiway.metastore.failures import failure
 
 __all__ = ["refuse_secrets"]
 
+# What secrets are called, words joined by underscores.
 SECRETS = frozenset(
-    [
+    (
         "authorization",
         "bearer",
         "token",
@@ -32,7 +33,7 @@ SECRETS = frozenset(
         "assertion",
         "credentials",
         "jwt",
-    ]
+    )
 )
 HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 PUNCTUATION = re.compile(r"[^A-Za-z0-9]+")

@@ -30,20 +30,20 @@ def filtered(condition: object, names: list[str]) -> str:
 def test_the_columns_asked_for_come_in_their_order_with_the_row_id_if_asked() -> None:
     table = numbers(3)
     assert table.scan(ScanOptions()).schema.names == ["n", "half", "rowid"]
-    read = table.scan(ScanOptions(columns=("rowid", "n"))).read_all()
+    read = table.scan(ScanOptions(columns=["rowid", "n"])).read_all()
     assert read.to_pydict() == {"rowid": [0, 1, 2], "n": [0, 1, 2]}
     with pytest.raises(InvalidArgument, match="'nope'"):
-        table.scan(ScanOptions(columns=("nope",)))
+        table.scan(ScanOptions(columns=["nope"]))
 
 
 def test_no_columns_still_tell_how_many_rows_there_are() -> None:
-    assert sum(batch.num_rows for batch in numbers(10).scan(ScanOptions(columns=()))) == 10
+    assert sum(batch.num_rows for batch in numbers(10).scan(ScanOptions(columns=[]))) == 10
 
 
 def test_batches_are_bounded_and_share_the_memory_of_the_table() -> None:
     table = numbers(CHUNK_ROWS * 2 + 10)
     kept = {chunk.batch.column(0).buffers()[1].address for chunk in table._state().rows.chunks}
-    batches = list(table.scan(ScanOptions(columns=("n",))))
+    batches = list(table.scan(ScanOptions(columns=["n"])))
     assert [batch.num_rows for batch in batches] == [CHUNK_ROWS, CHUNK_ROWS, 10]
     assert {batch.column(0).buffers()[1].address for batch in batches} <= kept
     assert [batch.num_rows for batch in numbers(10).scan(ScanOptions(batch_size=4))] == [4, 4, 2]
@@ -53,7 +53,7 @@ def test_batches_are_bounded_and_share_the_memory_of_the_table() -> None:
 
 def test_a_filter_is_applied_though_its_column_is_not_asked_for() -> None:
     above = filtered(compare(column(0, "BIGINT"), "GREATERTHAN", constant("BIGINT", 7)), ["n"])
-    read = numbers(10).scan(ScanOptions(columns=("half",), json_filters=above)).read_all()
+    read = numbers(10).scan(ScanOptions(columns=["half"], json_filters=above)).read_all()
     assert read.to_pydict() == {"half": [4.0, 4.5]}
 
 

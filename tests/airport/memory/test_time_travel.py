@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 
-from airport.memory.tables import PEOPLE, StillClock, content, delete, insert, people, update
+from airport.memory.tables import NOON, PEOPLE, StillClock, content, delete, insert, people, update
 from skiway.airport.catalog import ScanOptions, TimePoint
 from skiway.airport.ddl import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable
@@ -16,7 +18,7 @@ def names_at(table: MemoryTable, unit: str, value: object) -> list[str] | None:
     point = TimePoint.parse(unit, str(value))
     assert point
     past = table.at(point)
-    return None if past is None else past.scan(ScanOptions(columns=("name",))).read_all()["name"].to_pylist()
+    return None if past is None else past.scan(ScanOptions(columns=["name"])).read_all()["name"].to_pylist()
 
 
 def lived() -> tuple[MemoryTable, StillClock]:
@@ -118,6 +120,7 @@ def test_a_clock_set_back_does_not_put_versions_out_of_order() -> None:
     table, clock = lived()
     clock.pass_by(hours=-1)
     insert(table, {"id": [9], "name": ["late"]})
+    assert table._catalog.store.current.committed_at == NOON + dt.timedelta(minutes=4)
     assert names_at(table, "TIMESTAMP", "2025-01-31 12:04:00") == ["ADA", "late"]
     assert names_at(table, "TIMESTAMP", "2025-01-31 12:03:59") == ["ADA", "Grace"]
     assert content(table) == [(1, "ADA"), (9, "late")]

@@ -97,7 +97,7 @@ def test_values_survive_whatever_form_the_table_was_created_and_filled_in(
     table = empty(sent(kind, lossless=created).schema)
     for batch in sent(kind, lossless=inserted).to_batches():
         insert(table, batch)
-    assert read(table.scan(ScanOptions(columns=("v",))).read_all()) == read(sent(kind, lossless=created))
+    assert read(table.scan(ScanOptions(columns=["v"])).read_all()) == read(sent(kind, lossless=created))
 
 
 @pytest.mark.parametrize("inserted", FORMS)

@@ -14,7 +14,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, NullRowId
 
 
 def row_ids(table: MemoryTable) -> list[int]:
-    ids: list[int] = table.scan(ScanOptions(columns=("rowid",))).read_all()["rowid"].to_pylist()
+    ids: list[int] = table.scan(ScanOptions(columns=["rowid"])).read_all()["rowid"].to_pylist()
     return ids
 
 

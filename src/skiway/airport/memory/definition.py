@@ -12,8 +12,8 @@ import pyarrow as pa
 from skiway.airport.catalog import IS_ROWID, ROWID, find_rowid_column
 from skiway.airport.ddl import CreateTable
 from skiway.airport.filters.quoting import identifier
-from skiway.airport.memory.normalise import storable
 from skiway.airport.memory.sandbox import Rule, Sandbox
+from skiway.airport.memory.storable import storable
 from skiway.airport.wire.duckdb_types import duckdb_type
 from skiway.airport.wire.payloads import CheckConstraints, encode
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound

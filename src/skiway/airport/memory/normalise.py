@@ -2,8 +2,7 @@
 
 The Arrow types of what DuckDB sends follow the settings of its session, not the table: a UUID comes as text or as 16
 bytes, a HUGEINT as decimal or as opaque bytes, a BOOLEAN as bits or as `arrow.bool8`, and so on, differently from one
-statement to the next. `to_column` takes any of these forms for any column and loses nothing; `storable` says which type
-a new column should have, so that all forms fit it.
+statement to the next. `to_column` takes any of these forms for any column and loses nothing.
 
 Bytes under NULLs are arbitrary. So whatever is not in its type already is converted without its NULLs, which are put
 back afterwards; nested values the same way, level by level.
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 from skiway.airport.wire.duckdb_types import duckdb_type, extension_of
 from skiway.errors import InvalidArgument
 
-__all__ = ["is_list", "offsets_of", "present", "spread", "storable", "to_column"]
+__all__ = ["offsets_of", "present", "spread", "to_column"]
 
 _HUGE: Final = pa.decimal128(38, 0)
 _UTC: Final = 57599  # how DuckDB's TIMETZ says "no offset" in its lower 24 bits
@@ -45,54 +44,6 @@ def to_column(array: pa.Array, field: pa.Field) -> pa.Array:
             f"column {field.name!r} takes {duckdb_type(field)}, and this {array.type} cannot be made one without loss: "
             f"{str(error).splitlines()[0]}"
         ) from error
-
-
-def storable(field: pa.Field) -> pa.Field:
-    """`field` in a type that holds the same values and takes every form that a client may send them in."""
-    return field.with_type(_storable(field.type))
-
-
-def _storable(data_type: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_dictionary(data_type):  # wide indices: members may come that its maker did not think of
-        return pa.dictionary(pa.int32(), _inner(data_type.value_type))
-    return _inner(data_type) if not types.is_run_end_encoded(data_type) else _storable(data_type.value_type)
-
-
-def _inner(data_type: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
-        return _inner(data_type.value_type)
-    if isinstance(data_type, pa.Bool8Type):
-        return pa.bool_()
-    if types.is_string_view(data_type):
-        return pa.string()
-    if types.is_binary_view(data_type):
-        return pa.binary()
-    if types.is_duration(data_type):  # DuckDB knows intervals only, and sends them as such
-        return pa.month_day_nano_interval()
-    return _inner_nested(data_type)
-
-
-def _inner_nested(data_type: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_map(data_type):
-        return pa.map_(_child(data_type.key_field).with_nullable(False), _child(data_type.item_field))
-    if types.is_fixed_size_list(data_type):
-        return pa.list_(_child(data_type.value_field), data_type.list_size)
-    if types.is_large_list(data_type) or types.is_large_list_view(data_type):
-        return pa.large_list(_child(data_type.value_field))
-    if types.is_list(data_type) or types.is_list_view(data_type):
-        return pa.list_(_child(data_type.value_field))
-    if types.is_struct(data_type):
-        return pa.struct([_child(field) for field in data_type])
-    if types.is_union(data_type) and data_type.mode == "sparse":
-        return pa.sparse_union([_child(field) for field in data_type], type_codes=data_type.type_codes)
-    return data_type
-
-
-def _child(field: pa.Field) -> pa.Field:
-    return field.with_type(_inner(field.type)).with_nullable(True)
 
 
 # -- the walk ---------------------------------------------------------------------------------------------------------
@@ -156,7 +107,7 @@ def _plain(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _map(array, target)
     if types.is_union(target) and types.is_union(array.type):
         return _union(array, target)
-    if is_list(target) and is_list(array.type):
+    if _is_list(target) and _is_list(array.type):
         return _list(array, target)
     if types.is_duration(array.type) and target == pa.month_day_nano_interval():
         return _interval(array)
@@ -337,7 +288,7 @@ _OUT_OF: Final[dict[str, Callable[[pa.Array, pa.DataType], pa.Array]]] = {
 # -- nested values ----------------------------------------------------------------------------------------------------
 
 
-def is_list(data_type: pa.DataType) -> bool:
+def _is_list(data_type: pa.DataType) -> bool:
     """Whether it is a list of any kind, maps aside."""
     types = pa.types
     return bool(

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from metastore.world import World
+from skiway.storage import CallCounter, Stores, open_stores
+from storage.homes import Clock
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "behaviour(*numbers): shows these behaviours of the reference, section 10")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def calls() -> CallCounter:
+    """Counts what the stores are asked for."""
+    return CallCounter()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def stores(request, tmp_path, clock, calls) -> Iterator[Stores]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/pointers.db"
+    with open_stores(url, clock=clock, on_call=calls) as opened:
+        yield opened
+
+
+@pytest.fixture
+def world(stores, clock) -> World:
+    return World(stores, clock)

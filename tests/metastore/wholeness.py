@@ -1,0 +1,60 @@
+"""Is every resource in a store wholly there? Looks at raw pointers and blobs, not through the metastore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from skiway.metastore.kinds import KINDS
+from skiway.storage import Pointer, Stores
+
+# Pointers that hold something else than the address of a blob.
+PLAIN = ("/closing/",)
+
+
+def damage(stores: Stores) -> list[str]:
+    """Every contradiction between pointers, and between pointers and blobs, as a sentence."""
+    return list(_damage(stores, {pointer.key: pointer for pointer in stores.pointers.scan()}))
+
+
+def _damage(stores: Stores, pointers: dict[str, Pointer]) -> Iterator[str]:
+    for key, pointer in pointers.items():
+        if key.startswith(PLAIN) or key.endswith("/snapshots/current"):
+            continue
+        canonical = "/" + pointer.blob_uri.rsplit("/", 2)[0]
+        if canonical not in pointers:
+            yield f"{key} names {canonical}, which is not there"
+        elif pointers[canonical].blob_uri != pointer.blob_uri:
+            yield f"{key} carries another blob than {canonical}"
+        elif key == canonical:
+            yield from _missing_names(stores, pointers, pointer)
+
+
+def _missing_names(stores: Stores, pointers: dict[str, Pointer], pointer: Pointer) -> Iterator[str]:
+    data = stores.blobs.get(pointer.blob_uri)
+    kind = kind_of(pointer.key)
+    value = kind.message.FromString(data)
+    if kind.key(value) != pointer.key:
+        yield f"{pointer.key} holds the blob of {kind.key(value)}"
+    for name in kind.names(value):
+        if name not in pointers:
+            yield f"{pointer.key} is not found by {name}"
+
+
+def kind_of(canonical: str) -> Any:
+    """The kind of the resource with this canonical key."""
+    parts = canonical.split("/")
+    match parts[1:]:
+        case ["accounts", "by-id", _]:
+            noun = "account"
+        case [*_, "snapshots", "by-id", _]:
+            noun = "snapshot"
+        case [*_, "stats", of]:
+            noun = {"table": "table_stats", "columns": "column_stats", "files": "file_stats"}[of]
+        case [*_, "idempotency", _, _]:
+            noun = "idempotency"
+        case [*_, plural, "by-id", _]:
+            noun = plural.removesuffix("s")
+        case _:
+            raise AssertionError(f"{canonical} is no canonical key")
+    return next(kind for kind in KINDS if kind.noun == noun)
