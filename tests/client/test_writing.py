@@ -14,7 +14,17 @@ import pyarrow.compute as pc
 import pytest
 
 from client.recorder import Recorder, Refusal, Scripted, ordinary, recording
-from skiway.airport import AirportService, CatalogBuilder, CreateTable, Server
+from skiway.airport import (
+    AirportService,
+    CatalogBuilder,
+    CreateTable,
+    DmlOptions,
+    DmlResult,
+    Insertable,
+    ScanOptions,
+    Server,
+    Table,
+)
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
 from skiway.airport.wire.payloads import TotalChanged, encode
@@ -120,20 +130,37 @@ def test_empty_iterable_inserts_nothing(db: AirportClient) -> None:
     assert db.insert("s.t", []).count == 0
 
 
-def test_rows_are_taken_one_batch_at_a_time(db: AirportClient) -> None:
-    """A source larger than memory must not be read ahead of the server."""
-    produced = 0
-    answered: list[int] = []
+class Counting(Table, Insertable):
+    """A table that counts the batches it was given; with RETURNING these come one by one."""
+
+    name = "t"
+    schema = COLUMNS
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def scan(self, options: ScanOptions) -> pa.Table:
+        return COLUMNS.empty_table()
+
+    def insert(self, given: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
+        table = given.read_all()
+        self.batches += 1
+        return DmlResult(table.num_rows, table)
+
+
+def test_returning_takes_a_batch_only_when_the_one_before_was_answered() -> None:
+    table, answered = Counting(), []
+    builder = CatalogBuilder("demo")
+    builder.schema("s").table(table)
 
     def source() -> Iterator[pa.RecordBatch]:
-        nonlocal produced
-        for i in range(50):
-            answered.append(produced)
-            produced += 1
+        for i in range(20):
+            answered.append(table.batches)
             yield rows(i).to_batches()[0]
 
-    assert db.insert("s.t", source(), returning=True).count == 50
-    assert answered == list(range(50))
+    with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:
+        assert db.insert("s.t", source(), returning=True).count == 20
+    assert answered == list(range(20))
 
 
 def test_not_null_is_checked_before_the_row_is_sent(db: AirportClient, recorder: Recorder) -> None:

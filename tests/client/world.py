@@ -135,19 +135,23 @@ class Taxi(TableRef):
 
 
 class Scalar(ScalarFunction):
-    """A scalar function that is listed and never called here."""
+    """A scalar function made of a plain one."""
 
     def __init__(
         self,
         name: str,
         parameters: tuple[Parameter, ...],
         returns: pa.DataType,
+        values: Any = None,
         volatility: Volatility = Volatility.CONSISTENT,
     ) -> None:
         self.name, self.parameters, self.returns, self.volatility = name, parameters, returns, volatility
+        self._values = values
 
     def execute(self, arguments: pa.RecordBatch) -> pa.Array:
-        raise Unsupported("not called in these conversations")
+        if self._values is None:
+            raise Unsupported(f"{self.name} is not called in these conversations")
+        return self._values(arguments)
 
 
 WIDE = pa.schema([(f"result_{i}", pa.int32()) for i in range(20)])
@@ -167,16 +171,53 @@ class Function(TableFunction):
 
 
 class InOut(TableInOutFunction):
-    """A function over rows, which these tests bind but do not run."""
+    """A function over rows, made of plain ones for its columns, for each batch, and for the end."""
 
-    def __init__(self, name: str, parameters: tuple[Parameter, ...], columns: Any) -> None:
+    def __init__(
+        self, name: str, parameters: tuple[Parameter, ...], columns: Any, rows: Any = None, last: Any = None
+    ) -> None:
         self.name, self.parameters, self.columns = name, parameters, columns
+        self._rows = rows or (lambda _arguments, batch: [batch])
+        self._last = last or (lambda _schema: [])
 
     def schema_for(self, arguments: Mapping[str, pa.Scalar], rows: pa.Schema) -> pa.Schema:
         return self.columns(rows)
 
     def open(self, arguments: Mapping[str, pa.Scalar], rows: pa.Schema) -> InOutCall:
-        raise Unsupported("not called in these conversations")
+        return _Running(self._rows, self._last, arguments, self.columns(rows))
+
+
+@dataclass
+class _Running(InOutCall):
+    each: Any
+    last: Any
+    arguments: Mapping[str, pa.Scalar]
+    schema: pa.Schema
+
+    def process(self, rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        return self.each(self.arguments, rows)
+
+    def finish(self) -> Iterable[pa.RecordBatch]:
+        return self.last(self.schema)
+
+
+def _prefixed(arguments: Mapping[str, pa.Scalar], rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [rows.add_column(0, "input", pa.repeat(arguments["input"], rows.num_rows))]
+
+
+def _last_row(schema: pa.Schema) -> list[pa.RecordBatch]:
+    return [pa.record_batch([["last"], ["row"]], schema=schema)] if schema.types == [pa.string()] * 2 else []
+
+
+def _huge(*values: int) -> list[pa.RecordBatch]:
+    return [pa.record_batch({"multiplier": range(5000), "value": pa.repeat(pa.scalar(v), 5000)}) for v in values]
+
+
+def _collatz(n: int) -> list[int]:
+    steps = [n]
+    while steps[-1] > 1:
+        steps.append(steps[-1] // 2 if steps[-1] % 2 == 0 else 3 * steps[-1] + 1)
+    return steps
 
 
 def _row(arguments: Mapping[str, pa.Scalar]) -> pa.Table:
@@ -189,7 +230,10 @@ def _results(arguments: Mapping[str, pa.Scalar]) -> pa.Table:
 
 
 def _wide(arguments: Mapping[str, pa.Scalar]) -> pa.Table:
-    rows = arguments["count"].as_py()
+    return _wide_rows(arguments["count"].as_py())
+
+
+def _wide_rows(rows: int) -> pa.Table:
     return pa.table({field.name: pa.array([i] * rows, pa.int32()) for i, field in enumerate(WIDE)})
 
 
@@ -230,14 +274,25 @@ def utils() -> Group:
     return Group(
         "utils",
         scalars=[
-            Scalar("test_uppercase", a(text), text),
-            Scalar("test_any_type", a(ANY), text),
-            Scalar("test_time", (), pa.timestamp("us"), Volatility.CONSISTENT_WITHIN_QUERY),
+            Scalar("test_uppercase", a(text), text, lambda given: pc.utf8_upper(given.column(0))),
+            Scalar("test_any_type", a(ANY), text, lambda given: given.column(0).cast(text)),
+            Scalar(
+                "test_time",
+                (),
+                pa.timestamp("us"),
+                lambda given: pa.repeat(pa.scalar(dt.datetime(2026, 11, 15), pa.timestamp("us")), given.num_rows),
+                Volatility.CONSISTENT_WITHIN_QUERY,
+            ),
             Scalar("test_no_op", a(ANY), integer),
-            Scalar("test_no_op_string", a(text), text),
-            Scalar("test_add", (*a(integer), Parameter("b", integer)), integer),
+            Scalar("test_no_op_string", a(text), text, lambda given: given.column(0)),
+            Scalar("test_add", (*a(integer), Parameter("b", integer)), integer, lambda given: pc.add(*given.columns)),
             Scalar("collatz", (Parameter("n", integer),), integer),
-            Scalar("collatz_sequence", (Parameter("n", integer),), pa.list_(integer)),
+            Scalar(
+                "collatz_sequence",
+                (Parameter("n", integer),),
+                pa.list_(integer),
+                lambda given: pa.array([_collatz(n) for n in given.column(0).to_pylist()]),
+            ),
         ],
         functions=[
             Function("test_echo", (TEXT,), lambda _: RESULT, _results),
@@ -256,10 +311,21 @@ def utils() -> Group:
                 lambda given: _row(given).schema,
                 _row,
             ),
-            InOut("test_table_in_out", (TEXT,), lambda rows: pa.schema([("input", text), *rows])),
-            InOut("test_table_in_out_long", (), lambda rows: rows),
-            InOut("test_table_in_out_huge", (), lambda _: pa.schema([("multiplier", integer), ("value", integer)])),
-            InOut("test_table_in_out_wide", (TEXT,), lambda _: WIDE),
+            InOut("test_table_in_out", (TEXT,), lambda rows: pa.schema([("input", text), *rows]), _prefixed, _last_row),
+            InOut("test_table_in_out_long", (), lambda rows: rows, lambda _, rows: [rows] * 10),
+            InOut(
+                "test_table_in_out_huge",
+                (),
+                lambda _: pa.schema([("multiplier", integer), ("value", integer)]),
+                lambda _, rows: _huge(*range(10)),
+                lambda _: _huge(-1, -2, -3),
+            ),
+            InOut(
+                "test_table_in_out_wide",
+                (TEXT,),
+                lambda _: WIDE,
+                lambda _, rows: _wide_rows(rows.num_rows).to_batches(),
+            ),
             InOut("test_table_in_out_echo", (), lambda rows: rows),
         ],
     )

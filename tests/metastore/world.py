@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from skiway.errors import SkiwayError
-from skiway.metastore import PLATFORM, Realm, accounts, catalogs
+from skiway.metastore import PLATFORM, Realm, accounts, catalogs, namespaces, tables, views
 from skiway.model import v1
 from skiway.storage import Stores
 from storage.homes import Clock
@@ -62,6 +62,44 @@ class World:
     def catalog(self, name: str = "lake", **spec: Any) -> v1.Catalog:
         request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name=name, **spec))
         return catalogs.create(self.home, request).catalog
+
+    def namespace(self, *path: str, catalog: v1.Catalog | None = None, **spec: Any) -> v1.Namespace:
+        """The namespace at `path` of the catalog, or of the first one."""
+        catalog_id = (catalog or self.first_catalog()).resource_id
+        asked = v1.NamespaceSpec(display_name=path[-1], path=path[:-1], catalog_id=catalog_id, **spec)
+        return namespaces.create(self.home, v1.CreateNamespaceRequest(spec=asked)).namespace
+
+    def table(self, name: str = "people", *, namespace: v1.Namespace | None = None, **spec: Any) -> v1.Table:
+        """A table in the namespace, or in `sales`."""
+        place = namespace or self.first_namespace()
+        asked = v1.TableSpec(
+            display_name=name,
+            catalog_id=place.catalog_id,
+            namespace_id=place.resource_id,
+            **{"schema_json": "{}", **spec},
+        )
+        return tables.create(self.home, v1.CreateTableRequest(spec=asked)).table
+
+    def view(self, name: str = "adults", *, namespace: v1.Namespace | None = None, **spec: Any) -> v1.View:
+        """A view in the namespace, or in `sales`."""
+        place = namespace or self.first_namespace()
+        sql = [v1.ViewSql(sql="SELECT 1", dialect="duckdb")]
+        asked = v1.ViewSpec(
+            display_name=name,
+            catalog_id=place.catalog_id,
+            namespace_id=place.resource_id,
+            **{"sql_definitions": sql, **spec},
+        )
+        return views.create(self.home, v1.CreateViewRequest(spec=asked)).view
+
+    def first_namespace(self) -> v1.Namespace:
+        request = v1.ListNamespacesRequest(catalog_id=self.first_catalog().resource_id)
+        found = namespaces.list_(self.home, request).namespaces
+        return found[0] if found else self.namespace("sales")
+
+    def first_catalog(self) -> v1.Catalog:
+        found = catalogs.list_(self.home, v1.ListCatalogsRequest()).catalogs
+        return found[0] if found else self.catalog()
 
 
 def mask(*paths: str) -> FieldMask:

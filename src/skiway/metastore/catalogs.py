@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skiway.errors import Conflict, InvalidArgument
-from skiway.metastore import changes, keys
+from skiway.metastore import changes, keys, namespaces, places
 from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
 from skiway.metastore.ids import local_id, resource_id
@@ -18,7 +18,7 @@ from skiway.metastore.repository import Stored
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["create", "delete", "get", "list_", "require", "update"]
+__all__ = ["create", "delete", "get", "list_", "update"]
 
 MUTABLE = ("display_name", "description", "connector_ref", "policy_ref", "properties")
 
@@ -32,14 +32,8 @@ def create(realm: Realm, request: v1.CreateCatalogRequest) -> v1.CreateCatalogRe
 
 def get(realm: Realm, request: v1.GetCatalogRequest) -> v1.GetCatalogResponse:
     """The catalog, and in which version it is stored."""
-    found = require(realm, request.catalog_id, field="catalog_id")
+    found = places.catalog(realm, request.catalog_id, field="catalog_id")
     return v1.GetCatalogResponse(catalog=found.value, meta=found.meta)
-
-
-def require(realm: Realm, given: v1.ResourceId, *, field: str) -> Stored[v1.Catalog]:
-    """The catalog whose id was sent as `field`."""
-    catalog_id = local_id(realm, given, v1.RK_CATALOG, field=field)
-    return realm.all(CATALOG).require(keys.catalog(realm.account_id, catalog_id), name=catalog_id)
 
 
 def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsResponse:
@@ -74,11 +68,13 @@ def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogRe
 
 
 def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogResponse:
-    """Delete a catalog that holds no namespaces."""
+    """Delete a catalog. One that holds namespaces is refused, or emptied where `require_empty` is said to be false."""
     catalog_id = local_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
 
     def remove(pointer: Pointer, catalog: v1.Catalog | None) -> None:
         name = catalog.display_name if catalog else catalog_id
+        if request.HasField("require_empty") and not request.require_empty:
+            namespaces.clear(realm, catalog_id, ())
         remove_empty(
             realm,
             realm.all(CATALOG),

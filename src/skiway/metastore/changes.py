@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
@@ -14,13 +14,14 @@ from skiway.metastore.parents import ATTEMPTS
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Repository, Stored, meta_of
 from skiway.model import v1
-from skiway.storage import Operation, Pointer
+from skiway.storage import Pointer
 
 __all__ = ["copied", "delete", "update"]
 
 M = TypeVar("M", bound=Message)
 
 Remove = Callable[[Pointer, M | None], None]
+Write = Callable[[Stored[M], M], Stored[M]]
 
 
 def copied(value: M) -> M:
@@ -38,12 +39,12 @@ def update(
     name: str,
     precondition: v1.Precondition,
     edit: Callable[[M], None],
-    also: Callable[[M], Iterable[Operation]] = lambda _: (),
+    write: Write[M] | None = None,
 ) -> Stored[M]:
     """The resource after `edit`, which is given a copy. What `edit` leaves as it was is not written.
 
-    `also` tells, from the edited resource, what else the batch must do. A lost race is not tried again: the caller
-    decided on what it had read.
+    `write` replaces the one by the other where that takes more than a plain update. A lost race is not tried again: the
+    caller decided on what it had read.
     """
     current = repository.require(key, name=name)
     preconditions.check(precondition, current.pointer, resource=repository.kind.noun, name=name)
@@ -55,7 +56,7 @@ def update(
             preconditions.check(precondition, again.pointer, resource=repository.kind.noun, name=name)
         return current
     cast(Any, desired).updated_at.CopyFrom(realm.now())
-    return repository.update(current, desired, also=lambda stored: also(stored.value))
+    return (write or repository.update)(current, desired)
 
 
 def delete(

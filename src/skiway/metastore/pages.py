@@ -32,7 +32,7 @@ def listed(repository: Repository[M], prefix: str, request: v1.PageRequest) -> t
 
 
 def sliced(
-    items: Sequence[T], request: v1.PageRequest, *, listing: str, name: Callable[[T], str], default: int
+    items: Sequence[T], request: v1.PageRequest, *, listing: str, name: Callable[[T], str], default: int = DEFAULT_SIZE
 ) -> tuple[Sequence[T], v1.PageResponse]:
     """A page of `items`, which are sorted by `name`; `listing` tells this listing from all others."""
     after = open_token(listing, request.page_token) if request.page_token else ""

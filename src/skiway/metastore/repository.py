@@ -19,7 +19,7 @@ from skiway.metastore import keys
 from skiway.metastore.failures import failure
 from skiway.metastore.kinds import Kind
 from skiway.model import v1
-from skiway.storage import ABSENT, Delete, Operation, Page, Pointer, Put, Stores, blob_digest, blob_uri
+from skiway.storage import ABSENT, Delete, Operation, Page, Pointer, Put, Stores, blob_digest
 
 __all__ = ["Also", "Repository", "Stored", "etag", "meta_of"]
 
@@ -52,12 +52,23 @@ class Repository(Generic[M]):
 
     def find(self, key: str) -> Stored[M] | None:
         """The resource at a canonical key, or None."""
-        return self._follow(self.stores.pointers.get(key))
+        return self.follow(self.stores.pointers.get(key))
 
     def named(self, key: str) -> M | None:
         """The resource at any of its other keys, or None."""
         found = self.find(key)
         return None if found is None else found.value
+
+    def find_named(self, key: str) -> Stored[M] | None:
+        """The resource at any of its other keys, with its canonical pointer, or None."""
+        while (found := self.find(key)) is not None:
+            own = self.stores.pointers.get(keys.owner(found.pointer))
+            if own is not None and own.blob_uri == found.pointer.blob_uri:
+                return Stored(found.value, own)
+            # Both move together: it was changed between the two reads, or a name without an owner is damage.
+            if self.stores.pointers.get(key) == found.pointer:
+                raise self._partial(found.value, key)
+        return None
 
     def require(self, key: str, *, name: str) -> Stored[M]:
         """The resource at a canonical key; `name` is what the caller calls it."""
@@ -83,7 +94,20 @@ class Repository(Generic[M]):
     def page(self, prefix: str, *, size: int, token: str | None = None) -> Page[M]:
         """The next resources whose pointers begin with `prefix`. What is deleted meanwhile is left out."""
         page = self.stores.pointers.page(prefix, size=size, token=token)
-        return Page(tuple(found.value for found in map(self._follow, page.items) if found), page.next_token)
+        return Page(tuple(found.value for found in map(self.follow, page.items) if found), page.next_token)
+
+    def follow(self, pointer: Pointer | None) -> Stored[M] | None:
+        """What a pointer leads to, now: None if the resource has gone meanwhile."""
+        while pointer is not None:
+            try:
+                return Stored(self._parsed(pointer.blob_uri), pointer)
+            except NotFound:
+                # Gone with the pointer, or replaced: the pointer tells. If it still stands, something is broken.
+                again = self.stores.pointers.get(pointer.key)
+                if again == pointer:
+                    raise failure(Internal, "pointer.dangling", pointer=pointer.key) from None
+                pointer = again
+        return None
 
     def count(self, prefix: str) -> int:
         """How many pointers begin with `prefix`."""
@@ -91,23 +115,26 @@ class Repository(Generic[M]):
 
     def create(self, value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
         """Reserve all keys of a new resource at once, or none. Writing the very same again is no error."""
-        stored, data = self._prepared(value, version=ABSENT)
+        stored, reserved = self.reservation(value)
         more = tuple(also(stored))
-        self._put(stored, data)
-        names = (stored.pointer.key, *self.kind.names(value))
         try:
-            self.stores.pointers.apply([*(Put(key, stored.pointer.blob_uri, expect=ABSENT) for key in names), *more])
+            self.stores.pointers.apply([*reserved, *more])
         except Contention:
             raise
         except Conflict:
-            return self._explain_create(stored, names)
+            return self._explain_create(stored, [put.key for put in reserved])
         return stored
+
+    def reservation(self, value: M) -> tuple[Stored[M], list[Put]]:
+        """A new resource as it will be, its blob written, and what a batch must do to publish it."""
+        stored = self._put(value, version=ABSENT)
+        names = (stored.pointer.key, *self.kind.names(value))
+        return stored, [Put(key, stored.pointer.blob_uri, expect=ABSENT) for key in names]
 
     def update(self, current: Stored[M], value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
         """Replace a resource that still is as it was read; names it no longer has become free."""
-        stored, data = self._prepared(value, version=current.pointer.version)
+        stored = self._put(value, version=current.pointer.version)
         more = tuple(also(stored))
-        self._put(stored, data)
         held = {name.key: name for name in self._names(current)}
         added = [key for key in self.kind.names(value) if key not in held]
         uri, wanted = stored.pointer.blob_uri, set(self.kind.names(value))
@@ -135,18 +162,6 @@ class Repository(Generic[M]):
             raise self._explain_change(pointer, None, ()) from None
 
     # --- reading ------------------------------------------------------------------------------------------------------
-
-    def _follow(self, pointer: Pointer | None) -> Stored[M] | None:
-        while pointer is not None:
-            try:
-                return Stored(self._parsed(pointer.blob_uri), pointer)
-            except NotFound:
-                # Gone with the pointer, or replaced: the pointer tells. If it still stands, something is broken.
-                again = self.stores.pointers.get(pointer.key)
-                if again == pointer:
-                    raise failure(Internal, "pointer.dangling", pointer=pointer.key) from None
-                pointer = again
-        return None
 
     def _parsed(self, uri: str) -> M:
         data = self.stores.blobs.get(uri)
@@ -176,14 +191,11 @@ class Repository(Generic[M]):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _prepared(self, value: M, *, version: int) -> tuple[Stored[M], bytes]:
-        data = value.SerializeToString(deterministic=True)
+    def _put(self, value: M, *, version: int) -> Stored[M]:
         key = self.kind.key(value)
-        uri = blob_uri(data, folder=keys.folder(key), suffix=".pb")
-        return Stored(value, Pointer(key, uri, version + 1)), data
-
-    def _put(self, stored: Stored[M], data: bytes) -> None:
-        self.stores.blobs.put(data, folder=keys.folder(stored.pointer.key), suffix=".pb")
+        data = value.SerializeToString(deterministic=True)
+        uri = self.stores.blobs.put(data, folder=keys.folder(key), suffix=".pb")
+        return Stored(value, Pointer(key, uri, version + 1))
 
     def _explain_create(self, stored: Stored[M], names: Iterable[str]) -> Stored[M]:
         found = {key: self.stores.pointers.get(key) for key in names}

@@ -181,6 +181,7 @@ def test_rules_are_announced_so_that_the_client_can_keep_them_too() -> None:
         "id > (SELECT 1)",
         "",
         "id > 0), x INT CHECK (1",
+        "id > 0), CHECK (id < 9",
     ],
 )
 def test_a_check_that_is_none_is_refused(check: str) -> None:

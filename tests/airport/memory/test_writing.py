@@ -90,6 +90,20 @@ def test_statements_without_batches_change_nothing_and_make_no_version() -> None
     assert table._catalog.version() == before
 
 
+def test_empty_batches_are_answered_with_empty_batches_and_make_no_version() -> None:
+    table = filled()
+    before = table._catalog.version()
+    for operation, schema in {
+        "insert": pa.schema({"id": pa.int64(), "name": pa.string()}),
+        "update": pa.schema({"name": pa.string(), "rowid": pa.int64()}),
+        "delete": pa.schema({"rowid": pa.int64()}),
+    }.items():
+        count, (returned,) = write(table, operation, [pa.RecordBatch.from_pylist([], schema=schema)])  # type: ignore[arg-type]
+        assert (count, returned.num_rows) == (0, 0)
+        assert returned.schema.names == (schema.names if operation == "update" else ["id", "name"])
+    assert table._catalog.version() == before
+
+
 def test_update_changes_the_rows_named_and_keeps_their_order() -> None:
     table = filled()
     assert update(table, {"name": ["GRACE", "ADA"], "rowid": [1, 0]}) == 2

@@ -102,13 +102,15 @@ class Sandbox:
             if rename:
                 cursor.execute(f"ALTER TABLE probe RENAME COLUMN {identifier(rename[0])} TO {identifier(rename[1])}")
             made = cursor.execute("SELECT count(*) FROM duckdb_columns() WHERE table_name = 'probe'").fetchone()
-            if made != (len(parts),):
-                raise InvalidArgument(f"{'; '.join(clauses)}: this is more than a constraint")
             found = cursor.execute(
                 "SELECT constraint_type, constraint_column_names, expression FROM duckdb_constraints()"
                 " WHERE table_name = 'probe' AND constraint_type <> 'NOT NULL' ORDER BY constraint_index"
             ).fetchall()
-            return [Rule(kind, tuple(names), expression or "") for kind, names, expression in found]
+        if made != (len(parts),) or len(found) != len(clauses):
+            raise InvalidArgument(
+                f"{'; '.join(map(str.strip, clauses))}: each must be one constraint, such as CHECK (a < b) or UNIQUE (a, b)"
+            )
+        return [Rule(kind, tuple(names), expression or "") for kind, names, expression in found]
 
     @contextmanager
     def _use(self) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -120,6 +120,13 @@ class _ByRowId(_RowStatement):
         self._ids: list[pa.Array] = []
         self._stamps: list[pa.Array] = []
 
+    def commit(self) -> int:
+        """Change the rows in the newest version; each counts once."""
+        if not any(map(len, self._ids)):
+            return 0
+        self._apply()
+        return int(pc.count_distinct(pa.concat_arrays(self._ids)).as_py())
+
     def _find(self, rows: pa.RecordBatch) -> Found:
         """Where the rows named are in the table as it was when the statement began; remembers what was seen there."""
         self._session.stay_alive()
@@ -179,13 +186,6 @@ class UpdateRows(_ByRowId):
         self._after.append(after)
         return self._echo(rows) if self._returning else None
 
-    def commit(self) -> int:
-        """Put the values in place."""
-        if not self._ids:
-            return 0
-        self._apply()
-        return len(self._last_of_each()[0])
-
     def _edit(self, table: TableState) -> Rows:
         ids, stamps, places = self._last_of_each()
         after = pa.concat_batches(self._after).take(places)
@@ -206,13 +206,6 @@ class DeleteRows(_ByRowId):
         """Take the ids of rows."""
         found = self._find(rows)
         return _visible(self._definition, self._began.rows.take(found)) if self._returning else None
-
-    def commit(self) -> int:
-        """Remove the rows."""
-        if not self._ids:
-            return 0
-        self._apply()
-        return len(self._last_of_each()[0])
 
     def _edit(self, table: TableState) -> Rows:
         ids, stamps, _ = self._last_of_each()

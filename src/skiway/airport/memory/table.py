@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -42,8 +43,9 @@ class _Readable(Table, HasStatistics):
         self._catalog = catalog
         self._schema_name = schema_name
 
+    @abstractmethod
     def _state(self) -> TableState:
-        raise NotImplementedError
+        """The table as it is read."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,0 +1,140 @@
+"""Tables: a name, a schema, and where the data comes from. Their states are in `snapshots`."""
+
+from __future__ import annotations
+
+import json
+
+from skiway.errors import InvalidArgument
+from skiway.metastore import changes, keys, places, relations, upstreams
+from skiway.metastore.failures import failure
+from skiway.metastore.idempotency import Claim, once
+from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.kinds import TABLE
+from skiway.metastore.masks import copy_field, masked_paths
+from skiway.metastore.names import normal_name
+from skiway.metastore.pages import listed
+from skiway.metastore.parents import retrying
+from skiway.metastore.properties import refuse_secrets
+from skiway.metastore.purging import purge_table
+from skiway.metastore.realm import Realm
+from skiway.metastore.repository import Stored
+from skiway.model import v1
+from skiway.storage import Operation
+
+__all__ = ["create", "delete", "get", "list_", "update"]
+
+FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
+REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "schema_json", "upstream.uri"))
+MUTABLE = (*FIELDS, *(f"upstream.{field.name}" for field in v1.UpstreamRef.DESCRIPTOR.fields))
+
+
+def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableResponse:
+    """A new table, without snapshots."""
+    if not request.HasField("spec"):
+        raise failure(InvalidArgument, "spec.required", field="spec")
+    spec = changes.copied(request.spec)
+    spec.display_name = request.spec.display_name  # so that a missing name is refused like a blank one
+    spec = _normal(realm, spec, set(FIELDS))
+    for field in ("catalog_id", "namespace_id", "schema_json"):
+        if not spec.HasField(field):
+            raise failure(InvalidArgument, "field", field=field)
+    if spec.HasField("upstream"):
+        upstreams.checked(realm, spec.upstream)
+    claim = Claim(realm, "CreateTable", request.idempotency.key, spec, v1.CreateTableResponse)
+    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
+
+
+def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
+    """The table, and in which version it is stored."""
+    found = places.table(realm, request.table_id)
+    return v1.GetTableResponse(table=found.value, meta=found.meta)
+
+
+def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
+    """The tables of a namespace, by name."""
+    namespace_id = places.namespace(realm, request.namespace_id).value.resource_id.id
+    tables, page = listed(realm.all(TABLE), keys.table_name(realm.account_id, namespace_id), request.page)
+    return v1.ListTablesResponse(tables=tables, page=page)
+
+
+def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
+    """The table after the masked fields were taken over; it moves if its namespace changed."""
+    table_id = local_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
+    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="table")
+    if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
+        raise failure(InvalidArgument, "update.mask.upstream.mix.forbidden", field="update_mask")
+    spec = _normal(realm, request.spec, paths)
+    repository = realm.all(TABLE)
+
+    def write(current: Stored[v1.Table], desired: v1.Table) -> Stored[v1.Table]:
+        checks = relations.entered(realm, desired, current.value)
+        return repository.update(current, desired, also=lambda _: checks)
+
+    def attempt() -> Stored[v1.Table]:
+        return changes.update(
+            realm,
+            repository,
+            keys.table(realm.account_id, table_id),
+            name=table_id,
+            precondition=request.precondition,
+            edit=lambda table: _edit(realm, table, spec, paths),
+            write=write,
+        )
+
+    updated = retrying(attempt)
+    return v1.UpdateTableResponse(table=updated.value, meta=updated.meta)
+
+
+def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableResponse:
+    """Delete a table; its snapshots and statistics are out of reach at once, and then purged."""
+    table_id = local_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
+    key = keys.table(realm.account_id, table_id)
+    meta = changes.delete(realm.all(TABLE), key, name=table_id, precondition=request.precondition)
+    purge_table(realm, table_id)
+    return v1.DeleteTableResponse(meta=meta)
+
+
+def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
+    """A spec in the form that is kept, as far as `paths` name its fields."""
+    spec = changes.copied(given)
+    if "display_name" in paths and spec.HasField("display_name"):
+        spec.display_name = normal_name(spec.display_name, resource="table")
+    if "schema_json" in paths and spec.HasField("schema_json"):
+        _check_json(spec.schema_json)
+    if "properties" in paths:
+        refuse_secrets(spec.properties, field="properties")
+    relations.place_ids(realm, spec)
+    return spec
+
+
+def _check_json(text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError:
+        found = "blank" if not text.strip() else "not JSON"
+        raise failure(
+            InvalidArgument, "field.invalid", field="schema_json", found=found, wanted="give the schema as JSON"
+        ) from None
+
+
+def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableResponse]) -> v1.CreateTableResponse:
+    now = realm.now()
+    table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
+    for field in FIELDS:
+        copy_field(spec, table, field)
+    checks = relations.entered(realm, table)
+
+    def also(stored: Stored[v1.Table]) -> tuple[Operation, ...]:
+        return *checks, *claim.remembering(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
+
+    created = realm.all(TABLE).create(table, also=also)
+    return v1.CreateTableResponse(table=created.value, meta=created.meta)
+
+
+def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) -> None:
+    if not table.HasField("upstream") and any(path.startswith("upstream.") for path in paths):
+        raise failure(InvalidArgument, "upstream.missing.for.replacement", id=table.resource_id.id)
+    for path in paths:
+        copy_field(spec, table, path, required=path in REQUIRED)
+    if table.HasField("upstream") and any(path.startswith("upstream") for path in paths):
+        upstreams.checked(realm, table.upstream)
