@@ -18,9 +18,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from skiway.airport.wire.frames import BatchReader
+from skiway.airport.wire.duckdb_types import duckdb_type
+from skiway.airport.wire.frames import BatchReader, parse_frame, varint
 from skiway.airport.wire.payloads import (
     CatalogRoot,
+    InOutParameters,
     ObjectMetadata,
     TableFunctionRequest,
     binary,
@@ -125,6 +127,41 @@ def _call(call: dict[str, Any]) -> Call:
     )
 
 
+# -- names: their descriptors, ours, and a form to compare both in ------------------------------------------------------
+
+
+def plain(parts: Sequence[str]) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor(type=flight.FlightDescriptor.PATH, path=parts)
+
+
+def theirs(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
+    """`catalog/schema/kind/name` is the recorded server's form."""
+    return plain("/".join(descriptor.path).split("/"))
+
+
+def ours(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
+    match "/".join(descriptor.path).split("/"):
+        case [catalog, schema, name]:
+            return plain([catalog, schema, "table", name])
+        case [catalog, schema, name, kind, _]:
+            return plain([catalog, schema, kind, name])
+        case other:
+            return plain(other)
+
+
+def renamed_frame(data: bytes, rename: Rename) -> bytes:
+    """A FlightData message with its descriptor renamed, and not another byte changed."""
+    told = parse_frame(data).descriptor
+    if not told:
+        return data
+    head, name = (
+        b"\x0a" + varint(len(part)) + part
+        for part in (told, rename(flight.FlightDescriptor.FromString(told)).SerializeToString())
+    )
+    assert data.startswith(head), "the descriptor comes first"
+    return name + data[len(head) :]
+
+
 # -- what a request means, but for ids ---------------------------------------------------------------------------------
 
 _IDS = ("airport-client-session-id", "airport-trace-id", "airport-transaction-id")
@@ -160,10 +197,40 @@ def _request(call: Call, rename: Rename) -> object:
         return "a ticket"
     if call.method == "GetFlightInfo":
         return rename(flight.FlightDescriptor.FromString(call.requests[0])).SerializeToString()
+    if call.method == "DoExchange":
+        return exchanged(call, rename)
     if call.method != "DoAction":
         return call.requests[0] if call.requests else b""
     action = flight.Action.FromString(call.requests[0])
     return action.type, *_arguments(action), renamed_body(action, rename)
+
+
+def exchanged(call: Call, rename: Rename) -> tuple[object, ...]:
+    """What the client says in an exchange: its messages, with columns by DuckDB's types.
+
+    Where rows are named by their ids, these are the server's own, and so are the sizes of batches, which follow the
+    chunks of its scan: there the rows are compared together, by their other values.
+    """
+    opening: list[object] = []
+    reader = BatchReader(iter(call.requests))
+    for data in call.requests[: 3 if len(call.requests) > 2 else 2]:
+        frame = parse_frame(data)
+        if frame.descriptor:
+            named = rename(flight.FlightDescriptor.FromString(frame.descriptor)).SerializeToString()
+            opening.append(("with schema" if frame.header else "alone", named))
+        elif not frame.header:
+            asked = decode(frame.app_metadata, InOutParameters, "the parameters")
+            opening.append((asked.json_filters, asked.column_ids, row(binary(asked.parameters)), asked.at_unit))
+    columns = [(field.name, duckdb_type(field)) for field in reader.schema]
+    batches: list[object] = [batch.to_pydict() for batch in reader]
+    if "rowid" in reader.schema.names:
+        rest = [name for name in reader.schema.names if name != "rowid"]
+        batches = sorted(str(values) for batch in batches for values in _rows(batch, rest))  # type: ignore[arg-type]
+    return (*opening, columns, batches)
+
+
+def _rows(batch: dict[str, list[object]], names: Sequence[str]) -> list[tuple[object, ...]]:
+    return list(zip(*(batch[name] for name in names), strict=True)) if names else [()] * len(batch["rowid"])
 
 
 def _arguments(action: flight.Action) -> Iterator[object]:

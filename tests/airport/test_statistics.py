@@ -75,6 +75,35 @@ def test_bounds_come_in_the_columns_own_type(name: str) -> None:
     assert announced.metadata == {b"can_produce_statistics": b"1"}
 
 
+def test_bounds_of_nested_extension_types_are_nulls_of_that_type() -> None:
+    schema = pa.schema({"c": pa.struct([("a", pa.uuid())]), "l": pa.list_(pa.uuid())})
+    with serving(schema, ColumnStatistics()) as server, Raw(server.location) as raw:
+        assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
+        for column in ("c", "l"):
+            batch = ask(raw, column)
+            assert batch.schema.field("min").type == schema.field(column).type
+            assert batch.column("min").null_count == 1
+
+
+@pytest.mark.parametrize(
+    ("data_type", "raw_value"),
+    [
+        (pa.date32(), 2**31 - 1),
+        (pa.timestamp("us"), 2**63 - 1),
+        (pa.time64("ns"), 123_456_789),
+        (pa.timestamp("s"), 10**11),
+    ],
+)
+def test_scalars_carry_bounds_that_python_cannot(data_type: pa.DataType, raw_value: int) -> None:
+    storage = pa.int32() if data_type == pa.date32() else pa.int64()
+    bound = pa.array([raw_value], storage).view(data_type)[0]
+    with (
+        serving(pa.schema({"c": data_type}), ColumnStatistics(min=bound, max=bound)) as server,
+        Raw(server.location) as raw,
+    ):
+        assert ask(raw).column("max").view(storage).to_pylist() == [raw_value]
+
+
 def test_scalars_are_taken_as_bounds_too() -> None:
     known = ColumnStatistics(min=pa.scalar(1, pa.int8()), max=pa.scalar(2, pa.int64()))
     with serving(pa.schema({"c": pa.int64()}), known) as server, Raw(server.location) as raw:
@@ -163,6 +192,16 @@ def test_a_bound_lost_after_attach_becomes_one_that_is_true_of_every_text() -> N
         batch = ask(raw)
     assert batch.to_pydict()["min"] == [""]
     assert batch.to_pydict()["max"][0].encode() >= "\U0010ffff".encode()
+
+
+def test_type_names_quote_what_duckdb_would() -> None:
+    import duckdb
+
+    reserved = duckdb.sql("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'").fetchall()
+    for (word,) in [*reserved, ("plain",), ("Upper",), ("two words",)]:
+        field = pa.field("c", pa.struct([(word, pa.int32())]))
+        spelled = duckdb.sql("SELECT typeof(x) FROM (SELECT NULL::" + duckdb_type(field) + " AS x)").fetchone()
+        assert spelled == (duckdb_type(field),)
 
 
 def test_the_type_name_reaches_the_table() -> None:

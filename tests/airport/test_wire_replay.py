@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airport.recorded import Call, Conversation, conversations, listing, meaning, renamed_body
+from airport.recorded import Call, Conversation, conversations, listing, meaning, ours, plain, renamed_body, theirs
 from client.recorder import Recorder, recording
 from client.world import KEYED, WRITTEN, World, service
 from skiway.airport.wire import headers
@@ -70,28 +70,6 @@ def recorder() -> Recorder:
 def location(world: World, recorder: Recorder) -> Iterator[str]:
     with recording(service(world), recorder) as found:
         yield found
-
-
-# -- names: their descriptors, ours, and a form to compare both in ------------------------------------------------------
-
-
-def plain(parts: list[str]) -> flight.FlightDescriptor:
-    return flight.FlightDescriptor(type=flight.FlightDescriptor.PATH, path=parts)
-
-
-def theirs(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
-    """`catalog/schema/kind/name` is the recorded server's form."""
-    return plain("/".join(descriptor.path).split("/"))
-
-
-def ours(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
-    match "/".join(descriptor.path).split("/"):
-        case [catalog, schema, name]:
-            return plain([catalog, schema, "table", name])
-        case [catalog, schema, name, kind, _]:
-            return plain([catalog, schema, kind, name])
-        case other:
-            return plain(other)
 
 
 # -- their requests, our server -----------------------------------------------------------------------------------------

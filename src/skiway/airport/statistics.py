@@ -90,11 +90,20 @@ def _bounds(field: pa.Field, known: ColumnStatistics) -> tuple[pa.Array, pa.Arra
 
 
 def _one(field: pa.Field, value: Any) -> pa.Array:
-    if isinstance(value, pa.Scalar):
-        value = value.cast(storage_type(field.type)).as_py() if value.type != field.type else value.as_py()
+    if value is None or (isinstance(value, pa.Scalar) and not value.is_valid):
+        return pa.nulls(1, field.type)  # of any type, also of those that pyarrow cannot build from Python values
     try:
+        if isinstance(value, pa.Scalar):
+            return _of_scalar(value, field.type)
         return pa.array([value], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
             f"statistics of column {field.name!r}: {value!r} is not a value of its type {field.type}"
         ) from error
+
+
+def _of_scalar(value: pa.Scalar, wanted: pa.DataType) -> pa.Array:
+    """A scalar as an array of one, never by way of Python values, which cannot carry every date and time."""
+    plain = value.value if isinstance(value, pa.ExtensionScalar) else value
+    column = pa.repeat(plain if plain.type == storage_type(wanted) else plain.cast(storage_type(wanted)), 1)
+    return pa.ExtensionArray.from_storage(wanted, column) if isinstance(wanted, pa.BaseExtensionType) else column

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 
 import pyarrow as pa
@@ -148,4 +149,17 @@ def _members(data_type: pa.DataType) -> str:
 
 
 def _quoted(name: str) -> str:
-    return name if name.isidentifier() and name.islower() else '"' + name.replace('"', '""') + '"'
+    """The name as DuckDB spells it in a type: quoted unless it is plainly a word, and no reserved one."""
+    plain = _WORD.fullmatch(name) is not None and name.lower() not in _KEYWORDS
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+_WORD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = """
+    all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default
+    deferrable desc describe distinct do else end except false fetch for foreign from group having in initially
+    intersect into lambda lateral leading limit not null offset on only or order pivot pivot_longer pivot_wider placing
+    primary qualify references returning select show some summarize symmetric table then to trailing true union unique
+    unpivot using variadic when where window with
+"""  # as duckdb_keywords() lists them
+_KEYWORDS: Final = frozenset(_RESERVED.split())
