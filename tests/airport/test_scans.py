@@ -55,6 +55,16 @@ def test_one_column_of_a_hundred_costs_a_twentieth() -> None:
     assert scanned["c8"].null_count == scanned.num_rows
 
 
+def test_a_batch_of_mostly_real_data_is_not_compressed() -> None:
+    table = pa.table({"small": pa.array(range(10_000), pa.int64()), "large": pa.array(["x" * 100] * 10_000)})
+    with serving(table.schema, lambda scan: table) as server, Raw(server.location) as raw:
+        (large,) = raw.endpoints("demo", "s", "t", columns=[1])
+        (small,) = raw.endpoints("demo", "s", "t", columns=[0])
+        assert sum(map(len, raw.get(large.ticket.ticket))) > table["large"].nbytes
+        assert sum(map(len, raw.get(small.ticket.ticket))) < 2 * table["small"].nbytes
+        assert raw.scan("demo", "s", "t", columns=[1])["large"].to_pylist() == table["large"].to_pylist()
+
+
 def test_the_scan_is_told_the_columns_each_once_in_the_clients_order() -> None:
     seen: list[ScanOptions] = []
     schema = pa.schema([pa.field("a", pa.int64()), ROWID, pa.field("b", pa.int64())])

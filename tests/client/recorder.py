@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +36,12 @@ class Recorder(grpc.ServerInterceptor):
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self._noted = threading.Condition()
+
+    def wait_for(self, name: str) -> None:
+        """Until such a call has ended here; one that its client took back ends later than it does there."""
+        with self._noted:
+            assert self._noted.wait_for(lambda: name in self.names(), timeout=20)
 
     def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
         handler = continuation(details)
@@ -44,7 +51,9 @@ class Recorder(grpc.ServerInterceptor):
         method = details.method.rpartition("/")[2]
 
         def note(*messages: bytes) -> None:
-            self.calls.append(Call(method, sent, messages))
+            with self._noted:
+                self.calls.append(Call(method, sent, messages))
+                self._noted.notify_all()
 
         if handler.request_streaming:
 

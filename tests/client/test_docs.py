@@ -21,8 +21,8 @@ def test_programs_on_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
         for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
             exec(compile(program, str(PAGE), "exec"), names)
     finally:
-        if "server" in names:
-            names["server"].stop(0)
+        for server in names.keys() & {"server", "scratch"}:
+            names[server].stop(0)
     printed = capsys.readouterr().out
     for shown in re.findall(
         r"# (sales \['people'\].*|table sales\.nobody not found; schemas of catalog 'demo')", PAGE.read_text()

@@ -167,6 +167,7 @@ def test_not_null_is_checked_before_the_row_is_sent(db: AirportClient, recorder:
     with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: t\.id"):
         db.insert("s.t", pa.table({"id": [*range(3000), None]}))
     assert content(db) == []
+    recorder.wait_for("DoExchange")
     assert all(batch["id"].null_count == 0 for batch in sent(recorder)), "rows before it may have been sent"
 
 

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from skiway.errors import SkiwayError
-from skiway.metastore import PLATFORM, Realm, accounts, catalogs, namespaces, tables, views
+from skiway.metastore import PLATFORM, Realm, accounts, catalogs, namespaces, snapshots, tables, views
 from skiway.model import v1
 from skiway.storage import Stores
 from storage.homes import Clock
@@ -91,6 +91,13 @@ class World:
             **{"sql_definitions": sql, **spec},
         )
         return views.create(self.home, v1.CreateViewRequest(spec=asked)).view
+
+    def snapshot(self, table: v1.Table, snapshot_id: int, *, at: int | None = None, **spec: Any) -> v1.Snapshot:
+        """A snapshot of the table, made upstream `at` seconds after 1970."""
+        asked = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=snapshot_id, **spec)
+        if at is not None:
+            asked.upstream_created_at.seconds = at
+        return snapshots.create(self.home, v1.CreateSnapshotRequest(spec=asked)).snapshot
 
     def first_namespace(self) -> v1.Namespace:
         request = v1.ListNamespacesRequest(catalog_id=self.first_catalog().resource_id)

@@ -83,10 +83,12 @@ class Conform:
             return batch
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
-    @property
-    def compression(self) -> Compression | None:
-        """LZ4 where half of the columns or more are NULLs."""
-        return "lz4" if self.sources.count(None) * 2 >= len(self.sources) > 0 and None in self.sources else None
+    def compression(self, fitting: pa.RecordBatch) -> Compression | None:
+        """LZ4 where half of a batch's bytes or more are the zeros of NULL columns; else it would only cost."""
+        if self.passes or None not in self.sources:
+            return None
+        zeros = sum(fitting.column(place).nbytes for place, index in enumerate(self.sources) if index is None)
+        return "lz4" if 2 * zeros >= fitting.nbytes else None
 
 
 def _position(schema: pa.Schema, name: str) -> int | None:
@@ -149,10 +151,12 @@ def scan_frames(
             if plan is None or not batch.schema.equals(layout):
                 layout = batch.schema
                 plan = Conform.plan(schema, layout, asked)
-            for part in _parts(plan.apply(batch, nulls)):
+            fitting = plan.apply(batch, nulls)
+            compression = plan.compression(fitting)
+            for part in _parts(fitting):
                 sent += part.num_rows
                 progress = encode(Progress(min(1.0, sent / rows))) if rows else b""
-                yield from writer.batch(part, app_metadata=progress, compression=plan.compression)
+                yield from writer.batch(part, app_metadata=progress, compression=compression)
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -250,9 +250,9 @@ def _create_table(
     for column in (*not_null, *primary_key, *(name for columns in unique for name in columns)):
         if column not in schema.names:
             raise InvalidArgument(f"a constraint names column {column!r}; the table has {', '.join(schema.names)}")
-    strict = {*not_null, *primary_key}
+    strict = [*(field.name for field in schema if not field.nullable or field.name in not_null), *primary_key]
     more: dict[str, Any] = {
-        "not_null_constraints": [i for i, field in enumerate(schema) if field.name in strict or not field.nullable],
+        "not_null_constraints": [schema.names.index(name) for name in dict.fromkeys(strict)],
         "primary_key_columns": list(primary_key) if len(primary_key) == 1 else [],
         "unique_columns": [columns[0] for columns in unique if len(columns) == 1],
         "multi_key_primary_keys": list(primary_key) if len(primary_key) > 1 else [],

@@ -23,7 +23,7 @@ from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Repository
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put
 
-__all__ = ["ATTEMPTS", "closed", "described", "inside", "opened", "remove_empty", "reopen", "retrying"]
+__all__ = ["ATTEMPTS", "applied", "closed", "described", "inside", "opened", "remove_empty", "reopen", "retrying"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -78,6 +78,14 @@ def remove_empty(
         reopen(realm, moved)
         raise
     repository.delete(moved, value, also=opened(moved))
+
+
+def applied(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:
+    """Do all of the batch, or raise `Contention` because something is no longer as it was read."""
+    try:
+        realm.stores.pointers.apply(batch)
+    except Conflict:
+        raise failure(Contention, "store.contended", what=what) from None
 
 
 def retrying(attempt: Callable[[], T]) -> T:

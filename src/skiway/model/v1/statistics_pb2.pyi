@@ -524,20 +524,74 @@ class FileColumnStats(_message.Message):
 Global___FileColumnStats: _TypeAlias = FileColumnStats  # noqa: Y015
 
 @_typing.final
+class ItemPut(_message.Message):
+    """The key that an item was last put with, and a digest of what was put, kept until the key expires."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    fingerprint: _builtins.str
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "fingerprint", b"fingerprint", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemPut: _TypeAlias = ItemPut  # noqa: Y015
+
+@_typing.final
 class ColumnStatsSet(_message.Message):
     """How the column statistics of one snapshot are stored: together, sorted by column id."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PutsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        @_builtins.property
+        def value(self) -> Global___ItemPut: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: Global___ItemPut | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TABLE_ID_FIELD_NUMBER: _builtins.int
     SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    PUTS_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ColumnStats]: ...
+    @_builtins.property
+    def puts(self) -> _containers.MessageMap[_builtins.int, Global___ItemPut]:
+        """by column id"""
+
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -546,11 +600,12 @@ class ColumnStatsSet(_message.Message):
         table_id: _common_pb2.ResourceId | None = ...,
         snapshot_id: _builtins.int = ...,
         columns: _abc.Iterable[Global___ColumnStats] | None = ...,
+        puts: _abc.Mapping[_builtins.int, Global___ItemPut] | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "snapshot_id", b"snapshot_id", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "puts", b"puts", "snapshot_id", b"snapshot_id", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,173 @@
+"""Two servers on one store, many threads, the same names: one winner, and nothing but conflicts for the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+from metastore.wholeness import damage
+from metastore.world import World, behaviour, key, mask
+from skiway.errors import Conflict, NotFound, PreconditionFailed, SkiwayError
+from skiway.metastore import Realm, catalogs, namespaces, snapshots, tables
+from skiway.model import v1
+from skiway.storage import open_stores
+
+WRITERS = 8
+
+
+@pytest.fixture
+def servers(tmp_path) -> Iterator[tuple[World, World]]:
+    """Two that share nothing but the files."""
+    url = f"sqlite:///{tmp_path}/pointers.db"
+    with open_stores(url) as one, open_stores(url) as two:
+        yield World(one), World(two)
+
+
+def race(servers: tuple[World, World], act: Callable[[Realm, int], Any]) -> list[Any]:
+    """What every writer got: a result, or an error that was raised on purpose."""
+    barrier, outcomes = Barrier(WRITERS), [None] * WRITERS
+
+    def run(number: int) -> None:
+        world = servers[number % 2]
+        barrier.wait()
+        try:
+            outcomes[number] = act(Realm(world.stores, "a1"), number)
+        except SkiwayError as error:
+            outcomes[number] = error
+
+    threads = [Thread(target=run, args=(number,)) for number in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def errors(outcomes: list[Any]) -> Counter[str]:
+    return Counter(each.key for each in outcomes if isinstance(each, SkiwayError))
+
+
+@behaviour(9)
+def test_one_of_many_gets_the_name(servers):
+    request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"))
+    outcomes = race(servers, lambda realm, _: catalogs.create(realm, request))
+    assert errors(outcomes) == {"catalog.already.exists": WRITERS - 1}
+    assert catalogs.list_(servers[1].home, v1.ListCatalogsRequest()).page.total_size == 1
+    assert damage(servers[0].stores) == []
+
+
+@behaviour(36)
+def test_all_with_the_same_key_get_the_same_answer(servers):
+    request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"), idempotency=key("k"))
+    outcomes = race(servers, lambda realm, _: catalogs.create(realm, request))
+    assert all(each == outcomes[0] for each in outcomes)
+    assert isinstance(outcomes[0], v1.CreateCatalogResponse)
+    assert catalogs.list_(servers[0].home, v1.ListCatalogsRequest()).page.total_size == 1
+
+
+@behaviour(21)
+def test_creations_with_the_same_missing_parents_all_succeed(servers):
+    catalog_id = servers[0].catalog().resource_id
+
+    def act(realm: Realm, number: int) -> Any:
+        spec = v1.NamespaceSpec(display_name=str(number), path=["x", "y"], catalog_id=catalog_id)
+        return namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec))
+
+    assert errors(race(servers, act)) == {}
+    request = v1.ListNamespacesRequest(catalog_id=catalog_id, recursive=True)
+    assert namespaces.list_(servers[0].home, request).page.total_size == WRITERS + 2
+    assert damage(servers[0].stores) == []
+
+
+def test_tables_of_one_namespace_are_made_without_waiting_for_each_other(servers):
+    place = servers[0].namespace("sales")
+
+    def act(realm: Realm, number: int) -> Any:
+        spec = v1.TableSpec(
+            display_name=str(number),
+            schema_json="{}",
+            catalog_id=place.catalog_id,
+            namespace_id=place.resource_id,
+        )
+        return tables.create(realm, v1.CreateTableRequest(spec=spec))
+
+    assert errors(race(servers, act)) == {}
+
+
+@behaviour(24)
+def test_a_namespace_is_never_deleted_under_its_children(servers):
+    for round_ in range(5):
+        place = servers[0].namespace(f"n{round_}")
+
+        def act(realm: Realm, number: int, place: v1.Namespace = place) -> Any:
+            if number < 2:
+                request = v1.DeleteNamespaceRequest(namespace_id=place.resource_id)
+                return namespaces.delete(realm, request)
+            spec = v1.TableSpec(
+                display_name=str(number),
+                schema_json="{}",
+                catalog_id=place.catalog_id,
+                namespace_id=place.resource_id,
+            )
+            return tables.create(realm, v1.CreateTableRequest(spec=spec))
+
+        outcomes = race(servers, act)
+        assert all(isinstance(each, Conflict | NotFound) for each in outcomes if isinstance(each, SkiwayError)), (
+            outcomes
+        )
+        made = [each for each in outcomes if isinstance(each, v1.CreateTableResponse)]
+        key_ = f"/accounts/a1/namespaces/by-id/{place.resource_id.id}"
+        exists = servers[0].stores.pointers.get(key_) is not None
+        assert exists or not made
+        assert damage(servers[0].stores) == []
+
+
+@behaviour(17)
+def test_one_of_many_updates_at_one_version_wins(servers):
+    catalog = servers[0].catalog()
+
+    def act(realm: Realm, number: int) -> Any:
+        request = v1.UpdateCatalogRequest(
+            catalog_id=catalog.resource_id,
+            spec=v1.CatalogSpec(description=str(number)),
+            update_mask=mask("description"),
+            precondition=v1.Precondition(expected_version=1),
+        )
+        return catalogs.update(realm, request)
+
+    outcomes = race(servers, act)
+    assert errors(outcomes) == {"version.mismatch": WRITERS - 1}
+    assert all(isinstance(each, PreconditionFailed) for each in outcomes if isinstance(each, SkiwayError))
+
+
+@behaviour(33)
+def test_the_newest_of_many_snapshots_is_current(servers):
+    table = servers[0].table()
+
+    def act(realm: Realm, number: int) -> Any:
+        spec = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=number)
+        return snapshots.create(realm, v1.CreateSnapshotRequest(spec=spec))
+
+    assert errors(race(servers, act)) == {}
+    request = v1.GetSnapshotRequest(table_id=table.resource_id, snapshot=v1.SnapshotRef(special=v1.SS_CURRENT))
+    assert snapshots.get(servers[1].home, request).snapshot.snapshot_id == WRITERS - 1
+
+
+def test_a_table_that_many_delete_and_many_fill_ends_with_nothing_left(servers):
+    table = servers[0].table()
+
+    def act(realm: Realm, number: int) -> Any:
+        if number < 2:
+            return tables.delete(realm, v1.DeleteTableRequest(table_id=table.resource_id))
+        spec = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=number)
+        return snapshots.create(realm, v1.CreateSnapshotRequest(spec=spec))
+
+    outcomes = race(servers, act)
+    assert set(errors(outcomes)) <= {"table", "store.contended"}
+    tables.delete(servers[0].home, v1.DeleteTableRequest(table_id=table.resource_id))
+    left = list(servers[0].stores.pointers.scan(f"/accounts/a1/tables/{table.resource_id.id}/"))
+    assert left == []
