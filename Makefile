@@ -23,7 +23,7 @@ demo: setup  ## a server to attach from DuckDB
 	$(RUN) examples/basic.py
 
 test: setup  ## all tests
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto
 
 lint: setup  ## style and types
 	$(BIN)/ruff check .

@@ -60,7 +60,8 @@ REFUSALS = (
     (duckdb.NotImplementedException, "", errors.Unsupported),
     (duckdb.OutOfMemoryException, "", errors.LimitExceeded),
     (duckdb.CatalogException, "already exists", errors.AlreadyExists),
-    (duckdb.CatalogException, "", errors.NotFound),
+    (duckdb.CatalogException, "does not exist", errors.NotFound),
+    (duckdb.CatalogException, "", errors.PreconditionFailed),
     (duckdb.BinderException, "does not have a column", errors.NotFound),
     (duckdb.ProgrammingError, "", errors.InvalidArgument),
     (duckdb.DataError, "", errors.InvalidArgument),
@@ -406,5 +407,8 @@ if __name__ == "__main__":
         path = Path(*sys.argv[2:3] or [folder, "shop.duckdb"])
         if not sys.argv[2:]:
             create_shop(path)
-        with opened(path) as catalog:
-            airport.serve(catalog, *sys.argv[1:2])
+        try:
+            with opened(path) as catalog:
+                airport.serve(catalog, *sys.argv[1:2])
+        except duckdb.IOException as error:  # no DuckDB file, or another process has it open
+            sys.exit(str(error))

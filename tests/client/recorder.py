@@ -36,12 +36,18 @@ class Recorder(grpc.ServerInterceptor):
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.heard = 0  # messages of exchanges, also of those that have not ended
         self._noted = threading.Condition()
 
     def wait_for(self, name: str) -> None:
         """Until such a call has ended here; one that its client took back ends later than it does there."""
         with self._noted:
             assert self._noted.wait_for(lambda: name in self.names(), timeout=20)
+
+    def wait_until_heard(self, messages: int) -> None:
+        """Until so many messages of exchanges have come."""
+        with self._noted:
+            assert self._noted.wait_for(lambda: self.heard >= messages, timeout=20)
 
     def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
         handler = continuation(details)
@@ -58,17 +64,11 @@ class Recorder(grpc.ServerInterceptor):
         if handler.request_streaming:
 
             def exchange(messages: Iterator[bytes], context: Any) -> Any:
-                seen: list[bytes] = []
-
-                def passed_on() -> Iterator[bytes]:
-                    for message in messages:
-                        seen.append(message)
-                        yield message
-
+                heard = _Heard(messages, self._hear)
                 try:
-                    yield from handler.stream_stream(passed_on(), context)
+                    yield from handler.stream_stream(heard, context)
                 finally:
-                    note(*seen)
+                    note(*heard.messages)
 
             return grpc.stream_stream_rpc_method_handler(exchange)
 
@@ -90,8 +90,31 @@ class Recorder(grpc.ServerInterceptor):
 
         return grpc.unary_stream_rpc_method_handler(stream)
 
+    def _hear(self) -> None:
+        with self._noted:
+            self.heard += 1
+            self._noted.notify_all()
+
     def names(self) -> list[str]:
         return [call.name for call in self.calls]
+
+
+class _Heard:
+    """The messages of a client, noted; beyond their end it asks as often as it is asked."""
+
+    def __init__(self, incoming: Iterator[bytes], hear: Callable[[], None]) -> None:
+        self.messages: list[bytes] = []
+        self._incoming = incoming
+        self._hear = hear
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        message = next(self._incoming)
+        self.messages.append(message)
+        self._hear()
+        return message
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import skiway.airport
-from examples.pages import GUIDE, INDEX, PAGES, README, programs
-from examples.scripts import SCRIPTS
+from examples.pages import GUIDE, INDEX, PAGES, README, WRITING, programs
+from examples.scripts import FOLDER, SCRIPTS
 from skiway import errors
 from skiway.airport import AirportService, ScanOptions, Server, serve
 from skiway.airport.status import CODES
@@ -19,11 +19,12 @@ from skiway.airport.status import CODES
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
-@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
 def test_programs_run_in_order_and_print_what_is_shown(
     page: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(FOLDER)  # a page may go on from an example
     names: dict[str, Any] = {"__name__": "guide"}
     shown = 0
     for line, program, output in programs(page):
@@ -35,7 +36,7 @@ def test_programs_run_in_order_and_print_what_is_shown(
     assert shown, "a page without a single output shows nothing"
 
 
-@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
 def test_no_program_hides_from_the_test(page: Path) -> None:
     assert page.read_text().count("```python") == len(list(programs(page)))
 

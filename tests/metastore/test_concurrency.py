@@ -12,7 +12,7 @@ import pytest
 from metastore.wholeness import damage
 from metastore.world import World, behaviour, key, mask
 from skiway.errors import Conflict, NotFound, PreconditionFailed, SkiwayError
-from skiway.metastore import Realm, catalogs, namespaces, snapshots, tables
+from skiway.metastore import Realm, catalogs, namespaces, snapshots, statistics, tables
 from skiway.model import v1
 from skiway.storage import open_stores
 
@@ -171,3 +171,21 @@ def test_a_table_that_many_delete_and_many_fill_ends_with_nothing_left(servers):
     tables.delete(servers[0].home, v1.DeleteTableRequest(table_id=table.resource_id))
     left = list(servers[0].stores.pointers.scan(f"/accounts/a1/tables/{table.resource_id.id}/"))
     assert left == []
+
+
+def test_statistics_of_many_writers_all_stay(servers):
+    table = servers[0].table()
+    servers[0].snapshot(table, 1)
+
+    def act(realm: Realm, number: int) -> Any:
+        target = {"table_id": table.resource_id, "snapshot_id": 1}
+        column = v1.ColumnStats(column_id=number + 1)
+        statistics.put_columns(realm, [v1.PutColumnStatsRequest(**target, columns=[column])])
+        file = v1.FileColumnStats(file_path=str(number))
+        return statistics.put_files(realm, [v1.PutFileColumnStatsRequest(**target, files=[file])])
+
+    outcomes = race(servers, act)
+    lost = [number for number, each in enumerate(outcomes) if isinstance(each, SkiwayError)]
+    assert set(errors(outcomes)) <= {"store.contended"}
+    found = statistics.file_statistics(servers[1].home, table.resource_id.id, 1)
+    assert found["file_path"].to_pylist() == [str(number) for number in range(WRITERS) if number not in lost]

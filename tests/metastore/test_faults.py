@@ -15,7 +15,7 @@ import pytest
 from metastore.faults import Died, Fate, dying
 from metastore.wholeness import damage
 from metastore.world import World, behaviour, key, mask
-from skiway.metastore import Realm, accounts, catalogs, namespaces, snapshots, tables, views
+from skiway.metastore import Realm, accounts, catalogs, namespaces, snapshots, statistics, tables, views
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
@@ -149,7 +149,28 @@ def delete_last_snapshot(world: World) -> Change:
     return lambda realm: snapshots.delete(realm, request)
 
 
+def put_column_statistics(world: World) -> Change:
+    table = world.table()
+    world.snapshot(table, 1)
+    request = v1.PutColumnStatsRequest(
+        table_id=table.resource_id, snapshot_id=1, columns=[v1.ColumnStats(column_id=n) for n in (1, 2)]
+    )
+    return lambda realm: statistics.put_columns(realm, [request])
+
+
+def put_file_statistics(world: World) -> Change:
+    table = world.table()
+    world.snapshot(table, 1)
+    files = [v1.FileColumnStats(file_path=path) for path in "ab"]
+    first = v1.PutFileColumnStatsRequest(table_id=table.resource_id, snapshot_id=1, files=files[:1])
+    statistics.put_files(world.home, [first])
+    request = v1.PutFileColumnStatsRequest(table_id=table.resource_id, snapshot_id=1, files=files)
+    return lambda realm: statistics.put_files(realm, [request])
+
+
 CHANGES: list[Prepare] = [
+    put_column_statistics,
+    put_file_statistics,
     create_account,
     delete_account,
     create_catalog,
@@ -196,7 +217,16 @@ def _history(world: World, table: v1.Table) -> list[Any]:
         return []
     ref = v1.SnapshotRef(special=v1.SS_CURRENT)
     now = snapshots.get(world.home, v1.GetSnapshotRequest(table_id=table.resource_id, snapshot=ref))
-    return [*history, "current", now.snapshot.snapshot_id]
+    return [*history, "current", now.snapshot.snapshot_id, *_statistics(world, table, ref)]
+
+
+def _statistics(world: World, table: v1.Table, ref: v1.SnapshotRef) -> list[Any]:
+    columns = v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref)
+    files = v1.ListFileColumnStatsRequest(table_id=table.resource_id, snapshot=ref)
+    return [
+        *(each.column_id for each in statistics.list_columns(world.home, columns).columns),
+        *(each.file_path for each in statistics.list_files(world.home, files).files),
+    ]
 
 
 def prepared(prepare: Prepare) -> tuple[World, Change]:

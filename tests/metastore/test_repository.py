@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from threading import Barrier, Thread
 from typing import Any
 
@@ -94,6 +95,15 @@ def test_writing_the_very_same_again_changes_nothing(stores, kind):
     created = repository.create(value)
     assert repository.create(value) == created
     assert repository.find(kind.key(value)) == created
+
+
+@behaviour(7)
+def test_writing_the_very_same_again_makes_its_blob_young(catalogs, clock):
+    uri = catalogs.create(SAMPLES["catalog"]).pointer.blob_uri
+    before = catalogs.stores.blobs.head(uri)
+    clock.now = before.modified_at + timedelta(seconds=60)  # the store's own time is the machine's
+    catalogs.create(SAMPLES["catalog"])
+    assert catalogs.stores.blobs.head(uri).modified_at > before.modified_at
 
 
 @behaviour(9)

@@ -8,8 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from metastore.wholeness import damage
 from metastore.world import behaviour, key, mask, refused
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
-from skiway.metastore import keys, snapshots, tables
-from skiway.metastore.kinds import COLUMN_STATS, FILE_STATS, TABLE_STATS
+from skiway.metastore import keys, places, snapshots, tables
+from skiway.metastore.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.realm import timestamp
 from skiway.model import v1
 
@@ -89,6 +89,8 @@ def test_as_of_finds_the_newest_that_is_not_later(world):
     expected = {10: 1, 19: 1, 20: 3, 29: 3, 30: 4, 99: 4, 0: 7, -5: 7}
     assert {at: got(world, table, as_of=Timestamp(seconds=at)) for at in expected} == expected
     assert got(world, table, as_of=Timestamp(seconds=19, nanos=999_999_999)) == 1
+    world.snapshot(table, 2**63 - 1, at=30)
+    assert got(world, table, as_of=Timestamp(seconds=30)) == 2**63 - 1
     with refused(NotFound, "snapshot.not.found.at.time", as_of="1969-12-31T23:59:54Z"):
         got(world, table, as_of=Timestamp(seconds=-6))
 
@@ -154,6 +156,22 @@ def test_the_current_one_is_deleted_only_as_the_last(world):
         current(world, table)
     world.snapshot(table, 3, at=0)
     assert current(world, table) == 3
+
+
+def test_a_table_with_snapshots_has_a_current_one_although_the_last_goes_while_an_older_comes(world, monkeypatch):
+    table = world.table()
+    world.snapshot(table, 5, at=5)
+    look = snapshots.current
+
+    def looked_and_gone(*arguments: Any) -> Any:
+        found = look(*arguments)
+        monkeypatch.setattr(snapshots, "current", look)
+        delete(world, table, 5)
+        return found
+
+    monkeypatch.setattr(snapshots, "current", looked_and_gone)
+    world.snapshot(table, 1, at=1)
+    assert current(world, table) == 1
 
 
 def test_a_deleted_snapshot_takes_its_statistics_along(world):
@@ -234,6 +252,34 @@ def test_snapshots_of_a_table_that_is_gone_cannot_be_reached_or_made(world):
         got(world, table, snapshot_id=1)
     with refused(NotFound, "table"):
         world.snapshot(table, 2)
+
+
+@behaviour(31)
+@pytest.mark.parametrize("act", ["create", "update", "roll back"])
+def test_nothing_is_written_to_a_table_that_is_deleted_meanwhile(world, monkeypatch, act):
+    table = world.table()
+    world.snapshot(table, 1, at=1)
+    find = places.table
+
+    def found_and_gone(*arguments: Any, **named: Any) -> Any:
+        found = find(*arguments, **named)
+        tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
+        world.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))  # not purged yet
+        monkeypatch.setattr(places, "table", find)
+        return found
+
+    monkeypatch.setattr(places, "table", found_and_gone)
+    spec = Spec(table_id=table.resource_id, snapshot_id=1, manifest_list="new")
+    roll_back = v1.SetCurrentSnapshotRequest(table_id=table.resource_id, snapshot_id=1)
+    acts = {
+        "create": lambda: world.snapshot(table, 2, at=2),
+        "update": lambda: snapshots.update(world.home, Update(spec=spec, update_mask=mask("manifest_list"))),
+        "roll back": lambda: snapshots.set_current(world.home, roll_back),
+    }
+    with refused(NotFound, "table"):
+        acts[act]()
+    left = list(world.stores.pointers.scan(keys.of_table("a1", table.resource_id.id)))
+    assert [(each.key.partition("/snapshots/")[2][:5], each.version) for each in left] == [("by-id", 1), ("by-ti", 1)]
 
 
 def test_another_account_cannot_reach_a_snapshot(world):

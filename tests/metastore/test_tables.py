@@ -55,6 +55,22 @@ def test_a_table_is_stored_as_asked_for(world):
     assert damage(world.stores) == []
 
 
+@behaviour(32)
+def test_a_table_is_shown_with_the_schema_of_a_snapshot(world):
+    table = world.table(schema_json='["then"]')
+    world.snapshot(table, 1)
+    update(world, table, "schema_json", schema_json='["now"]')
+    request = Get(table_id=table.resource_id)
+    now = tables.get(world.home, request)
+    assert now.table.schema_json == '["now"]'
+    request.snapshot.snapshot_id = 1
+    then = tables.get(world.home, request)
+    assert (then.table.schema_json, then.meta) == ('["then"]', now.meta)
+    request.snapshot.snapshot_id = 2
+    with refused(NotFound, "snapshot", id="2"):
+        tables.get(world.home, request)
+
+
 @pytest.mark.parametrize(
     ("changed", "error_key"),
     [

@@ -230,10 +230,10 @@ class AirportService:
             ).SerializeToString()
 
     def _do_put(self, request: Request, messages: Iterator[bytes]) -> Frames:
-        return do_put(self, request, messages)
+        return do_put(self, request, _to_the_end(messages))
 
     def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
-        return do_exchange(self, request, messages)
+        return do_exchange(self, request, _to_the_end(messages))
 
     def unit_of_work(self, request: Request, catalog: Catalog) -> contextlib.AbstractContextManager[None]:
         """What a writing statement runs in."""
@@ -287,6 +287,16 @@ class AirportService:
         context.set_trailing_metadata(told.trailers)
         context.abort(told.code, told.message)
         raise AssertionError("abort always raises")
+
+
+def _to_the_end(messages: Iterator[bytes]) -> Iterator[bytes]:
+    """The client's messages, asked for once more after the last one.
+
+    To gRPC a broken connection is at first the end of the stream, and the news that the client is gone comes behind it.
+    The second question is answered after that news, and then raises; half a statement must not look like a whole one.
+    """
+    yield from messages
+    next(messages, None)
 
 
 class _FlightHandlers(grpc.GenericRpcHandler):

@@ -14,7 +14,7 @@ from skiway.metastore.repository import Stored
 from skiway.model import v1
 from skiway.storage import ABSENT, Pointer, Put
 
-__all__ = ["advancing", "current", "current_id", "meant", "newer"]
+__all__ = ["advancing", "check_id", "current", "current_id", "meant", "newer"]
 
 
 def meant(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapshot]:
@@ -34,6 +34,14 @@ def meant(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapsho
             raise failure(InvalidArgument, "snapshot.special.missing", field="snapshot", found=str(ref.special))
         case _:
             raise failure(InvalidArgument, "snapshot.missing", field="snapshot")
+
+
+def check_id(snapshot_id: int, *, field: str) -> None:
+    """Raise unless a snapshot can have this id; 0 is one like any other."""
+    if snapshot_id < 0:
+        raise failure(
+            InvalidArgument, "field.invalid", field=field, found=str(snapshot_id), wanted="use a number from 0 on"
+        )
 
 
 def current(realm: Realm, table_id: str) -> Stored[v1.Snapshot] | None:

@@ -171,12 +171,13 @@ def _relation(realm: Realm, of: Relations[R], ref: v1.NameRef) -> R:
         return realm.all(of.kind).require(of.by_id(realm.account_id, text), name=text).value
     name = normal_text(ref.name)
     if normal_text(ref.catalog) and not name:
-        raise failure(InvalidArgument, f"{noun}.name.missing", field="ref.name")
+        raise failure(InvalidArgument, f"{noun}.name.missing", resource=noun, field="ref.name")
     _, namespace = _namespace(realm, ref, tuple(ref.path))
     found = realm.all(of.kind).named(of.by_name(realm.account_id, namespace.resource_id.id, name))
     if found is None:
         path = dotted(full_path(namespace))
-        raise failure(NotFound, f"{noun}.by.name.missing", catalog=normal_text(ref.catalog), path=path, name=name)
+        catalog = normal_text(ref.catalog)
+        raise failure(NotFound, f"{noun}.by.name.missing", resource=noun, catalog=catalog, path=path, name=name)
     return found
 
 

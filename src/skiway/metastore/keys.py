@@ -23,6 +23,8 @@ __all__ = [
     "current_snapshot",
     "folder",
     "idempotency",
+    "is_current",
+    "is_plain",
     "job",
     "namespace",
     "namespace_level",
@@ -36,6 +38,7 @@ __all__ = [
     "statistics",
     "table",
     "table_name",
+    "table_of",
     "view",
     "view_name",
 ]
@@ -56,6 +59,19 @@ def owner(pointer: Pointer) -> str:
 def closing(key: str) -> str:
     """The marker that nothing may be put into the resource with this canonical key; absent most of the time."""
     return f"/closing{key}"
+
+
+def is_plain(key: str) -> bool:
+    """Whether the pointer at this key belongs to no resource: it says something itself, or expires by itself."""
+    return key.startswith(("/closing/", "/platform/")) or key.split("/")[3:4] == ["idempotency"]
+
+
+def table_of(key: str) -> str | None:
+    """The canonical key of the table that a snapshot's or statistics' key belongs to; None for other keys."""
+    parts = key.split("/")
+    if len(parts) < 6 or parts[3] != "tables" or parts[5] != "snapshots":
+        return None
+    return "/".join((*parts[:4], "by-id", parts[4]))
 
 
 def of_account(account_id: str) -> str:
@@ -139,6 +155,11 @@ def snapshot_time(account_id: str, table_id: str, moment_micros: int | None = No
 def current_snapshot(account_id: str, table_id: str) -> str:
     """Holds the id of the current snapshot, not a blob's address."""
     return f"{of_table(account_id, table_id)}snapshots/current"
+
+
+def is_current(key: str) -> bool:
+    """Whether this is the key that tells a table's current snapshot."""
+    return key.endswith("/snapshots/current")
 
 
 def statistics(account_id: str, table_id: str, snapshot_id: int, *, of: str) -> str:

@@ -239,8 +239,10 @@ class Repository(Generic[M]):
             if self.stores.pointers.get(name.key) == name:
                 return self._partial(value, name.key)
             return self._contended(value)
-        key = "relation.name.already.claimed" if "/relations/" in name.key else f"{self.kind.noun}.already.exists"
-        return failure(AlreadyExists, key, resource=self.kind.noun, name=self.kind.title(value))
+        noun, title = self.kind.noun, self.kind.title(value)
+        if "/relations/" in name.key:
+            return failure(AlreadyExists, "relation.name.already.claimed", resource=noun, name=title)
+        return failure(AlreadyExists, f"{noun}.already.exists", resource=noun, name=title)
 
     def _partial(self, value: M, key: str) -> Internal:
         title = self.kind.title(value)

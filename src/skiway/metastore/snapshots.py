@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skiway.errors import Conflict, InvalidArgument, PreconditionFailed
 from skiway.metastore import changes, keys, places
-from skiway.metastore.current import advancing, current, current_id, meant, newer
+from skiway.metastore.current import advancing, check_id, current, current_id, meant, newer
 from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
 from skiway.metastore.ids import local_id, resource_id
@@ -78,7 +78,7 @@ def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshot
 def delete(realm: Realm, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshotResponse:
     """Delete a snapshot and its statistics at once. The current one can go only as the last."""
     table_id = places.table(realm, request.table_id).value.resource_id.id
-    _check_id(request.snapshot_id, field="snapshot_id")
+    check_id(request.snapshot_id, field="snapshot_id")
 
     def remove(pointer: Pointer, snapshot: v1.Snapshot | None) -> None:
         batch = [
@@ -120,20 +120,13 @@ def _normal(realm: Realm, given: v1.SnapshotSpec) -> v1.SnapshotSpec:
     spec = changes.copied(given)
     table_id = local_id(realm, spec.table_id, v1.RK_TABLE, field="table_id")
     spec.table_id.CopyFrom(resource_id(realm, table_id, v1.RK_TABLE))
-    _check_id(spec.snapshot_id, field="snapshot_id")
+    check_id(spec.snapshot_id, field="snapshot_id")
     if spec.HasField("parent_snapshot_id"):
-        _check_id(spec.parent_snapshot_id, field="parent_snapshot_id")
+        check_id(spec.parent_snapshot_id, field="parent_snapshot_id")
     if not spec.schema_json.strip():
         spec.ClearField("schema_json")
     refuse_secrets(spec.summary, field="summary")
     return spec
-
-
-def _check_id(snapshot_id: int, *, field: str) -> None:
-    if snapshot_id < 0:
-        raise failure(
-            InvalidArgument, "field.invalid", field=field, found=str(snapshot_id), wanted="use a number from 0 on"
-        )
 
 
 def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotResponse]) -> v1.CreateSnapshotResponse:

@@ -34,6 +34,8 @@ def check_file(stats: v1.FileColumnStats) -> None:
 def check_column(stats: v1.ColumnStats, *, of: str = "") -> None:
     """Raise unless the statistics of a column can be true; bounds are written as they are kept."""
     target = f"column {stats.column_name or stats.column_id}{of}"
+    if stats.column_id < 1:
+        raise _wrong(target, "column_id", stats.column_id, "give a number from 1 on")
     _natural(target, "value_count", stats.value_count)
     for field in ("null_count", "nan_count"):
         _natural(target, field, getattr(stats, field))

@@ -6,6 +6,7 @@ import json
 
 from skiway.errors import InvalidArgument
 from skiway.metastore import changes, keys, places, relations, upstreams
+from skiway.metastore.current import meant
 from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
 from skiway.metastore.ids import local_id, resource_id
@@ -45,8 +46,11 @@ def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableRespon
 
 
 def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
-    """The table, and in which version it is stored."""
+    """The table, and in which version it is stored; with the schema of a snapshot, where one is asked for."""
     found = places.table(realm, request.table_id)
+    if request.HasField("snapshot"):
+        then = meant(realm, found.value.resource_id.id, request.snapshot)
+        found.value.schema_json = then.value.schema_json
     return v1.GetTableResponse(table=found.value, meta=found.meta)
 
 

@@ -303,21 +303,29 @@ Global___ListTablesResponse: _TypeAlias = ListTablesResponse  # noqa: Y015
 
 @_typing.final
 class GetTableRequest(_message.Message):
+    """With a snapshot, the table is shown with the schema it had then."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_ID_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def snapshot(self) -> _common_pb2.SnapshotRef: ...
     def __init__(
         self,
         *,
         table_id: _common_pb2.ResourceId | None = ...,
+        snapshot: _common_pb2.SnapshotRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_snapshot", b"_snapshot", "snapshot", b"snapshot", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_snapshot", b"_snapshot", "snapshot", b"snapshot", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__snapshot: _TypeAlias = _typing.Literal["snapshot"]  # noqa: Y015
+    _WhichOneofArgType__snapshot: _TypeAlias = _typing.Literal["_snapshot", b"_snapshot"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__snapshot) -> _WhichOneofReturnType__snapshot | None: ...
 
 Global___GetTableRequest: _TypeAlias = GetTableRequest  # noqa: Y015
 

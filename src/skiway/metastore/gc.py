@@ -1,0 +1,174 @@
+"""Removes what nobody can reach, in slices, while others write.
+
+Every slice looks at one page and says where the next begins, so a sweep goes round the whole store in small steps,
+and no account waits for more than one round. A slice reads first and removes then: an error while reading removes
+nothing. A dry run says what would be removed.
+
+Nothing that can be read is ever removed: a blob, only if it was old before its pointer was looked at and no pointer
+names it; a pointer, only at the version that was found stale. Resources whose blob is lost are reported, not removed:
+a store that is unreachable for a moment looks the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from skiway.errors import Conflict
+from skiway.metastore import keys
+from skiway.metastore.kinds import JOB
+from skiway.metastore.repository import Repository
+from skiway.model import v1
+from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Pointer, Stores
+
+__all__ = ["Slice", "run", "sweep_blobs", "sweep_expired", "sweep_pointers"]
+
+FINISHED = (v1.JS_SUCCEEDED, v1.JS_FAILED, v1.JS_CANCELLED)
+WEEK_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one step did: how much it looked at, what it removed or would have, what is damaged, and where to go on."""
+
+    looked_at: int = 0
+    removed: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    next_token: str | None = None
+
+    def followed_by(self, other: Slice) -> Slice:
+        """Both steps as one."""
+        return Slice(
+            self.looked_at + other.looked_at,
+            (*self.removed, *other.removed),
+            (*self.damaged, *other.damaged),
+            other.next_token,
+        )
+
+
+def run(
+    sweep: Callable[[str | None], Slice],
+    *,
+    seconds: float,
+    token: str | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Slice:
+    """Slices of a sweep, one after the other, until its end or until the time is used up; at least one."""
+    started, done = monotonic(), sweep(token)
+    while done.next_token is not None and monotonic() - started < seconds:
+        done = done.followed_by(sweep(done.next_token))
+    return done
+
+
+def sweep_expired(stores: Stores, *, limit: int = 2000) -> int:
+    """Free the room of expired keys and markers, which nobody sees any more; how many. Their blobs go with the others."""
+    return stores.pointers.purge_expired(limit=limit)
+
+
+def sweep_blobs(
+    stores: Stores,
+    *,
+    clock: Clock,
+    min_age_s: float = 30.0,
+    size: int = 500,
+    token: str | None = None,
+    dry_run: bool = False,
+    pinned: Callable[[str], bool] = lambda _: False,
+) -> Slice:
+    """Remove blobs that no resource names and that were written long enough ago, except those somebody has pinned.
+
+    `min_age_s` must be longer than any writer takes from its blob to its pointers; the stores' page tells by how much.
+    """
+    oldest = clock() - timedelta(seconds=min_age_s)
+    page = stores.blobs.page("", size=size, token=token)
+    unused = [head.uri for head in page.items if _old(head, oldest) and _unused(stores, head.uri)]
+    removed = [uri for uri in unused if not pinned(uri)]
+    if not dry_run:
+        removed = [uri for uri in removed if _delete_blob(stores, uri, oldest)]
+    return Slice(len(page.items), tuple(removed), next_token=page.next_token)
+
+
+def sweep_pointers(
+    stores: Stores,
+    *,
+    clock: Clock,
+    job_retention_s: float = WEEK_S,
+    size: int = 500,
+    token: str | None = None,
+    dry_run: bool = False,
+) -> Slice:
+    """Remove names without a resource, what is left of deleted tables, and jobs that were over long ago."""
+    page = stores.pointers.page("/accounts/", size=size, token=token)
+    before = clock() - timedelta(seconds=job_retention_s)
+    removed: list[str] = []
+    damaged: list[str] = []
+    for pointer in page.items:
+        if keys.is_plain(pointer.key):
+            continue
+        if keys.owner(pointer) == pointer.key and stores.blobs.head(pointer.blob_uri) is None:
+            if stores.pointers.get(pointer.key) == pointer:
+                damaged.append(pointer.key)
+            continue
+        batch = tuple(_stale(stores, pointer)) or tuple(_finished(stores, pointer, before.timestamp()))
+        if batch and (dry_run or _applied(stores, batch)):
+            removed.append(pointer.key)
+    return Slice(len(page.items), tuple(removed), tuple(damaged), page.next_token)
+
+
+def _old(head: BlobHead, oldest: datetime) -> bool:
+    return head.modified_at < oldest
+
+
+def _unused(stores: Stores, uri: str) -> bool:
+    """Whether the blob is one of ours and its resource names another, or is gone."""
+    key = "/" + uri.rpartition("/")[0].rpartition("/")[0]
+    if not key.startswith(("/accounts/", "/platform/")):
+        return False
+    pointer = stores.pointers.get(key)
+    return pointer is None or pointer.blob_uri != uri
+
+
+def _delete_blob(stores: Stores, uri: str, oldest: datetime) -> bool:
+    """Once more: whoever is about to name it has written it again."""
+    head = stores.blobs.head(uri)
+    if head is None or not _old(head, oldest):
+        return False
+    stores.blobs.delete(uri)
+    return True
+
+
+def _stale(stores: Stores, pointer: Pointer) -> Iterator[Operation]:
+    """What removes a pointer that leads nowhere. As all pointers of a resource move at once, a name that still stands
+    after its resource was seen without it is stale for good.
+    """
+    table = keys.table_of(pointer.key)
+    if table is not None and stores.pointers.get(table) is None:
+        yield Check(table, expect=ABSENT)
+        yield Delete(pointer.key, expect=pointer.version)
+        return
+    owner = keys.owner(pointer)
+    if owner == pointer.key or keys.is_current(pointer.key):
+        return
+    resource = stores.pointers.get(owner)
+    if resource is not None and resource.blob_uri == pointer.blob_uri:
+        return
+    if stores.pointers.get(pointer.key) == pointer:
+        yield Delete(pointer.key, expect=pointer.version)
+
+
+def _finished(stores: Stores, pointer: Pointer, before: float) -> Iterator[Operation]:
+    if "/jobs/by-id/" not in pointer.key:
+        return
+    found = Repository(stores, JOB).follow(pointer)
+    if found and found.value.state in FINISHED and found.value.finished_at.ToSeconds() < before:
+        yield Delete(found.pointer.key, expect=found.pointer.version)
+
+
+def _applied(stores: Stores, batch: tuple[Operation, ...]) -> bool:
+    try:
+        stores.pointers.apply(batch)
+    except Conflict:
+        return False
+    return True

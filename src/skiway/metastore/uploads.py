@@ -1,0 +1,84 @@
+"""Statistics that come in many messages: one table, one snapshot, at most one key; stored in few, large steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from skiway.errors import InvalidArgument, SkiwayError
+from skiway.metastore import keys, places
+from skiway.metastore.failures import failure
+from skiway.metastore.kinds import SNAPSHOT
+from skiway.metastore.realm import Realm
+from skiway.model import v1
+from skiway.storage import Check
+
+__all__ = ["Target", "Upload"]
+
+STEP = 10_000
+"""How many items are stored at once, at most."""
+
+Q = TypeVar("Q", v1.PutColumnStatsRequest, v1.PutFileColumnStatsRequest)
+I = TypeVar("I", v1.ColumnStats, v1.FileColumnStats)  # noqa: E741 - an item
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The snapshot that statistics are put for, and the key they come with. `checks` hold while it exists."""
+
+    table_id: v1.ResourceId
+    snapshot_id: int
+    key: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(Generic[Q, I]):
+    """How messages of one type are taken in: `take` their items, `check` each, `write` many."""
+
+    realm: Realm
+    take: Callable[[Q], Sequence[I]]
+    check: Callable[[I], None]
+    write: Callable[[Target, list[I]], None]
+    empty: str
+
+    def run(self, requests: Iterable[Q]) -> int:
+        """How many items were stored. When one is refused, those before it stay."""
+        target: Target | None = None
+        pending: list[I] = []
+        total = 0
+        try:
+            for request in requests:
+                target = self._first(request) if target is None else self._next(target, request)
+                for item in self.take(request):
+                    self.check(item)
+                    pending.append(item)
+                    total += 1
+                    if len(pending) == STEP:
+                        step, pending = pending, []
+                        self.write(target, step)
+        except SkiwayError:
+            if target is not None and pending:
+                self.write(target, pending)
+            raise
+        if target is None or total == 0:
+            raise failure(InvalidArgument, self.empty)
+        if pending:
+            self.write(target, pending)
+        return total
+
+    def _first(self, request: Q) -> Target:
+        table = places.table(self.realm, request.table_id)
+        key = keys.snapshot(self.realm.account_id, table.value.resource_id.id, request.snapshot_id)
+        snapshot = self.realm.all(SNAPSHOT).require(key, name=str(request.snapshot_id))
+        checks = tuple(Check(each.key, expect=each.version) for each in (table.pointer, snapshot.pointer))
+        return Target(table.value.resource_id, request.snapshot_id, key=request.idempotency.key.strip(), checks=checks)
+
+    def _next(self, target: Target, request: Q) -> Target:
+        if (request.table_id.id, request.snapshot_id) != (target.table_id.id, target.snapshot_id):
+            raise failure(InvalidArgument, "stats.inconsistent.target")
+        key = request.idempotency.key.strip()
+        if key and target.key and key != target.key:
+            raise failure(InvalidArgument, "idempotency.inconsistent.key", first=target.key, second=key)
+        return replace(target, key=target.key or key)

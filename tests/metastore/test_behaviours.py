@@ -1,0 +1,40 @@
+"""The script that tells which behaviours have no test yet."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("missing_behaviours", PROJECT / "scripts" / "missing_behaviours.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_numbered_lines_of_one_section_are_read(script):
+    page = "## 9. x\n1. no\n\n## 10. Ideas\n\nStorage\n1. one\n12. twelve\n\n---\n\n## 11. y\n2. no\n"
+    assert script.behaviours(page) == {1: "one", 12: "twelve"}
+
+
+def test_claims_are_found_in_decorators(script, tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "@behaviour(3, 4)\n@other(5)\ndef test_a(): ...\n\n@pytest.mark.behaviour(6)\ndef test_b(): ...\n"
+    )
+    assert sorted(script.claims(tmp_path)) == [3, 4, 6]
+
+
+def test_only_behaviours_of_the_reference_are_claimed(script, shared):
+    known = script.behaviours((shared / "reference" / "catalog-service.md").read_text())
+    claimed = set(script.claims(PROJECT / "tests"))
+    assert len(known) == 86
+    assert {24, 36, 64} <= claimed <= known.keys()

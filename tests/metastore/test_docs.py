@@ -1,0 +1,76 @@
+"""The page about the metastore says what is so."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from skiway.metastore import keys
+from skiway.metastore.names import MAX_DEPTH, MAX_NAME
+from skiway.metastore.pages import DEFAULT_SIZE, MAX_SIZE
+from skiway.metastore.realm import Realm
+from skiway.metastore.statistics import PAGE
+
+PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "metastore.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE_TEXT, re.DOTALL)
+MODULES = (
+    "accounts",
+    "catalogs",
+    "namespaces",
+    "tables",
+    "views",
+    "snapshots",
+    "statistics",
+    "directory",
+    "graph",
+    "gc",
+)
+
+
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES)
+def test_examples_print_what_the_page_shows(code, printed, capsys):
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_page_has_an_example():
+    assert len(EXAMPLES) == 1
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_call_is_on_the_page(module):
+    row = next(line for line in PAGE_TEXT.splitlines() if line.startswith(f"| `{module}` |"))
+    offered = importlib.import_module(f"skiway.metastore.{module}").__all__
+    calls = {name for name in offered if name.islower()} - {"clear"}
+    shown = set(re.findall(r"`(\w+)(?:\(\w+\))?`", row)) - {module}
+    if "the same" in row:
+        shown |= {"create", "get", "list_", "update", "delete"}
+    assert shown == calls
+
+
+def test_the_numbers_on_the_page_are_those_of_the_code():
+    for said in (
+        f"Up to {MAX_NAME} characters",
+        f"to {MAX_DEPTH} deep",
+        f"{DEFAULT_SIZE} by default (statistics {PAGE})",
+        f"most {MAX_SIZE}",
+        f"for {Realm.__dataclass_fields__['idempotency_ttl_s'].default:.0f} s",
+        f"after {Realm.__dataclass_fields__['closing_s'].default:.0f} s",
+    ):
+        assert said in PAGE_TEXT, said
+
+
+def test_the_keys_on_the_page_are_those_of_the_code():
+    for key in (
+        keys.account("{a}"),
+        keys.catalog("{a}", "{c}"),
+        keys.namespace("{a}", "{n}"),
+        keys.table("{a}", "{t}"),
+        keys.view("{a}", "{v}"),
+        keys.connector("{a}", "{id}"),
+        keys.job("{a}", "{id}"),
+    ):
+        assert f"`{key.replace('%7B', '{').replace('%7D', '}')}`" in PAGE_TEXT
