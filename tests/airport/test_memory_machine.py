@@ -328,9 +328,9 @@ class MemoryMachine(RuleBasedStateMachine):
         for schema in SCHEMAS:
             self.create_schema(schema, forgiving=False)
         self.model.run(f"CREATE TABLE m.s1.t (a BIGINT, b VARCHAR, c {STRUCT})")
-        self.model.rules["s1", "t"] = Rules()
+        rules = self.model.rules["s1", "t"] = Rules(unique=("a",), not_thirteen=("a",))
         columns = {"a": pa.int64(), "b": pa.string(), "c": TYPES[STRUCT]}
-        self.client.create_table("s1.t", pa.schema(columns))
+        self.client.create_table("s1.t", pa.schema(columns), unique=["a"], checks=rules.checks())
 
     def teardown(self) -> None:
         if hasattr(self, "server"):
