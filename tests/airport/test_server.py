@@ -507,6 +507,35 @@ def test_serve_runs_until_it_is_told_to_end(processes: int, number: signal.Signa
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_a_signal_at_any_moment_ends_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it comes just while the main thread begins to wait: a lock taken in a handler would hang there."""
+    from skiway.airport import serving
+
+    def told_at_once(server: Server) -> None:
+        sys.settrace(interrupting)
+
+    sent: list[int] = []
+
+    def interrupting(frame, event, argument):
+        if frame.f_code.co_qualname == "Condition.wait" and not sent:  # within Event.wait, which holds its lock
+            sent.append(1)
+            sys.settrace(None)
+            os.kill(os.getpid(), signal.SIGINT)
+        return interrupting
+
+    monkeypatch.setattr(serving, "_say_what_to_type", told_at_once)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    later = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
+    later.start()
+    try:
+        serve(catalog_named("demo"), "grpc://127.0.0.1:0")
+    finally:
+        sys.settrace(None)
+        later.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_serve_ends_when_one_of_its_processes_does(tmp_path: Path) -> None:
     with script_running(tmp_path, 2) as (running, _, pids):
         os.kill(min(pids), signal.SIGKILL)

@@ -9,10 +9,6 @@ from skiway.storage import CallCounter, Stores, open_stores
 from storage.homes import Clock
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "behaviour(*numbers): shows these behaviours of the reference, section 10")
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

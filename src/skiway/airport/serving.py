@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import queue
 import secrets
 import signal
 import socket
@@ -58,13 +59,13 @@ def serve(
 
 def _run(server: Server, *, announce: bool) -> None:
     """Serve until a signal comes; the second one ends at once."""
-    told = threading.Event()
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()  # not an Event: its lock may be held when the handler runs
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda number, _: told.put(number))
     with server:
         if announce:
             _say_what_to_type(server)
-        told.wait()
+        told.get()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
 
@@ -104,10 +105,14 @@ def _run_together(run: Callable[[int], None], processes: int) -> None:
     for child in children:
         child.start()
 
+    told: list[bool] = []
+
     def end_all(*_: object) -> None:
-        for child in children:
-            if child.is_alive():
-                child.terminate()
+        if not told:  # once: to a child that is ending already, another signal means "at once"
+            told.append(True)
+            for child in children:
+                if child.is_alive():
+                    child.terminate()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end_all)
