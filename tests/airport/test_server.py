@@ -517,7 +517,8 @@ def test_a_signal_at_any_moment_ends_serve(monkeypatch: pytest.MonkeyPatch) -> N
     sent: list[int] = []
 
     def interrupting(frame, event, argument):
-        if frame.f_code.co_qualname == "Condition.wait" and not sent:  # within Event.wait, which holds its lock
+        waiting = frame.f_code.co_qualname == "Condition.wait"  # within Event.wait, which holds its lock
+        if waiting and not sent and signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
             sent.append(1)
             sys.settrace(None)
             os.kill(os.getpid(), signal.SIGINT)
