@@ -46,6 +46,9 @@ PARTS = {
 
 # In CI a run must be repeatable: a change that has nothing to do with a property must not fail on new luck. Elsewhere
 # every run draws anew, and the long one searches far; what they find is then written down as an example.
+# gRPC's handlers around fork() disturb the Java that Spark starts from a process which has served before.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 settings.register_profile("default", deadline=None, derandomize=IN_CI, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=2000, stateful_step_count=200, print_blob=True)
 settings.load_profile(os.environ.get("SKIWAY_HYPOTHESIS", "default"))

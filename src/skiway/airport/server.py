@@ -27,6 +27,7 @@ from skiway.errors import InvalidArgument, Unsupported
 __all__ = ["Server", "Tls"]
 
 MIB: Final = 1024 * 1024
+_CANCEL_S: Final = 5  # what a cancelled call has to notice it
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ class Server:
     def stop(self, drain_s: float | None = None) -> None:
         """Take no new calls, let those in flight finish for `drain_s` seconds, then cancel them."""
         if self._grpc is not None:
-            self._grpc.stop(self._drain_s if drain_s is None else drain_s).wait()
+            grace = self._drain_s if drain_s is None else drain_s
+            if not self._grpc.stop(grace).wait(grace + _CANCEL_S):
+                self.log.warning("calls did not end %s s after they were cancelled; leaving them behind", _CANCEL_S)
         self.service.close()
         self._stopped.set()
 

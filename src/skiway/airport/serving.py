@@ -65,7 +65,10 @@ def _run(server: Server, *, announce: bool) -> None:
     with server:
         if announce:
             _say_what_to_type(server)
-        told.get()
+        while told.empty():  # in steps, since a signal that another thread takes does not wake this one
+            with contextlib.suppress(queue.Empty):
+                told.get(timeout=0.5)
+                break
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
 
@@ -116,7 +119,8 @@ def _run_together(run: Callable[[int], None], processes: int) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end_all)
-    wait([child.sentinel for child in children])
+    while not wait([child.sentinel for child in children], timeout=0.5):
+        pass  # in steps, so that a signal is heard whichever thread takes it
     end_all()  # fewer than asked for would be slower than expected, and nobody would know why
     for child in children:
         child.join()
