@@ -24,13 +24,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "airport": set(),
     "client": {"airport.wire"},
     "storage": set(),
+    "security": set(),
     "formats": {"airport.filters", "client"},
-    "metastore": {"storage", "formats"},
+    "metastore": {"storage", "security", "formats"},
     "pipeline": {"metastore", "formats"},
-    "lake": {"airport", "metastore", "formats"},
-    "rpc": {"metastore"},
-    "rest": {"metastore", "formats"},
-    "web": {"metastore", "formats", "lake"},
+    "lake": {"airport", "metastore", "formats", "security"},
+    "rpc": {"metastore", "security"},
+    "rest": {"metastore", "formats", "security"},
+    "web": {"metastore", "formats", "lake", "security"},
     "spark": {"client"},
 }
 MAY_IMPORT_ALL = {"cli", "runtime"}
@@ -42,6 +43,8 @@ MAY_USE: dict[str, set[str]] = {
     "errors": set(),
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,
+    "client.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server hands out
+    "telemetry.context": set(),
     "airport": PLAIN_INSTALL,
     "airport.memory": PLAIN_INSTALL | {"duckdb"},
     "airport.geometry": PLAIN_INSTALL | {"geoarrow", "numpy", "shapely"},

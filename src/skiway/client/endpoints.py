@@ -7,7 +7,6 @@ looked at but not run; with it, only functions that read files are.
 from __future__ import annotations
 
 import base64
-import importlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -59,7 +58,7 @@ class FunctionCall:
                 f"{', '.join(sorted(READERS))}"
             )
         try:
-            duckdb = importlib.import_module("duckdb")  # an extra, and heavy: loaded by those who need it only
+            import duckdb  # an extra, and heavy: loaded by those who need it only
         except ImportError as error:
             raise Unsupported(
                 f"the rows of this table are to be read by DuckDB ({self.name}), which is not installed: "
