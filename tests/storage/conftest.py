@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from skiway.storage import BlobStore, PointerStore
+from storage.dynamodb_local import running_dynamodb
 from storage.homes import (
     BLOB_KINDS,
     POINTER_KINDS,
@@ -24,7 +25,7 @@ from storage.homes import (
 def server() -> Iterator[Callable[[str], str]]:
     """Addresses of the services that tests ask for, started when first asked for."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    starters = {"postgresql": running_postgres, "aws": running_aws}
+    starters = {"postgresql": running_postgres, "aws": running_aws, "dynamodb": running_dynamodb}
     running: dict[str, str] = {}
     with ExitStack() as stack:
 

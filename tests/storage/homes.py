@@ -18,7 +18,7 @@ import pytest
 
 from skiway.storage import BlobStore, PointerStore, open_blobs, open_pointers
 
-POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb")
+POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb", "dynamodb-local")
 SHARED_KINDS = POINTER_KINDS[1:]  # what several processes can open
 BLOB_KINDS = ("memory", "file", "s3")
 
@@ -67,6 +67,8 @@ def pointer_home(kind: str, folder: Path, server: Callable[[str], str]) -> Home:
             return Home(kind, f"{url}{'&' if '?' in url else '?'}schema={name}")
         case "dynamodb":
             return Home(kind, f"dynamodb://{name}?region=us-east-1&endpoint={server('aws')}", AWS)
+        case "dynamodb-local":
+            return Home(kind, f"dynamodb://{name}?region=us-east-1&endpoint={server('dynamodb')}", AWS)
         case _:
             return Home(kind, "memory://")
 

@@ -32,11 +32,12 @@ def assert_one_winner_each(results, final, *, rounds):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "dynamodb-local"])
 def test_two_processes_of_eight_writers_have_one_winner_each_time(kind, tmp_path, server):
     home = pointer_home(kind, tmp_path, server)
     rounds = 60
-    processes = [writers.start("race", url=home.url, keys=KEYS, rounds=rounds, writers=8, name=name) for name in "ab"]
+    race = {"url": home.url, "options": home.options, "keys": KEYS, "rounds": rounds, "writers": 8}
+    processes = [writers.start("race", **race, name=name) for name in "ab"]
     assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
     for process in processes:
         process.stdin.write("go\n")
@@ -123,7 +124,7 @@ def test_batches_that_name_the_same_keys_in_opposite_order_all_finish(shared_hom
         assert {pointer.version for pointer in one.scan()} == {21}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "dynamodb-local"])
 def test_what_expires_while_a_writer_waits_is_gone_for_it(kind, tmp_path, server, clock):
     home = pointer_home(kind, tmp_path, server)
     with home.pointers(clock=clock) as holder, home.pointers(clock=clock) as waiter, ThreadPoolExecutor(2) as pool:

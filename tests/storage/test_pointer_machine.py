@@ -22,7 +22,13 @@ from storage.homes import POINTER_KINDS, Clock, pointer_home
 KEYS = ("/a", "/a%", "/a_", "/aa", "/b", "/é", "/\U0001f600", "/" + "x" * 2000, "/" + "x" * 1999 + "y")
 PREFIXES = ("", "/", "/a", "/a%", "/x", "/" + "x" * 1999, "/none")
 # How many runs and steps, per kind, where Hypothesis makes its usual hundred; a long profile makes more.
-EFFORT = {"memory": (60, 40), "sqlite": (25, 30), "postgresql": (15, 30), "dynamodb": (8, 20)}
+EFFORT = {
+    "memory": (60, 40),
+    "sqlite": (25, 30),
+    "postgresql": (15, 30),
+    "dynamodb": (8, 20),
+    "dynamodb-local": (10, 20),
+}
 
 Model = dict[str, Pointer]
 

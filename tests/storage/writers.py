@@ -22,7 +22,7 @@ def start(task: str, **arguments: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def race(url: str, *, keys: list[str], rounds: int, writers: int, name: str) -> dict[str, Any]:
+def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, writers: int, name: str) -> dict[str, Any]:
     """Let writers set all keys to the version `rounds`, each as fast as it can; who won what, and all errors by name.
 
     Says when it is ready, and waits for a line to start.
@@ -48,7 +48,7 @@ def race(url: str, *, keys: list[str], rounds: int, writers: int, name: str) -> 
                     ] += 1
         return won, errors
 
-    with open_pointers(url) as store, ThreadPoolExecutor(writers) as pool:
+    with open_pointers(url, options=options) as store, ThreadPoolExecutor(writers) as pool:
         print("ready", flush=True)
         sys.stdin.readline()
         results = list(pool.map(write, range(writers)))

@@ -167,7 +167,7 @@ class DynamoPointerStore(PointerStore):
 
     def _between(self, low: bytes, high: bytes | None, page_size: int) -> Iterator[Item]:
         """All items whose keys may be in the range: some more at its ends."""
-        values = {":low": {"B": KeyParts.of(low).head}}
+        values = {":low": {"B": KeyParts.of(low).head or b"\0"}}  # the service takes no empty key, not even to compare
         if high is None:
             return self._query("pk = :pk AND sk >= :low", values, page_size=page_size, ConsistentRead=True)
         head = KeyParts.of(high).head
