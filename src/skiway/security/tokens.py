@@ -1,0 +1,149 @@
+"""Mode `token`: static tokens, of which only hashes are kept.
+
+SHA-256 without salt or stretching is enough here and nowhere else: a token of 256 random bits cannot be guessed, however
+fast guessing is. Words that people choose are refused by their length.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Annotated
+
+import msgspec
+
+from skiway.errors import InvalidArgument, Unauthorized
+from skiway.security.authentication import Admission, Identity, TokenHeaders
+from skiway.security.clock import Clock, utc_now
+from skiway.security.principals import Accounts, Principal
+from skiway.security.redaction import Redacted
+from skiway.security.roles import Roles
+
+__all__ = ["MIN_TOKEN_CHARACTERS", "NewToken", "TokenAuthenticator", "TokenEntry", "new_token"]
+
+MIN_TOKEN_CHARACTERS = 32
+TOKEN_PREFIX = "skiway_"  # noqa: S105  (so that scanners for leaked secrets can know ours)
+TOKEN_BYTES = 32
+
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept of a token: whose it is, for which account (by id), with which roles, and its SHA-256 in hex.
+
+    The account is left empty for the platform's administrator only.
+    """
+
+    name: Name
+    sha256: Digest
+    account: Text = ""
+    roles: tuple[Text, ...] = ()
+    expires_at: Moment | None = None
+
+    @classmethod
+    def of(
+        cls, token: str, *, name: str, account: str = "", roles: Iterable[str] = (), expires_at: datetime | None = None
+    ) -> TokenEntry:
+        """The entry for a token made elsewhere, which must be long and random."""
+        if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
+            raise InvalidArgument(
+                f"the token for {name} has {len(token)} characters, or some that headers cannot carry: use at least "
+                f"{MIN_TOKEN_CHARACTERS} random letters and digits, or let one be made",
+                key="token.weak",
+            )
+        made = cls(name=name, sha256=_digest(token), account=account, roles=tuple(roles), expires_at=expires_at)
+        return checked(made)
+
+    def toml(self) -> str:
+        """The entry as it stands in a tokens file, to be appended to it."""
+        quoted = {"name": self.name, "account": self.account, "roles": list(self.roles), "sha256": self.sha256}
+        lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in quoted.items()]
+        if self.expires_at:
+            lines.append(f"expires_at = {self.expires_at.isoformat()}")
+        return "\n".join(["[[tokens]]", *lines, ""])
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token just made: its text, to be shown once and never again, and the entry to keep."""
+
+    text: Redacted[str]
+    entry: TokenEntry
+
+
+def new_token(
+    name: str,
+    account: str,
+    *,
+    roles: Iterable[str] = (),
+    expires_at: datetime | None = None,
+    randomness: Callable[[int], str] = secrets.token_urlsafe,
+) -> NewToken:
+    """A token for `name`, with 256 bits of `randomness`."""
+    token = TOKEN_PREFIX + randomness(TOKEN_BYTES)
+    entry = TokenEntry.of(token, name=name, account=account, roles=roles, expires_at=expires_at)
+    return NewToken(Redacted(token), entry)
+
+
+class TokenAuthenticator:
+    """Knows callers by their tokens.
+
+    `entries` is asked on every call, so that a token which is no longer among them is refused from then on.
+    """
+
+    def __init__(
+        self,
+        entries: Callable[[], Sequence[TokenEntry]],
+        *,
+        accounts: Accounts | None,
+        roles: Roles | None = None,
+        headers: TokenHeaders | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._entries = entries
+        self._admission = Admission(roles or Roles(), accounts)
+        self._headers = headers or TokenHeaders()
+        self._clock = clock
+
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        """The caller whose token was sent."""
+        entry = self._entry(self._headers.token(headers))
+        if entry.expires_at and self._clock() >= entry.expires_at:
+            raise Unauthorized(
+                f"the token of {entry.name} was valid until {entry.expires_at.isoformat()}: ask for a new one",
+                key="token.expired",
+            )
+        identity = Identity(entry.name, entry.account, frozenset(entry.roles), expires_at=entry.expires_at)
+        return self._admission.admit(identity)
+
+    def _entry(self, token: str) -> TokenEntry:
+        digest, found = _digest(token), None
+        # All of them, each in constant time: how long a refusal takes tells nothing about what is kept.
+        for entry in self._entries():
+            if compare_digest(entry.sha256, digest):
+                found = entry
+        if found is None:
+            raise Unauthorized(
+                "the token is not known here: check that it was copied whole; if it was revoked, ask for a new one",
+                key="token.unknown",
+            )
+        return found
+
+
+def checked(entry: TokenEntry) -> TokenEntry:
+    """The same entry, held against its own types: what Python code makes is not checked by itself."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(entry), TokenEntry)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"the token for {entry.name!r} cannot be kept: {error}", key="token.entry") from None
+
+
+def _digest(token: str) -> str:
+    return sha256(token.encode()).hexdigest()

@@ -1,0 +1,146 @@
+"""An identity provider to test against: real keys, and a real HTTP server that publishes them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
+AUDIENCE = "skiway"
+STATIC_ISSUER = "https://login.example.com"
+
+
+@cache
+def rsa_key(name: str = "main", bits: int = 2048) -> rsa.RSAPrivateKey:
+    """A key by name: the same name is the same key, as making one takes long."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=bits)
+
+
+@cache
+def ec_key(curve: type[ec.EllipticCurve] = ec.SECP256R1) -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(curve())
+
+
+@cache
+def ed_key() -> ed25519.Ed25519PrivateKey:
+    return ed25519.Ed25519PrivateKey.generate()
+
+
+def pem(private: Any) -> str:
+    """The public half."""
+    return private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def jwk(private: Any, kid: str | None = None, **more: Any) -> dict[str, Any]:
+    """The public half as a member of a key set."""
+    entry = _algorithm(private).to_jwk(private.public_key(), as_dict=True)
+    return {**entry, **({"kid": kid} if kid else {}), **more}
+
+
+def _algorithm(private: Any) -> Any:
+    if isinstance(private, rsa.RSAPrivateKey):
+        return jwt.algorithms.RSAAlgorithm
+    return (
+        jwt.algorithms.ECAlgorithm if isinstance(private, ec.EllipticCurvePrivateKey) else jwt.algorithms.OKPAlgorithm
+    )
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    """Those of a good token; `name=None` leaves one out."""
+    good = {
+        "iss": STATIC_ISSUER,
+        "aud": AUDIENCE,
+        "sub": "ada",
+        "account_id": "acme",
+        "exp": NOW + timedelta(minutes=5),
+        "nbf": NOW - timedelta(minutes=5),
+        "iat": NOW - timedelta(minutes=5),
+    }
+    return {name: value for name, value in {**good, **changes}.items() if value is not None}
+
+
+def token(private: Any = None, algorithm: str = "RS256", *, kid: str | None = None, **changes: Any) -> str:
+    """A signed token."""
+    headers = {"kid": kid} if kid else None
+    return jwt.encode(claims(**changes), private or rsa_key(), algorithm=algorithm, headers=headers)
+
+
+@dataclass
+class Publisher:
+    """What the provider's server answers, and how often it was asked."""
+
+    url: str = ""
+    keys: list[Any] = field(default_factory=list)
+    status: int = 200
+    body: bytes | None = None
+    issuer: str | None = None
+    jwks_uri: str | None = None
+    before_keys: Callable[[], object] = lambda: None
+    asked: Counter[str] = field(default_factory=Counter)
+    drip_s: float = 0.0
+    closing: Event = field(default_factory=Event)
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        self.asked[path] += 1
+        if path == "/keys":
+            self.before_keys()
+            body = json.dumps({"keys": self.keys}).encode() if self.body is None else self.body
+            return self.status, body
+        if path == "/.well-known/openid-configuration":
+            found = {"issuer": self.issuer or self.url, "jwks_uri": self.jwks_uri or f"{self.url}/keys"}
+            return 200, json.dumps(found).encode()
+        return 404, b""
+
+
+@contextmanager
+def publishing(**facts: Any) -> Iterator[Publisher]:
+    """The server, on a free port of this machine."""
+    publisher = Publisher(**facts)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = publisher.answer(self.path)
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            if status == 302:
+                self.send_header("location", "/keys")
+            self.end_headers()
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._send(body)
+
+        def _send(self, body: bytes) -> None:
+            if not publisher.drip_s:
+                self.wfile.write(body)
+                return
+            for place in range(len(body)):
+                self.wfile.write(body[place : place + 1])
+                if publisher.closing.wait(publisher.drip_s):
+                    return
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False
+    publisher.url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield publisher
+    finally:
+        publisher.closing.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,96 @@
+"""The page about security says what is so."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from skiway.security import MASK, Roles, TokenFile, dev, file_secrets, opening, tokens
+from skiway.security.aws_sessions import RENEW_BEFORE
+from skiway.security.secrets import MAX_SECRET_BYTES
+from skiway.security.signing_keys import MIN_RSA_BITS, PublishedKeys
+
+PROJECT = Path(__file__).parents[2]
+DOCS = PROJECT / "docs"
+PAGE = (DOCS / "security.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+# Keys of errors that only those see who start a server or make a token.
+AT_THE_START = {"token.weak", "token.entry", "tokens.file", "store.scheme.unknown", "permission.missing"}
+
+
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_examples_print_what_the_page_shows(code, printed, capsys):
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+def test_every_python_block_is_run():
+    assert len(EXAMPLES) == PAGE.count("```python") == 4
+    assert MASK in EXAMPLES[0][1]
+
+
+def test_the_tokens_file_on_the_page_is_one(tmp_path):
+    block = next(each for each in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[[tokens]]" in each)
+    file = tmp_path / "tokens.toml"
+    file.write_text(block)
+    (entry,) = TokenFile(file).entries()
+    assert entry.name == "etl"
+    documented = set(re.findall(r"^\| `(\w+)` \|", PAGE.partition("| field |")[2].partition("\n\n")[0], re.MULTILINE))
+    assert documented == set(entry.__struct_fields__)
+
+
+def test_the_policy_on_the_page_is_json():
+    assert json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])["Effect"] == "Allow"
+
+
+def test_the_table_of_roles_is_that_of_the_code():
+    shown = {}
+    for line in PAGE.partition("| role | permissions |")[2].partition("\n\n")[0].splitlines()[2:]:
+        names, permissions = (re.findall(r"`([\w.-]+)`", cell) for cell in line.strip("|").split("|"))
+        inherited = shown["default"] if "default" in permissions else set()
+        shown |= {name: inherited | set(permissions) - {"default"} for name in names}
+    assert shown == Roles().table()
+
+
+def test_every_key_of_an_error_is_on_the_page_and_no_other():
+    raised = {
+        keyword.value.value
+        for file in (PROJECT / "src" / "skiway" / "security").glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "key" and isinstance(keyword.value, ast.Constant)
+    }
+    tables = "".join(table.partition("\n\n")[0] for table in PAGE.split("| key |")[1:])
+    shown = set(re.findall(r"^\| `([\w.]+)` \|", tables, re.MULTILINE))
+    assert shown == raised - AT_THE_START
+    assert raised >= AT_THE_START
+
+
+def test_every_setting_on_the_page_is_in_the_list_of_settings():
+    listed = set(re.findall(r"^\| `([\w.]+)` \|", (DOCS / "configuration.md").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`((?:auth|interceptor|secrets)\.[\w.]+)`", PAGE))
+    assert named
+    assert named <= listed
+
+
+def test_the_names_and_numbers_on_the_page_are_those_of_the_code():
+    defaults = PublishedKeys.__init__.__kwdefaults__
+    for said in (
+        f"every {defaults['refresh_s']:.0f} s in the background",
+        f"within {defaults['interval_s']:.0f} s of the last time",
+        f"at least {tokens.MIN_TOKEN_CHARACTERS} random characters",
+        f"at most {MAX_SECRET_BYTES} bytes",
+        f"from {MIN_RSA_BITS} bits",
+        f"`{dev.DEV_ACCOUNT_HEADER}`",
+        f"called `{dev.DEFAULT_ACCOUNT}`",
+        f"`{file_secrets.KEY_FILE}`",
+        f"`{opening.SECRETS_STORES}`",
+        f"until {RENEW_BEFORE.seconds // 60} minutes before",
+        *(f"`{scheme}:" for scheme in opening.BUILT_IN),
+    ):
+        assert said in PAGE, said
