@@ -1,0 +1,111 @@
+"""The stores that settings mean, as the URLs and options they are opened with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from skiway.config.checks import problems
+from skiway.config.settings import Settings
+from skiway.config.values import Secret
+from skiway.errors import InvalidArgument
+
+__all__ = ["StoreUrls", "store_urls"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrls:
+    """What opens the two stores: URLs without secrets, and options that may be secret."""
+
+    pointers: str
+    blobs: str
+    pointer_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    blob_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def store_urls(settings: Settings, home: Path | None) -> StoreUrls:
+    """Where pointers and blobs are. Embedded stores are in `home`: the file `pointers.db`, the directory `blobs`."""
+    for problem in problems(settings, frozenset()):
+        if problem.key.startswith(("kv.", "blob.")):
+            raise InvalidArgument(f"{problem.key} is not possible: {problem.reason}", key="config.invalid")
+    pointers = settings.kv.url or _pointers(settings, home)
+    blobs = settings.blob.url or _blobs(settings, pointers, home)
+    return StoreUrls(
+        pointers,
+        blobs,
+        pointer_options=_pointer_options(settings, pointers),
+        blob_options=_blob_options(settings, blobs),
+    )
+
+
+def _pointers(settings: Settings, home: Path | None) -> str:
+    match settings.kv.backend:
+        case "memory":
+            return "memory://"
+        case "dynamodb":
+            aws = settings.storage.aws
+            create = None if settings.kv.auto_create else "false"
+            parameters = _parameters(region=aws.region, endpoint=aws.dynamodb.endpoint_override, create=create)
+            return f"dynamodb://{settings.kv.table}{parameters}"
+        case _:
+            return f"sqlite:///{_inside(home, 'pointers.db', 'kv.url')}"
+
+
+def _blobs(settings: Settings, pointers: str, home: Path | None) -> str:
+    aws, bucket = settings.storage.aws, settings.blob.s3
+    match settings.blob.backend or _beside(pointers):
+        case "memory":
+            return "memory://"
+        case "s3":
+            parameters = _parameters(
+                region=aws.region,
+                endpoint=aws.s3.endpoint,
+                virtual_hosted_style_request=None if aws.s3.path_style_access else "true",
+            )
+            return f"s3://{bucket.bucket}/{(bucket.prefix or '').strip('/')}{parameters}"
+        case _:
+            return _inside(home, "blobs", "blob.url").as_uri()
+
+
+def _beside(pointers: str) -> str:
+    return "memory" if urlsplit(pointers).scheme == "memory" else "file"
+
+
+def _inside(home: Path | None, name: str, key: str) -> Path:
+    if home is None:
+        raise InvalidArgument(f"there is no home directory for {name}: name one, or set {key}", key="config.home")
+    if "?" in str(home.absolute()):
+        raise InvalidArgument(f"the home directory {home} has a ? in its path: choose another", key="config.home")
+    return home.absolute() / name
+
+
+def _pointer_options(settings: Settings, url: str) -> dict[str, str]:
+    match urlsplit(url).scheme:
+        case "memory" | "sqlite":
+            return {}
+        case "dynamodb":
+            return {f"aws_{name}": value for name, value in _credentials(settings).items()}
+        case _:
+            return _revealed(password=settings.kv.password)
+
+
+def _blob_options(settings: Settings, url: str) -> dict[str, str]:
+    return _credentials(settings) if urlsplit(url).scheme == "s3" else {}
+
+
+def _credentials(settings: Settings) -> dict[str, str]:
+    aws = settings.storage.aws
+    return _revealed(
+        access_key_id=aws.access_key_id, secret_access_key=aws.secret_access_key, session_token=aws.session_token
+    )
+
+
+def _revealed(**secrets: Secret | None) -> dict[str, str]:
+    return {name: secret.reveal() for name, secret in secrets.items() if secret is not None}
+
+
+def _parameters(**values: str | None) -> str:
+    said = urlencode({name: value for name, value in values.items() if value is not None})
+    return f"?{said}" if said else ""

@@ -1,0 +1,127 @@
+"""Who did what: one record per call, in a file per category, written before the answer leaves."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from skiway.config.observing import Audit
+from skiway.errors import Internal, Unavailable
+from skiway.telemetry.context import CallContext, call_facts, current_call
+from skiway.telemetry.metric_table import AUDIT_ERRORS
+from skiway.telemetry.metrics import Metrics
+from skiway.telemetry.rotation import LineFile
+
+__all__ = ["CATEGORIES", "AuditEntry", "AuditLog"]
+
+CATEGORIES = (
+    "account",
+    "catalog",
+    "namespace",
+    "table",
+    "view",
+    "snapshot",
+    "statistics",
+    "directory",
+    "query",
+    "connector",
+    "system",
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """A call and how it ended: `outcome` is `OK` or the code of an error, `resources` are ids by their kind."""
+
+    operation: str
+    outcome: str
+    duration_s: float
+    resources: Mapping[str, str] = field(default_factory=dict)
+
+
+class AuditLog:
+    """The audit trail in `directory`: `table.log`, `account.log` and so on, each line a JSON object.
+
+    A record is handed to the operating system before `record` returns, and with `fsync` it is on disk. One that cannot be
+    written is logged and counted; with `required`, the call fails. Several processes may share a directory.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        max_bytes: int = 20_000_000,
+        keep: int = 14,
+        fsync: bool = False,
+        required: bool = False,
+        metrics: Metrics | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._files = {
+            category: LineFile(directory / f"{category}.log", max_bytes=max_bytes, keep=keep, fsync=fsync)
+            for category in CATEGORIES
+        }
+        self._required = required
+        self._metrics = metrics
+        self._clock = clock
+
+    @classmethod
+    def open(cls, settings: Audit, *, metrics: Metrics | None = None) -> Self | None:
+        """As the settings say; None where auditing is switched off or has no directory."""
+        if not settings.enabled or settings.directory is None:
+            return None
+        return cls(
+            settings.directory,
+            max_bytes=settings.rotation.max_bytes,
+            keep=settings.rotation.keep,
+            fsync=settings.fsync,
+            required=settings.required,
+            metrics=metrics,
+        )
+
+    def record(self, category: str, entry: AuditEntry) -> None:
+        """Write the entry, with what is known of the call being served."""
+        file = self._files.get(category)
+        if file is None:
+            raise Internal(
+                f"there is no audit category {category}: it is one of {', '.join(CATEGORIES)}", key="audit.category"
+            )
+        try:
+            file.write(_line(entry, current_call(), self._clock()))
+        except OSError as error:
+            self._failed(category, entry, error)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _failed(self, category: str, entry: AuditEntry, error: OSError) -> None:
+        log.error("the audit record of %s was not written: %s", entry.operation, error)
+        if self._metrics:
+            self._metrics.add(AUDIT_ERRORS, category=category)
+        if self._required:
+            raise Unavailable(
+                "the call could not be recorded in the audit trail, which is required here: try again later, or ask the "
+                "operator to look at the audit directory",
+                key="audit.unwritable",
+            ) from error
+
+
+def _line(entry: AuditEntry, call: CallContext | None, now: datetime) -> str:
+    line = {
+        "time": now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        **call_facts(call),
+        "operation": entry.operation,
+        "resources": dict(entry.resources),
+        "outcome": entry.outcome,
+        "duration_ms": round(entry.duration_s * 1000, 3),
+    }
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,61 @@
+"""What is known of the call being served, for whatever is logged, measured or called in its course.
+
+Standard library only, so that the plain install of the client can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+__all__ = ["CallContext", "call_facts", "current_call", "serving"]
+
+FACTS = ("correlation_id", "query_id", "account_id", "subject", "engine_kind", "engine_version", "operation")
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """One call. Empty text means "not known": a call without a query, a platform principal without an account.
+
+    `authorization` holds the headers the caller authenticated with, to be mirrored to services called on its behalf.
+    They are credentials: they are in no repr and in no log line.
+    """
+
+    correlation_id: str
+    query_id: str = ""
+    engine_kind: str = ""
+    engine_version: str = ""
+    account_id: str = ""
+    subject: str = ""
+    operation: str = ""
+    authorization: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+
+_current: ContextVar[CallContext | None] = ContextVar("skiway_call", default=None)
+
+
+def current_call() -> CallContext | None:
+    """The call being served by this thread or task, if any."""
+    return _current.get()
+
+
+@contextmanager
+def serving(context: CallContext) -> Iterator[CallContext]:
+    """Everything inside happens for `context`; afterwards the call served before is current again.
+
+    A thread started inside begins without a call. Hand the context over and enter it there: `with serving(context):`.
+    """
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
+def call_facts(call: CallContext | None) -> dict[str, str]:
+    """What is known of a call, without its credentials, for a log line or a span."""
+    if call is None:
+        return {}
+    return {name: value for name in FACTS if (value := getattr(call, name))}

@@ -1,0 +1,140 @@
+"""Files of lines that several threads and processes write, and that begin anew when they are full.
+
+    audit.log       being written
+    audit.log.1     the last full one
+    audit.log.2     the one before, and so on
+
+A line is written whole or not at all, and none is lost or torn by rotation: every write holds a lock of the operating
+system (`flock` on `audit.log.lock`). That holds for processes of one machine on a local disk. Where there is no `flock`
+(Windows), one process may write a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from weakref import WeakSet
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["LineFile"]
+
+FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+OWNER_ONLY = 0o600
+
+_open_files: WeakSet[LineFile] = WeakSet()
+
+
+class LineFile:
+    """Appends lines to `path`. A new file is begun before a line that would make it longer than `max_bytes`.
+
+    Opened by the first write. Errors are those of the operating system, after which the file is as it was before.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int, keep: int, fsync: bool = False) -> None:
+        self._path = path
+        self._lock_path = path.with_name(f"{path.name}.lock")
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._fsync = fsync
+        self._mutex = Lock()
+        self._file: int | None = None
+        self._lock: int | None = None
+        _open_files.add(self)
+
+    def write(self, line: str) -> None:
+        """Add one line, given without its end; with `fsync` it is on disk when this returns."""
+        data = line.replace("\n", "\\n").encode("utf-8", "backslashreplace") + b"\n"
+        with self._mutex, self._alone():
+            file, size = self._current()
+            if size and size + len(data) > self._max_bytes:
+                self._rotate()
+                file, size = self._current()
+            self._append(file, data, size)
+
+    def close(self) -> None:
+        """Close the file; a later write opens it again."""
+        with self._mutex:
+            self._close_descriptors()
+
+    def _append(self, file: int, data: bytes, size: int) -> None:
+        try:
+            written = os.write(file, data)
+            if written < len(data):
+                raise OSError(f"only {written} of {len(data)} bytes of a line could be written to {self._path}")
+            if self._fsync:
+                os.fsync(file)
+        except OSError:
+            os.ftruncate(file, size)  # half a line would be taken for a whole one
+            raise
+
+    def _current(self) -> tuple[int, int]:
+        """The file at our path, which another process may have begun, and its size."""
+        if self._file is not None:
+            ours = os.fstat(self._file)
+            if _is_at(self._path, ours):
+                return self._file, ours.st_size
+            os.close(self._file)
+            self._file = None
+        self._file = os.open(self._path, FLAGS, OWNER_ONLY)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":  # a line that a crash of the machine cut off
+            size += os.write(self._file, b"\n")
+        return self._file, size
+
+    def _rotate(self) -> None:
+        """Shift the full files by one; the oldest is overwritten."""
+        names = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._keep + 1))]
+        for older, newer in reversed(list(zip(names[1:], names, strict=False))):
+            if newer.exists():
+                newer.replace(older)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process is in here."""
+        if self._lock is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._lock_path, FLAGS, OWNER_ONLY)
+        if sys.platform != "win32":
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if sys.platform != "win32":
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _close_descriptors(self) -> None:
+        for descriptor in (self._file, self._lock):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._file = self._lock = None
+
+    def after_fork(self) -> None:
+        """In a child: a thread that held the mutex is not here, and the lock file would be held by both together."""
+        self._mutex = Lock()
+        self._close_descriptors()
+
+    def __del__(self) -> None:
+        self._close_descriptors()
+
+
+def _is_at(path: Path, file: os.stat_result) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return (there.st_ino, there.st_dev) == (file.st_ino, file.st_dev)
+
+
+def _after_fork() -> None:
+    for file in list(_open_files):
+        file.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,367 @@
+"""Settings from everywhere: who wins, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from skiway.config import FILE_NAME, Settings, describe, load, shown
+from skiway.config.fields import values_of
+from skiway.errors import InvalidArgument
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def write(home: Path, text: str) -> Path:
+    file = home / FILE_NAME
+    file.write_text(text)
+    return file
+
+
+def refusal(**arguments) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        load(**arguments)
+    assert caught.value.__cause__ is None
+    return caught.value.message
+
+
+def test_without_any_source_all_is_default():
+    assert load() == Settings()
+
+
+def test_flags_win_over_the_environment_that_over_the_file_and_that_over_the_defaults(home: Path):
+    write(home, "[gc.cas]\npage_size = 1\nmin_age_ms = 10001\ntick_every = '1s'\n")
+    environ = {"SKIWAY__GC__CAS__MIN_AGE_MS": "10002", "SKIWAY__GC__CAS__TICK_EVERY": "2s"}
+    cas = load(home, environ=environ, flags={"gc.cas.tick_every": "3s"}).gc.cas
+    assert (cas.page_size, cas.min_age_ms, cas.tick_every) == (1, 10002, timedelta(seconds=3))
+    assert cas.max_tick_millis == 4000
+
+
+def test_a_named_file_takes_the_place_of_the_one_in_the_home(home: Path):
+    write(home, "query.max_size = 1")
+    other = home / "other.toml"
+    other.write_text("query.default_ttl_ms = 2")
+    query = load(home, other).query
+    assert (query.max_size, query.default_ttl_ms) == (10_000, 2)
+
+
+def test_other_variables_and_empty_ones_are_left_alone():
+    assert load(environ={"SKIWAY_HOME": "/x", "PATH": "/bin", "SKIWAY__LOG__LEVEL": ""}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("500ms", timedelta(milliseconds=500)),
+        ("60s", timedelta(seconds=60)),
+        ("10m", timedelta(minutes=10)),
+        ("1h", timedelta(hours=1)),
+        ("7d", timedelta(days=7)),
+    ],
+)
+def test_durations_are_read_with_their_units(text: str, expected: timedelta):
+    assert load(flags={"gc.cas.tick_every": text}).gc.cas.tick_every == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("Yes", True), ("0", False), ("off", False)])
+def test_flags_are_read_as_people_write_them(text: str, expected: bool):
+    assert load(flags={"seed.enabled": text}).seed.enabled is expected
+
+
+@pytest.mark.parametrize("short", ["kv", "blob", "secrets"])
+def test_a_section_with_a_backend_can_be_said_in_one_word(home: Path, short: str):
+    flags = {"kv": "memory", short: "memory"}
+    assert getattr(load(flags=flags), short).backend == "memory"
+    write(home, "".join(f"{key} = 'memory'\n" for key in flags))
+    assert getattr(load(home), short).backend == "memory"
+
+
+def test_the_job_store_can_be_said_in_one_word():
+    environ = {"SKIWAY__RECONCILER__JOB_STORE": "memory", "SKIWAY__RECONCILER__JOB_STORE__MAX_ATTEMPTS": "3"}
+    jobs = load(environ=environ).reconciler.job_store
+    assert (jobs.backend, jobs.max_attempts) == ("memory", 3)
+
+
+def test_places_under_home_are_filled_in_and_can_be_set(home: Path):
+    settings = load(home, flags={"secrets.file.directory": "/elsewhere"})
+    assert settings.audit.directory == home / "audit"
+    assert settings.auth.tokens.file == home / "tokens.toml"
+    assert settings.secrets.file.directory == Path("/elsewhere")
+
+
+def test_a_relative_path_in_a_file_is_meant_from_the_file(home: Path):
+    write(home, "log.file = 'logs/skiway.log'")
+    assert load(home).log.file == home / "logs" / "skiway.log"
+    assert load(home, environ={"SKIWAY__LOG__FILE": "here.log"}).log.file == Path("here.log")
+
+
+def test_settings_never_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load().gc.cas.page_size = 3  # type: ignore[misc]
+    assert isinstance(hash(load()), int)
+
+
+def test_every_setting_has_its_variable_and_takes_its_own_default(home: Path):
+    environ = {each.environment: each.default for each in describe() if not each.under_home}
+    assert load(home, environ=environ) == load(home)
+
+
+# -- refusals, as sentences
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one():
+    assert refusal(environ={"SKIWAY__GC__CAS__MIN_AGEMS": "1"}) == (
+        "there is no setting gc.cas.min_agems (set by SKIWAY__GC__CAS__MIN_AGEMS): did you mean gc.cas.min_age_ms?"
+    )
+
+
+def test_an_unknown_key_in_a_file_is_refused_with_its_line(home: Path):
+    file = write(home, "# mine\n[query]\nmax_size = 3\n\n[gc.cas]\nmin-age-ms = 4\n")
+    assert refusal(home=home) == (
+        f"there is no setting gc.cas.min-age-ms (set in {file}, line 6): did you mean gc.cas.min_age_ms?"
+    )
+
+
+def test_a_key_like_none_is_refused_with_the_way_to_the_list():
+    assert refusal(flags={"zebra": "1"}) == (
+        "there is no setting zebra (set on the command line): `skiway config` shows all there are"
+    )
+
+
+def test_a_section_is_no_setting():
+    assert refusal(environ={"SKIWAY__GC": "off"}) == (
+        "gc (set by SKIWAY__GC) is a section, not a setting: set one of its settings, such as gc.idempotency.enabled"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "takes"),
+    [
+        ("gc.cas.page_size", "many", "a whole number, at least 1"),
+        ("gc.cas.page_size", "0", "a whole number, at least 1"),
+        ("gc.cas.page_size", "1.5", "a whole number, at least 1"),
+        ("gc.cas.min_age_ms", "-1", "a whole number of milliseconds, at least 10000"),
+        ("gc.cas.min_age_ms", "9999", "a whole number of milliseconds, at least 10000"),
+        ("gc.cas.tick_every", "60", "a duration above zero, such as 500ms, 30s, 10m, 1h or 7d"),
+        ("gc.cas.tick_every", "0s", "a duration above zero, such as 500ms, 30s, 10m, 1h or 7d"),
+        ("gc.cas.enabled", "maybe", "true or false"),
+        ("log.file", "~nobody-of-this-name/skiway.log", "a path"),
+        ("auth.mode", "none", "one of dev, token, oidc"),
+        ("kv.backend", "mysql", "one of memory, sqlite, postgresql, dynamodb"),
+        ("kv.ttl_enabled", "false", "true"),
+        ("kv.url", "somewhere", "a URL such as postgresql://user@host/database"),
+        ("server.grpc.address", "127.0.0.1:65536", "host:port, such as 127.0.0.1:50051 or [::1]:0"),
+        ("server.grpc.address", "127.0.0.1", "host:port, such as 127.0.0.1:50051 or [::1]:0"),
+        ("server.grpc.address", "::1:50051", "host:port, such as 127.0.0.1:50051 or [::1]:0"),
+        ("server.grpc.drain_seconds", "nan", "a number of seconds, at least 0"),
+        ("telemetry.traces.sample_ratio", "1.01", "a number, at least 0 and at most 1"),
+        ("auth.oidc.issuer", "issuer", "a URL such as https://host/path, without a user or password in it"),
+        ("interceptor.session.header", "X-Session", "the name of a header in lower case, such as x-account"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_what_is_taken(key: str, text: str, takes: str):
+    assert refusal(flags={key: text}) == f"{key} = {text!r} (set on the command line) is not possible: it takes {takes}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gc.cas.page_size = true",
+        "gc.cas.page_size = 2.5",
+        "gc.cas.enabled = 1",
+        "kv.table = 5",
+        "log.file = 3",
+        "log.level = 2026-01-02",
+        "server.grpc.drain_seconds = true",
+        "gc.cas.tick_every = 60",
+    ],
+)
+def test_a_value_of_the_wrong_type_in_a_file_is_not_bent_into_shape(home: Path, line: str):
+    file = write(home, line)
+    assert refusal(home=home).startswith(f"{line} (set in {file}, line 1) is not possible: it takes ")
+
+
+def test_all_mistakes_are_told_at_once():
+    said = refusal(flags={"gc.cas.page_size": "0", "log.level": "LOUD"}).splitlines()
+    assert [line.partition(" ")[0] for line in said] == ["gc.cas.page_size", "log.level"]
+
+
+def test_a_file_that_is_not_toml_is_refused_with_the_line(home: Path):
+    file = write(home, "[gc\n")
+    assert refusal(home=home).startswith(f"the settings in {file} cannot be read as TOML: ")
+    assert "line 1" in refusal(home=home)
+
+
+def test_a_named_file_must_exist(home: Path):
+    missing = home / "missing.toml"
+    assert refusal(file=missing) == f"the settings file {missing} does not exist: make it, or leave it out"
+
+
+def test_a_file_in_another_encoding_is_refused(home: Path):
+    file = home / FILE_NAME
+    file.write_bytes("kv.table = 'tést'".encode("latin-1"))
+    assert refusal(home=home) == f"the settings file {file} cannot be read: it is not text in UTF-8"
+
+
+@pytest.mark.parametrize("door", ["grpc", "http"])
+@pytest.mark.parametrize("address", ["0.0.0.0:50051", "[::]:50051", "lake.example.com:443", "10.0.0.1:1"])
+def test_other_machines_are_not_served_without_tls(door: str, address: str):
+    name = f"server.{door}"
+    flags = {f"{name}.address": address, "auth.mode": "token", "auth.tokens.file": "tokens.toml"}
+    assert refusal(flags=flags) == (
+        f"{name}.address = '{address}' (set on the command line) is not possible: other machines would reach it "
+        f"without TLS: set {name}.tls.cert and {name}.tls.key, or listen on 127.0.0.1, or say {name}.insecure = true"
+    )
+    assert load(flags={**flags, f"{name}.insecure": "true"})
+    assert load(flags={**flags, f"{name}.tls.cert": "cert.pem", f"{name}.tls.key": "key.pem"})
+
+
+def test_other_machines_are_not_served_without_authentication():
+    flags = {"server.grpc.address": "0.0.0.0:50051", "server.grpc.insecure": "true"}
+    assert refusal(flags=flags) == (
+        "server.grpc.address = '0.0.0.0:50051' (set on the command line) is not possible: other machines would reach "
+        "it without authentication: set auth.mode to token or oidc, or listen on 127.0.0.1, or say auth.insecure = true"
+    )
+    assert load(flags={**flags, "auth.insecure": "true"})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.8.8.8:1", "[::1]:50051", "localhost:50051"])
+def test_this_machine_is_served_without_more(address: str):
+    assert load(flags={"server.grpc.address": address}).server.grpc.address == address
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (
+            {"auth.mode": "oidc", "auth.oidc.audience": "lake"},
+            "auth.oidc.issuer is not set, but auth.mode oidc needs it: set it, or auth.oidc.public_key",
+        ),
+        (
+            {"auth.mode": "oidc", "auth.oidc.issuer": "https://id.example.com"},
+            "auth.oidc.audience is not set, but auth.mode oidc needs it: "
+            "without one, tokens for other services would be taken",
+        ),
+        (
+            {"auth.mode": "token"},
+            "auth.tokens.file is not set, but auth.mode token needs it: name the file of the known tokens",
+        ),
+        (
+            {"server.grpc.tls.cert": "cert.pem"},
+            "server.grpc.tls.key is not set, but a certificate and its key come together: set both or none",
+        ),
+        (
+            {"storage.aws.access_key_id": "AKIA"},
+            "storage.aws.secret_access_key is not set, but an access key and its secret come together: "
+            "set both or none",
+        ),
+        (
+            {"kv": "postgresql", "blob": "file"},
+            "kv.url is not set, but kv.backend postgresql needs it: set it to postgresql://user@host/database",
+        ),
+        (
+            {"kv": "dynamodb"},
+            "blob.backend is not set, but pointers in dynamodb do not say where blobs are: set it, or blob.url",
+        ),
+        (
+            {"kv": "memory", "blob": "s3"},
+            "blob.s3.bucket is not set, but blob.backend s3 needs it: name a bucket that exists",
+        ),
+        (
+            {"kv": "sqlite", "blob": "memory"},
+            "blob.backend = 'memory' (set on the command line) is not possible: blobs in memory are gone when the "
+            "process ends, but pointers in sqlite stay: keep both, or none",
+        ),
+        (
+            {"kv": "sqlite", "kv.url": "memory://"},
+            "kv.backend = 'sqlite' (set on the command line) is not possible: "
+            "kv.url says something else: leave one of the two out",
+        ),
+        (
+            {"reconciler.job_store.max_backoff_ms": "1"},
+            "reconciler.job_store.base_backoff_ms = '500' (the default) is not possible: "
+            "it is longer than reconciler.job_store.max_backoff_ms",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(flags: dict[str, str], sentence: str):
+    assert refusal(flags=flags) == sentence
+
+
+# -- secrets
+
+
+SECRET = "hunter2-correct-horse"
+SECRETS = {
+    "storage.aws.access_key_id": SECRET,
+    "storage.aws.secret_access_key": SECRET,
+    "storage.aws.session_token": SECRET,
+    "reconciler.authorization.token": SECRET,
+    "telemetry.otlp.headers": f"authorization={SECRET}",
+    "kv.url": f"postgresql://me:{SECRET}@db/lake",
+    "blob.url": "s3://bucket",
+}
+
+
+def test_secrets_are_in_no_repr_and_no_dump():
+    settings = load(flags=SECRETS)
+    assert settings.storage.aws.secret_access_key is not None
+    assert settings.storage.aws.secret_access_key.reveal() == SECRET
+    everything = [repr(settings), str(settings), f"{settings}", str(shown(settings)), str(dict(values_of(settings)))]
+    everything.append(str(dataclasses.asdict(settings)))
+    assert not any(SECRET in text for text in everything)
+
+
+def test_the_password_of_a_url_becomes_a_setting_of_its_own():
+    kv = load(flags={"kv.url": "postgresql://me:p%40ss@db/lake", "blob.url": "s3://b"}).kv
+    assert kv.url == "postgresql://me@db/lake"
+    assert kv.password is not None
+    assert kv.password.reveal() == "p@ss"
+
+
+def test_a_password_that_is_set_wins_over_that_of_the_url():
+    flags = {"kv.url": "postgresql://me:one@db/lake", "kv.password": "two", "blob.url": "s3://b"}
+    kv = load(flags=flags).kv
+    assert kv.password is not None
+    assert kv.password.reveal() == "two"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"kv.url": f"postgresql//me:{SECRET}@db/lake"},
+        {"kv.url": f"postgres ql://me:{SECRET}@db/lake"},
+        {"kv.url": f"dynamodb://table?aws_secret_access_key={SECRET}", "blob.url": "s3://b"},
+        {"kv": "memory", "blob.url": f"s3://AKIA:{SECRET}@bucket"},
+        {"kv": "memory", "blob.url": f"s3://bucket?secret_access_key={SECRET}"},
+        {"auth.oidc.issuer": f"https://me:{SECRET}@id.example.com"},
+        {"storage.aws.secret_access_key": SECRET},
+        {"kv": "postgresql", "blob": "memory", "kv.password": SECRET},
+        {"kv": "sqlite", "kv.url": f"postgresql://me:{SECRET}@db/lake", "blob.url": "s3://b"},
+    ],
+)
+def test_secrets_are_in_no_refusal(flags: dict[str, str]):
+    assert SECRET not in refusal(flags=flags)
+
+
+def test_a_secret_of_the_wrong_type_is_refused_unseen(home: Path):
+    file = write(home, "kv.password = 271828")
+    assert refusal(home=home) == (
+        f"kv.password = **** (set in {file}, line 1) is not possible: it takes text, which is never shown"
+    )
+
+
+def test_importing_settings_is_quick():
+    program = "import sys, skiway.config; skiway.config.load(); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
+    heavy = {"pydantic", "opentelemetry", "prometheus_client", "grpc", "pyarrow", "sqlalchemy", "boto3", "msgspec"}
+    assert set(run.stdout.split()) & heavy == set()

@@ -1,0 +1,120 @@
+"""The audit trail has a record of every call, or says loudly that it has not."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skiway.config import load
+from skiway.errors import Internal, Unavailable
+from skiway.telemetry.audit import CATEGORIES, AuditEntry, AuditLog
+from skiway.telemetry.context import CallContext, serving
+from skiway.telemetry.metrics import Metrics
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+ENTRY = AuditEntry("TableService/CreateTable", "OK", 0.0125, {"table": "t-1", "catalog": "c-1"})
+
+
+def records(directory: Path, category: str) -> list[dict[str, Any]]:
+    files = [each for each in directory.glob(f"{category}.log*") if each.suffix != ".lock"]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_a_record_says_who_did_what_and_how_it_ended(tmp_path: Path):
+    call = CallContext(
+        "c-9", query_id="q-1", account_id="acme", subject="ada", authorization={"authorization": "Bearer hunter2"}
+    )
+    clock = lambda: NOW.astimezone(timezone(timedelta(hours=2)))  # noqa: E731
+    with serving(call):
+        AuditLog(tmp_path, clock=clock).record("table", ENTRY)
+    assert records(tmp_path, "table") == [
+        {
+            "time": "2026-01-02T03:04:05.678Z",
+            "correlation_id": "c-9",
+            "query_id": "q-1",
+            "account_id": "acme",
+            "subject": "ada",
+            "operation": "TableService/CreateTable",
+            "resources": {"table": "t-1", "catalog": "c-1"},
+            "outcome": "OK",
+            "duration_ms": 12.5,
+        }
+    ]
+    assert "hunter2" not in (tmp_path / "table.log").read_text()
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_every_category_has_a_file_of_its_own(tmp_path: Path, category: str):
+    AuditLog(tmp_path).record(category, ENTRY)
+    assert [file.name for file in sorted(tmp_path.iterdir())] == [f"{category}.log", f"{category}.log.lock"]
+
+
+def test_an_unknown_category_is_a_mistake_of_ours(tmp_path: Path):
+    with pytest.raises(Internal, match=r"^there is no audit category zebra: it is one of account, catalog, "):
+        AuditLog(tmp_path).record("zebra", ENTRY)
+
+
+def test_a_record_is_there_before_the_call_returns(tmp_path: Path):
+    audit = AuditLog(tmp_path)
+    for number in range(1, 4):
+        audit.record("table", ENTRY)
+        assert len(records(tmp_path, "table")) == number
+
+
+def test_eight_threads_lose_and_mix_nothing_while_files_rotate(tmp_path: Path):
+    audit = AuditLog(tmp_path, max_bytes=2_000, keep=1_000)
+
+    def call(caller: int) -> None:
+        for number in range(100):
+            with serving(CallContext(f"{caller}", subject=f"user-{caller}")):
+                audit.record("table", AuditEntry("Get", "OK", 0.001, {"number": str(number), "caller": str(caller)}))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(call, range(8)))
+    found = records(tmp_path, "table")
+    assert len(list(tmp_path.glob("table.log.[0-9]*"))) > 20
+    assert len(found) == 800
+    assert {(each["resources"]["caller"], each["resources"]["number"]) for each in found} == {
+        (str(caller), str(number)) for caller in range(8) for number in range(100)
+    }
+    assert all(each["subject"] == f"user-{each['resources']['caller']}" for each in found)
+
+
+def test_what_cannot_be_written_is_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "file").write_text("in the way")
+    metrics = Metrics(strict=True)
+    AuditLog(tmp_path / "file", metrics=metrics).record("table", ENTRY)
+    assert caplog.messages[0].startswith("the audit record of TableService/CreateTable was not written: ")
+    assert 'skiway_core_audit_errors_total{category="table"} 1.0' in metrics.prometheus_text()
+
+
+def test_where_auditing_is_required_the_call_fails(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match="could not be recorded in the audit trail") as caught:
+        AuditLog(tmp_path / "file", required=True).record("table", ENTRY)
+    assert caught.value.key == "audit.unwritable"
+
+
+def test_settings_say_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    flags = {"audit.fsync": "true", "audit.rotation.max_bytes": "1000", "audit.rotation.keep": "2"}
+    audit = AuditLog.open(load(tmp_path, flags=flags).audit)
+    assert audit is not None
+    for _ in range(50):
+        audit.record("view", ENTRY)
+    audit.close()
+    assert len(synced) == 50
+    names = sorted(file.name for file in (tmp_path / "audit").iterdir())
+    assert names == ["view.log", "view.log.1", "view.log.2", "view.log.lock"]
+
+
+def test_switched_off_there_is_no_trail(tmp_path: Path):
+    assert AuditLog.open(load(tmp_path, flags={"audit.enabled": "false"}).audit) is None
+    assert AuditLog.open(load().audit) is None

@@ -1,0 +1,50 @@
+"""The page about operations says what is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from skiway.config import describe
+from skiway.telemetry.audit import CATEGORIES
+from skiway.telemetry.context import FACTS
+from skiway.telemetry.metric_table import METRICS
+from skiway.telemetry.reference import page_with_metrics
+from skiway.telemetry.series import MAX_SERIES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_page_shows_the_metrics_as_they_are():
+    assert page_with_metrics(PAGE) == PAGE, "run: .venv/bin/python -m skiway.telemetry docs/operations.md"
+    assert all(f"| `{metric.name}` |" in PAGE for metric in METRICS)
+
+
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES)
+def test_examples_print_what_the_page_shows(code: str, printed: str, capsys: pytest.CaptureFixture[str]):
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_page_names_what_there_is():
+    assert len(EXAMPLES) == 2
+    assert " ".join(", ".join(CATEGORIES).split()) in " ".join(PAGE.split())
+    assert all(f"`{fact}`" in PAGE for fact in FACTS)
+    assert f"{MAX_SERIES} combinations" in PAGE
+
+
+def test_the_settings_on_the_page_are_settings():
+    keys = {setting.key for setting in describe()}
+    named = set(re.findall(r"`((?:log|audit|telemetry|metrics)\.[a-z_.]+)`", PAGE))
+    sections = {key.rpartition(".")[0] for key in keys}
+    assert len(named) > 10
+    assert named - keys - sections == set()
+
+
+def test_the_record_on_the_page_has_the_fields_of_one(tmp_path: Path):
+    shown = json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])
+    assert {"time", "correlation_id", "operation", "resources", "outcome", "duration_ms"} <= shown.keys()

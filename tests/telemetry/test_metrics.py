@@ -1,0 +1,238 @@
+"""Metrics count what they say, with the tags they declare, and Prometheus can read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from skiway.config.kept import StorageUsage
+from skiway.config.observing import MetricsOutput, Telemetry
+from skiway.errors import Internal
+from skiway.storage import ABSENT, open_stores
+from skiway.telemetry import metric_table as table
+from skiway.telemetry.metric_table import METRICS, Metric
+from skiway.telemetry.metrics import Metrics, Observation, store_calls
+from skiway.telemetry.prometheus import prometheus_name
+from skiway.telemetry.series import BOUNDS, MAX_SERIES
+from skiway.telemetry.usage import Stored, observe_usage
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(strict=True)
+
+
+def samples(metrics: Metrics) -> Samples:
+    """What Prometheus' own parser reads."""
+    families = text_string_to_metric_families(metrics.prometheus_text())
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value for each in families for sample in each.samples
+    }
+
+
+def sample(metrics: Metrics, name: str, **tags: str) -> float | None:
+    return samples(metrics).get((name, frozenset(tags.items())))
+
+
+def test_a_counter_counts_by_its_tags(metrics: Metrics):
+    metrics.add(table.GC_REMOVED, 3, collector="cas")
+    metrics.add(table.GC_REMOVED, 4, collector="cas")
+    metrics.add(table.GC_REMOVED, collector="pointer")
+    assert sample(metrics, "skiway_core_gc_removed_total", collector="cas") == 7
+    assert sample(metrics, "skiway_core_gc_removed_total", collector="pointer") == 1
+
+
+def test_a_gauge_goes_up_and_down_and_can_be_set(metrics: Metrics):
+    metrics.add(table.RPC_ACTIVE, 1, component="t", operation="Get")
+    metrics.add(table.RPC_ACTIVE, 1, component="t", operation="Get")
+    metrics.add(table.RPC_ACTIVE, -1, component="t", operation="Get")
+    metrics.set(table.TASK_ENABLED, 1, task="gc")
+    metrics.set(table.TASK_ENABLED, 0, task="gc")
+    assert sample(metrics, "skiway_core_rpc_active", component="t", operation="Get") == 1
+    assert sample(metrics, "skiway_core_task_enabled", task="gc") == 0
+
+
+def test_a_histogram_tells_how_many_were_how_quick(metrics: Metrics):
+    for seconds in (0.0005, 0.0006, 0.3, 100):
+        metrics.record(table.GC_PAUSE, seconds, collector="cas")
+    name = "skiway_core_gc_pause_seconds"
+    buckets = {
+        dict(tags)["le"]: value for (found, tags), value in samples(metrics).items() if found == f"{name}_bucket"
+    }
+    assert len(buckets) == len(BOUNDS) + 1
+    assert (buckets["0.0005"], buckets["0.001"], buckets["0.25"], buckets["0.5"]) == (1, 2, 2, 3)
+    assert (buckets["60.0"], buckets["+Inf"]) == (3, 4)
+    assert sample(metrics, f"{name}_count", collector="cas") == 4
+    assert sample(metrics, f"{name}_sum", collector="cas") == pytest.approx(100.3011)
+
+
+def test_every_metric_can_be_recorded_and_read_by_prometheus(metrics: Metrics):
+    for metric in METRICS:
+        tags = {name: f'{name}\'s "value"\n\\ é' for name in metric.tags}
+        (metrics.record if metric.kind == "histogram" else metrics.add)(metric, 1, **tags)
+    families = {each.name: each for each in text_string_to_metric_families(metrics.prometheus_text())}
+    assert len(families) == len(METRICS)
+    for metric in METRICS:
+        family = families[prometheus_name(metric)]
+        assert (family.type, family.documentation) == (metric.kind, metric.description)
+        labels = {name for found in family.samples for name in found.labels} - {"le"}
+        assert labels == set(metric.tags)
+        assert all(v.endswith("\n\\ é") for found in family.samples for k, v in found.labels.items() if k != "le")
+
+
+def test_names_follow_the_rule_and_are_unique():
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) > 30
+    assert [name for name in names if not re.fullmatch(r"skiway\.(core|service)(\.[a-z]+)+(\.[a-z.]+)", name)] == []
+
+
+def test_an_undeclared_tag_is_dropped_and_counted():
+    metrics = Metrics()
+    metrics.add(table.GC_ERRORS, collector="cas", tenant="acme", colour="red")
+    assert sample(metrics, "skiway_core_gc_errors_total", collector="cas") == 1
+    dropped = sample(metrics, "skiway_core_observability_dropped_tags_total", metric="skiway.core.gc.errors")
+    assert dropped == 2
+
+
+def test_in_strict_mode_an_undeclared_tag_is_an_error(metrics: Metrics):
+    with pytest.raises(Internal) as caught:
+        metrics.record(table.RPC_LATENCY, 1, component="t", tenant="acme")
+    assert caught.value.message == (
+        "metric skiway.core.rpc.latency has no tag tenant: it has account, component, operation, status"
+    )
+    assert metrics.collect() == []
+
+
+def test_a_missing_tag_is_empty(metrics: Metrics):
+    metrics.add(table.RPC_RETRIES, operation="Get")
+    assert sample(metrics, "skiway_core_rpc_retries_total", component="", operation="Get") == 1
+
+
+def test_too_many_combinations_of_tags_share_one(metrics: Metrics):
+    for number in range(MAX_SERIES + 3):
+        metrics.add(table.GC_ERRORS, collector=str(number))
+    metrics.add(table.GC_ERRORS, collector="0")
+    found = samples(metrics)
+    assert len([key for key in found if key[0] == "skiway_core_gc_errors_total"]) == MAX_SERIES + 1
+    assert sample(metrics, "skiway_core_gc_errors_total", collector="other") == 3
+    assert sample(metrics, "skiway_core_gc_errors_total", collector="0") == 2
+    name = "skiway_core_observability_dropped_metric_total"
+    assert sample(metrics, name, metric="skiway.core.gc.errors") == 3
+
+
+def test_switched_off_nothing_is_kept():
+    metrics = Metrics.start(Telemetry(metrics=MetricsOutput(enabled=False, strict=True)))
+    metrics.add(table.GC_ERRORS, anything="goes")
+    metrics.record(table.GC_PAUSE, 1)
+    metrics.set(table.TASK_ENABLED, 1)
+    assert metrics.prometheus_text() == ""
+    assert store_calls(metrics) is None
+
+
+def test_threads_lose_no_count(metrics: Metrics):
+    def count(_: int) -> None:
+        for _ in range(2_000):
+            metrics.add(table.GC_ERRORS, collector="cas")
+            metrics.record(table.GC_PAUSE, 0.001, collector="cas")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, range(8)))
+    assert sample(metrics, "skiway_core_gc_errors_total", collector="cas") == 16_000
+    assert sample(metrics, "skiway_core_gc_pause_seconds_count", collector="cas") == 16_000
+
+
+def test_an_observed_gauge_is_asked_when_metrics_are_collected(metrics: Metrics):
+    entries = [3]
+    metrics.observe(table.CACHE_ENTRIES, lambda: [(entries[0], {"cache": "graph"})])
+    assert sample(metrics, "skiway_core_cache_entries", cache="graph") == 3
+    entries[0] = 4
+    assert sample(metrics, "skiway_core_cache_entries", cache="graph") == 4
+
+
+def test_an_observer_that_fails_hides_nothing_else(metrics: Metrics, caplog: pytest.LogCaptureFixture):
+    def fail() -> Iterable[Observation]:
+        raise RuntimeError("no")
+
+    metrics.observe(table.CACHE_ENTRIES, fail)
+    metrics.add(table.GC_ERRORS, collector="cas")
+    assert sample(metrics, "skiway_core_gc_errors_total", collector="cas") == 1
+    assert caplog.messages == ["metric skiway.core.cache.entries could not be read"]
+
+
+def test_a_metric_of_ones_own_is_welcome(metrics: Metrics):
+    mine = Metric("skiway.service.mine.things", "counter", ("colour",), "Things.")
+    metrics.add(mine, 2, colour="red")
+    assert sample(metrics, "skiway_service_mine_things_total", colour="red") == 2
+
+
+# -- stores
+
+
+def test_every_call_to_a_store_is_counted_and_timed(metrics: Metrics):
+    with open_stores("memory://", on_call=store_calls(metrics)) as stores:
+        uri = stores.blobs.put(b"a", folder="f")
+        stores.pointers.compare_and_set("/a", uri, expect=ABSENT)
+        for _ in range(3):
+            stores.pointers.get("/a")
+        with pytest.raises(Exception, match="/a"):
+            stores.pointers.compare_and_set("/a", uri, expect=ABSENT)
+    tags = {"component": "pointers", "operation": "get", "result": "ok"}
+    assert sample(metrics, "skiway_core_store_requests_total", **tags) == 3
+    assert sample(metrics, "skiway_core_store_latency_seconds_count", **tags) == 3
+    assert 0 < (sample(metrics, "skiway_core_store_latency_seconds_sum", **tags) or 0) < 10
+    failed = [key for key in samples(metrics) if key[0] == "skiway_core_store_errors_total"]
+    assert [dict(tags)["result"] for _, tags in failed] == ["AlreadyExists"]
+
+
+def test_bytes_are_counted_where_a_store_tells_them(metrics: Metrics):
+    @dataclass
+    class Call:
+        store: str = "blobs"
+        operation: str = "put"
+        seconds: float = 0.1
+        error: str | None = None
+        size_bytes: int = 500
+
+    on_call = store_calls(metrics)
+    assert on_call is not None
+    on_call(Call())
+    tags = {"component": "blobs", "operation": "put", "result": "ok"}
+    assert sample(metrics, "skiway_core_store_bytes_total", **tags) == 500
+
+
+# -- usage
+
+
+def test_usage_is_counted_sampled_and_kept_for_a_while(metrics: Metrics):
+    now, asked, looked_at = [0.0], [], []
+
+    def sizes(account: str) -> Iterator[int]:
+        for size in (100, 300, 10_000):
+            looked_at.append(account)
+            yield size
+
+    def pointers(account: str) -> int:
+        asked.append(account)
+        return 10
+
+    stored = Stored(lambda: ["acme", "blank"], pointers, lambda account: sizes(account) if account == "acme" else [])
+    settings = StorageUsage(refresh=timedelta(seconds=30), default_avg_bytes=200, sample_max=2)
+    observe_usage(metrics, stored, settings, monotonic=lambda: now[0])
+    assert sample(metrics, "skiway_service_storage_account_pointers", account="acme") == 10
+    assert sample(metrics, "skiway_service_storage_account_bytes", account="acme") == 2_000
+    assert sample(metrics, "skiway_service_storage_account_bytes", account="blank") == 2_000
+    assert (asked, looked_at) == (["acme", "blank"], ["acme", "acme"])
+    now[0] = 29.9
+    metrics.collect()
+    assert len(asked) == 2
+    now[0] = 30.0
+    metrics.collect()
+    assert len(asked) == 4

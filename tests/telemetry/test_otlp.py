@@ -1,0 +1,137 @@
+"""A receiver on loopback really gets metrics and spans."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Queue
+from threading import Thread
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from skiway.config.observing import Otlp, Telemetry
+from skiway.config.observing import Traces as TracesSettings
+from skiway.config.values import Secret
+from skiway.telemetry import metric_table as table
+from skiway.telemetry.metrics import Metrics
+from skiway.telemetry.series import BOUNDS
+from skiway.telemetry.traces import Traces
+
+
+class Receiver:
+    """An OTLP/HTTP receiver that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: Queue[tuple[str, dict[str, str], bytes]] = Queue()
+        keep = self.got
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if self.headers.get("content-encoding") == "gzip":
+                    body = gzip.decompress(body)
+                keep.put((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
+                self.send_response(200)
+                self.send_header("content-type", "application/x-protobuf")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    started = Receiver()
+    yield started
+    started.close()
+
+
+def settings(endpoint: str, *, every: timedelta = timedelta(hours=1)) -> Telemetry:
+    return Telemetry(
+        service_name="lake-1",
+        traces=TracesSettings(enabled=True),
+        otlp=Otlp(
+            endpoint=endpoint, headers=Secret("Authorization=Bearer t,x-b = c"), timeout_seconds=5, metrics_every=every
+        ),
+    )
+
+
+def test_the_receiver_gets_the_metrics_at_the_latest_when_they_are_closed(receiver: Receiver):
+    metrics = Metrics.start(settings(receiver.endpoint))
+    metrics.add(table.GC_REMOVED, 3, collector="cas")
+    metrics.set(table.TASK_ENABLED, 1, task="gc")
+    for seconds in (0.0004, 0.3, 100):
+        metrics.record(table.GC_PAUSE, seconds, collector="cas")
+    metrics.close()
+    path, headers, body = receiver.got.get(timeout=10)
+    assert (path, headers["authorization"], headers["x-b"]) == ("/v1/metrics", "Bearer t", "c")
+    (sent,) = ExportMetricsServiceRequest.FromString(body).resource_metrics
+    attributes = {each.key: each.value.string_value for each in sent.resource.attributes}
+    assert attributes["service.name"] == "lake-1"
+    found = {each.name: each for each in sent.scope_metrics[0].metrics}
+
+    removed = found["skiway.core.gc.removed"]
+    assert removed.sum.is_monotonic
+    (point,) = removed.sum.data_points
+    assert (point.as_double or point.as_int) == 3
+    assert {each.key: each.value.string_value for each in point.attributes} == {"collector": "cas"}
+    assert 0 < point.start_time_unix_nano <= point.time_unix_nano
+    (point,) = found["skiway.core.task.enabled"].gauge.data_points
+    assert (point.as_double or point.as_int) == 1
+    pause = found["skiway.core.gc.pause"]
+    (spread,) = pause.histogram.data_points
+    assert (pause.unit, spread.count, spread.sum) == ("s", 3, pytest.approx(100.3004))
+    assert tuple(spread.explicit_bounds) == BOUNDS
+    assert len(spread.bucket_counts) == len(BOUNDS) + 1
+    assert (spread.bucket_counts[0], spread.bucket_counts[-1], sum(spread.bucket_counts)) == (1, 1, 3)
+    assert not spread.HasField("min")
+
+
+def test_metrics_are_delivered_again_and_again(receiver: Receiver):
+    metrics = Metrics.start(settings(receiver.endpoint, every=timedelta(milliseconds=20)))
+    metrics.add(table.GC_REMOVED, collector="cas")
+    for _ in range(3):
+        assert receiver.got.get(timeout=10)[0] == "/v1/metrics"
+    metrics.close()
+
+
+def test_the_receiver_gets_the_spans(receiver: Receiver):
+    traces = Traces.start(settings(f"{receiver.endpoint}/"))
+    with traces.span("rpc", "Get", headers={}):
+        pass
+    traces.close()
+    path, headers, body = receiver.got.get(timeout=10)
+    assert (path, headers["authorization"]) == ("/v1/traces", "Bearer t")
+    (sent,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    (span,) = sent.scope_spans[0].spans
+    assert span.name == "rpc/Get"
+    assert {each.key: each.value.string_value for each in span.attributes} == {"component": "rpc", "operation": "Get"}
+
+
+def test_a_receiver_that_is_away_stops_nobody(receiver: Receiver, caplog: pytest.LogCaptureFixture):
+    away = Otlp(endpoint="http://127.0.0.1:1", timeout_seconds=0.2)
+    metrics = Metrics.start(Telemetry(otlp=away))
+    metrics.add(table.GC_REMOVED, collector="cas")
+    with caplog.at_level(logging.ERROR):
+        metrics.close()
+    assert "skiway_core_gc_removed_total" in metrics.prometheus_text()
+    assert any("Failed to export" in message for message in caplog.messages)
