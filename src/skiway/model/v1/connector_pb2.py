@@ -23,11 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
+from skiway.model.v1 import job_pb2 as skiway_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19skiway/v1/connector.proto\x12\tskiway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"!\n\rNamespacePath\x12\x10\n\x08segments\x18\x01 \x03(\t\"m\n\x0f\x43onnectorSource\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.skiway.v1.NamespacePath\x12\x12\n\x05table\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\tB\x08\n\x06_table\"\xfe\x01\n\x14\x43onnectorDestination\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1c\n\x14\x63\x61talog_display_name\x18\x02 \x01(\t\x12+\n\x0cnamespace_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\tnamespace\x18\x04 \x01(\x0b\x32\x18.skiway.v1.NamespacePath\x12\'\n\x08table_id\x18\x05 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1a\n\x12table_display_name\x18\x06 \x01(\t\"\x85\x02\n\rConnectorAuth\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12?\n\x0cheader_hints\x18\x02 \x03(\x0b\x32).skiway.v1.ConnectorAuth.HeaderHintsEntry\x12<\n\nproperties\x18\x03 \x03(\x0b\x32(.skiway.v1.ConnectorAuth.PropertiesEntry\x1a\x32\n\x10HeaderHintsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x95\x01\n\x0f\x43onnectorPolicy\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x65nabled\x18\x02 \x01(\x08\x12\x14\n\x0cmax_parallel\x18\x03 \x01(\x05\x12.\n\nnot_before\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd9\x04\n\tConnector\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12&\n\x04kind\x18\x04 \x01(\x0e\x32\x18.skiway.v1.ConnectorKind\x12\x0b\n\x03uri\x18\x05 \x01(\t\x12\x38\n\nproperties\x18\x06 \x03(\x0b\x32$.skiway.v1.Connector.PropertiesEntry\x12*\n\x06source\x18\x07 \x01(\x0b\x32\x1a.skiway.v1.ConnectorSource\x12\x34\n\x0b\x64\x65stination\x18\x08 \x01(\x0b\x32\x1f.skiway.v1.ConnectorDestination\x12&\n\x04\x61uth\x18\t \x01(\x0b\x32\x18.skiway.v1.ConnectorAuth\x12*\n\x06policy\x18\n \x01(\x0b\x32\x1a.skiway.v1.ConnectorPolicy\x12(\n\x05state\x18\x0b \x01(\x0e\x32\x19.skiway.v1.ConnectorState\x12.\n\ncreated_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_description*l\n\rConnectorKind\x12\x12\n\x0e\x43K_UNSPECIFIED\x10\x00\x12\x0e\n\nCK_ICEBERG\x10\x01\x12\x0c\n\x08\x43K_DELTA\x10\x02\x12\x0b\n\x07\x43K_GLUE\x10\x03\x12\x0c\n\x08\x43K_UNITY\x10\x04\x12\x0e\n\nCK_PARQUET\x10\x05*S\n\x0e\x43onnectorState\x12\x12\n\x0e\x43S_UNSPECIFIED\x10\x00\x12\r\n\tCS_ACTIVE\x10\x01\x12\r\n\tCS_PAUSED\x10\x02\x12\x0f\n\x0b\x43S_DELETING\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19skiway/v1/connector.proto\x12\tskiway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x13skiway/v1/job.proto\"\x9d\x01\n\x0f\x43onnectorSource\x12+\n\tnamespace\x18\x01 \x01(\x0b\x32\x18.skiway.v1.NamespacePath\x12\x12\n\x05table\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12\x16\n\x0einclude_tables\x18\x04 \x03(\t\x12\x16\n\x0e\x65xclude_tables\x18\x05 \x03(\tB\x08\n\x06_table\"\xfe\x01\n\x14\x43onnectorDestination\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1c\n\x14\x63\x61talog_display_name\x18\x02 \x01(\t\x12+\n\x0cnamespace_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\tnamespace\x18\x04 \x01(\x0b\x32\x18.skiway.v1.NamespacePath\x12\'\n\x08table_id\x18\x05 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1a\n\x12table_display_name\x18\x06 \x01(\t\"\x98\x02\n\rConnectorAuth\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12?\n\x0cheader_hints\x18\x02 \x03(\x0b\x32).skiway.v1.ConnectorAuth.HeaderHintsEntry\x12<\n\nproperties\x18\x03 \x03(\x0b\x32(.skiway.v1.ConnectorAuth.PropertiesEntry\x12\x11\n\tsecret_id\x18\x04 \x01(\t\x1a\x32\n\x10HeaderHintsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf8\x01\n\x0f\x43onnectorPolicy\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x65nabled\x18\x02 \x01(\x08\x12\x14\n\x0cmax_parallel\x18\x03 \x01(\x05\x12.\n\nnot_before\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x04mode\x18\x05 \x01(\x0e\x32\x18.skiway.v1.ReconcileMode\x12\'\n\x05scope\x18\x06 \x01(\x0e\x32\x18.skiway.v1.SnapshotScope\x12\x10\n\x08latest_n\x18\x07 \x01(\x05\"\xd9\x04\n\tConnector\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12&\n\x04kind\x18\x04 \x01(\x0e\x32\x18.skiway.v1.ConnectorKind\x12\x0b\n\x03uri\x18\x05 \x01(\t\x12\x38\n\nproperties\x18\x06 \x03(\x0b\x32$.skiway.v1.Connector.PropertiesEntry\x12*\n\x06source\x18\x07 \x01(\x0b\x32\x1a.skiway.v1.ConnectorSource\x12\x34\n\x0b\x64\x65stination\x18\x08 \x01(\x0b\x32\x1f.skiway.v1.ConnectorDestination\x12&\n\x04\x61uth\x18\t \x01(\x0b\x32\x18.skiway.v1.ConnectorAuth\x12*\n\x06policy\x18\n \x01(\x0b\x32\x1a.skiway.v1.ConnectorPolicy\x12(\n\x05state\x18\x0b \x01(\x0e\x32\x19.skiway.v1.ConnectorState\x12.\n\ncreated_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_description\"\x1c\n\x0b\x42\x65\x61rerToken\x12\r\n\x05token\x18\x01 \x01(\t\"O\n\x11\x43lientCredentials\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x15\n\rclient_secret\x18\x03 \x01(\t\"\"\n\x0e\x43liCredentials\x12\x10\n\x08provider\x18\x01 \x01(\t\"Y\n\x0e\x41wsCredentials\x12\x15\n\raccess_key_id\x18\x01 \x01(\t\x12\x19\n\x11secret_access_key\x18\x02 \x01(\t\x12\x15\n\rsession_token\x18\x03 \x01(\t\"l\n\x0e\x41wsWebIdentity\x12\x10\n\x08role_arn\x18\x01 \x01(\t\x12\x19\n\x11role_session_name\x18\x02 \x01(\t\x12\x13\n\x0bprovider_id\x18\x03 \x01(\t\x12\x18\n\x10\x64uration_seconds\x18\x04 \x01(\x05\"k\n\rAwsAssumeRole\x12\x10\n\x08role_arn\x18\x01 \x01(\t\x12\x19\n\x11role_session_name\x18\x02 \x01(\t\x12\x13\n\x0b\x65xternal_id\x18\x03 \x01(\t\x12\x18\n\x10\x64uration_seconds\x18\x04 \x01(\x05\"\xa6\x01\n\rTokenExchange\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x15\n\rclient_secret\x18\x03 \x01(\t\x12\x1a\n\x12subject_token_type\x18\x04 \x01(\t\x12\x1c\n\x14requested_token_type\x18\x05 \x01(\t\x12\x10\n\x08\x61udience\x18\x06 \x01(\t\x12\r\n\x05scope\x18\x07 \x01(\t\"\xa1\x05\n\x14\x43onnectorCredentials\x12(\n\x06\x62\x65\x61rer\x18\x01 \x01(\x0b\x32\x16.skiway.v1.BearerTokenH\x00\x12.\n\x06\x63lient\x18\x02 \x01(\x0b\x32\x1c.skiway.v1.ClientCredentialsH\x00\x12(\n\x03\x63li\x18\x03 \x01(\x0b\x32\x19.skiway.v1.CliCredentialsH\x00\x12(\n\x03\x61ws\x18\x04 \x01(\x0b\x32\x19.skiway.v1.AwsCredentialsH\x00\x12\x35\n\x10\x61ws_web_identity\x18\x05 \x01(\x0b\x32\x19.skiway.v1.AwsWebIdentityH\x00\x12\x33\n\x0f\x61ws_assume_role\x18\x06 \x01(\x0b\x32\x18.skiway.v1.AwsAssumeRoleH\x00\x12+\n\x07rfc8693\x18\x07 \x01(\x0b\x32\x18.skiway.v1.TokenExchangeH\x00\x12)\n\x05\x61zure\x18\x08 \x01(\x0b\x32\x18.skiway.v1.TokenExchangeH\x00\x12\'\n\x03gcp\x18\t \x01(\x0b\x32\x18.skiway.v1.TokenExchangeH\x00\x12\x43\n\nproperties\x18\n \x03(\x0b\x32/.skiway.v1.ConnectorCredentials.PropertiesEntry\x12=\n\x07headers\x18\x0b \x03(\x0b\x32,.skiway.v1.ConnectorCredentials.HeadersEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05which\"\xc7\x02\n\x11\x43onnectorAuthSpec\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x43\n\x0cheader_hints\x18\x02 \x03(\x0b\x32-.skiway.v1.ConnectorAuthSpec.HeaderHintsEntry\x12@\n\nproperties\x18\x03 \x03(\x0b\x32,.skiway.v1.ConnectorAuthSpec.PropertiesEntry\x12\x34\n\x0b\x63redentials\x18\x04 \x01(\x0b\x32\x1f.skiway.v1.ConnectorCredentials\x1a\x32\n\x10HeaderHintsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xfc\x03\n\rConnectorSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12&\n\x04kind\x18\x03 \x01(\x0e\x32\x18.skiway.v1.ConnectorKind\x12\x10\n\x03uri\x18\x04 \x01(\tH\x02\x88\x01\x01\x12<\n\nproperties\x18\x05 \x03(\x0b\x32(.skiway.v1.ConnectorSpec.PropertiesEntry\x12*\n\x06source\x18\x06 \x01(\x0b\x32\x1a.skiway.v1.ConnectorSource\x12\x34\n\x0b\x64\x65stination\x18\x07 \x01(\x0b\x32\x1f.skiway.v1.ConnectorDestination\x12*\n\x04\x61uth\x18\x08 \x01(\x0b\x32\x1c.skiway.v1.ConnectorAuthSpec\x12*\n\x06policy\x18\t \x01(\x0b\x32\x1a.skiway.v1.ConnectorPolicy\x12(\n\x05state\x18\n \x01(\x0e\x32\x19.skiway.v1.ConnectorState\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\x06\n\x04_uri\"e\n\x15ListConnectorsRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.skiway.v1.ConnectorKind\"i\n\x16ListConnectorsResponse\x12(\n\nconnectors\x18\x01 \x03(\x0b\x32\x14.skiway.v1.Connector\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"B\n\x13GetConnectorRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"f\n\x14GetConnectorResponse\x12\'\n\tconnector\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Connector\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"p\n\x16\x43reateConnectorRequest\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.skiway.v1.ConnectorSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"i\n\x17\x43reateConnectorResponse\x12\'\n\tconnector\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Connector\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xcd\x01\n\x16UpdateConnectorRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12&\n\x04spec\x18\x02 \x01(\x0b\x32\x18.skiway.v1.ConnectorSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"i\n\x17UpdateConnectorResponse\x12\'\n\tconnector\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Connector\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"t\n\x16\x44\x65leteConnectorRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\"@\n\x17\x44\x65leteConnectorResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"B\n\x18ValidateConnectorRequest\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.skiway.v1.ConnectorSpec\"\xbb\x01\n\x19ValidateConnectorResponse\x12\n\n\x02ok\x18\x01 \x01(\x08\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12L\n\x0c\x63\x61pabilities\x18\x03 \x03(\x0b\x32\x36.skiway.v1.ValidateConnectorResponse.CapabilitiesEntry\x1a\x33\n\x11\x43\x61pabilitiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*l\n\rConnectorKind\x12\x12\n\x0e\x43K_UNSPECIFIED\x10\x00\x12\x0e\n\nCK_ICEBERG\x10\x01\x12\x0c\n\x08\x43K_DELTA\x10\x02\x12\x0b\n\x07\x43K_GLUE\x10\x03\x12\x0c\n\x08\x43K_UNITY\x10\x04\x12\x0e\n\nCK_PARQUET\x10\x05*S\n\x0e\x43onnectorState\x12\x12\n\x0e\x43S_UNSPECIFIED\x10\x00\x12\r\n\tCS_ACTIVE\x10\x01\x12\r\n\tCS_PAUSED\x10\x02\x12\x0f\n\x0b\x43S_DELETING\x10\x03*D\n\rReconcileMode\x12\x12\n\x0eRM_UNSPECIFIED\x10\x00\x12\x12\n\x0eRM_INCREMENTAL\x10\x01\x12\x0b\n\x07RM_FULL\x10\x02*T\n\rSnapshotScope\x12\x13\n\x0fSNS_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSNS_CURRENT\x10\x01\x12\x10\n\x0cSNS_LATEST_N\x10\x02\x12\x0b\n\x07SNS_ALL\x10\x03\x32\xf0\x07\n\x10\x43onnectorService\x12U\n\x0eListConnectors\x12 .skiway.v1.ListConnectorsRequest\x1a!.skiway.v1.ListConnectorsResponse\x12O\n\x0cGetConnector\x12\x1e.skiway.v1.GetConnectorRequest\x1a\x1f.skiway.v1.GetConnectorResponse\x12X\n\x0f\x43reateConnector\x12!.skiway.v1.CreateConnectorRequest\x1a\".skiway.v1.CreateConnectorResponse\x12X\n\x0fUpdateConnector\x12!.skiway.v1.UpdateConnectorRequest\x1a\".skiway.v1.UpdateConnectorResponse\x12X\n\x0f\x44\x65leteConnector\x12!.skiway.v1.DeleteConnectorRequest\x1a\".skiway.v1.DeleteConnectorResponse\x12^\n\x11ValidateConnector\x12#.skiway.v1.ValidateConnectorRequest\x1a$.skiway.v1.ValidateConnectorResponse\x12L\n\x0bSyncCapture\x12\x1d.skiway.v1.SyncCaptureRequest\x1a\x1e.skiway.v1.SyncCaptureResponse\x12[\n\x10TriggerReconcile\x12\".skiway.v1.TriggerReconcileRequest\x1a#.skiway.v1.TriggerReconcileResponse\x12X\n\x0fGetReconcileJob\x12!.skiway.v1.GetReconcileJobRequest\x1a\".skiway.v1.GetReconcileJobResponse\x12^\n\x11ListReconcileJobs\x12#.skiway.v1.ListReconcileJobsRequest\x1a$.skiway.v1.ListReconcileJobsResponse\x12\x61\n\x12\x43\x61ncelReconcileJob\x12$.skiway.v1.CancelReconcileJobRequest\x1a%.skiway.v1.CancelReconcileJobResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,26 +42,98 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONNECTORAUTH_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_CONNECTOR_PROPERTIESENTRY']._loaded_options = None
   _globals['_CONNECTOR_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_CONNECTORKIND']._serialized_start=1552
-  _globals['_CONNECTORKIND']._serialized_end=1660
-  _globals['_CONNECTORSTATE']._serialized_start=1662
-  _globals['_CONNECTORSTATE']._serialized_end=1745
-  _globals['_NAMESPACEPATH']._serialized_start=129
-  _globals['_NAMESPACEPATH']._serialized_end=162
-  _globals['_CONNECTORSOURCE']._serialized_start=164
-  _globals['_CONNECTORSOURCE']._serialized_end=273
-  _globals['_CONNECTORDESTINATION']._serialized_start=276
-  _globals['_CONNECTORDESTINATION']._serialized_end=530
-  _globals['_CONNECTORAUTH']._serialized_start=533
-  _globals['_CONNECTORAUTH']._serialized_end=794
-  _globals['_CONNECTORAUTH_HEADERHINTSENTRY']._serialized_start=693
-  _globals['_CONNECTORAUTH_HEADERHINTSENTRY']._serialized_end=743
-  _globals['_CONNECTORAUTH_PROPERTIESENTRY']._serialized_start=745
-  _globals['_CONNECTORAUTH_PROPERTIESENTRY']._serialized_end=794
-  _globals['_CONNECTORPOLICY']._serialized_start=797
-  _globals['_CONNECTORPOLICY']._serialized_end=946
-  _globals['_CONNECTOR']._serialized_start=949
-  _globals['_CONNECTOR']._serialized_end=1550
-  _globals['_CONNECTOR_PROPERTIESENTRY']._serialized_start=745
-  _globals['_CONNECTOR_PROPERTIESENTRY']._serialized_end=794
+  _globals['_CONNECTORCREDENTIALS_PROPERTIESENTRY']._loaded_options = None
+  _globals['_CONNECTORCREDENTIALS_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_CONNECTORCREDENTIALS_HEADERSENTRY']._loaded_options = None
+  _globals['_CONNECTORCREDENTIALS_HEADERSENTRY']._serialized_options = b'8\001'
+  _globals['_CONNECTORAUTHSPEC_HEADERHINTSENTRY']._loaded_options = None
+  _globals['_CONNECTORAUTHSPEC_HEADERHINTSENTRY']._serialized_options = b'8\001'
+  _globals['_CONNECTORAUTHSPEC_PROPERTIESENTRY']._loaded_options = None
+  _globals['_CONNECTORAUTHSPEC_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_CONNECTORSPEC_PROPERTIESENTRY']._loaded_options = None
+  _globals['_CONNECTORSPEC_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_VALIDATECONNECTORRESPONSE_CAPABILITIESENTRY']._loaded_options = None
+  _globals['_VALIDATECONNECTORRESPONSE_CAPABILITIESENTRY']._serialized_options = b'8\001'
+  _globals['_CONNECTORKIND']._serialized_start=5242
+  _globals['_CONNECTORKIND']._serialized_end=5350
+  _globals['_CONNECTORSTATE']._serialized_start=5352
+  _globals['_CONNECTORSTATE']._serialized_end=5435
+  _globals['_RECONCILEMODE']._serialized_start=5437
+  _globals['_RECONCILEMODE']._serialized_end=5505
+  _globals['_SNAPSHOTSCOPE']._serialized_start=5507
+  _globals['_SNAPSHOTSCOPE']._serialized_end=5591
+  _globals['_CONNECTORSOURCE']._serialized_start=185
+  _globals['_CONNECTORSOURCE']._serialized_end=342
+  _globals['_CONNECTORDESTINATION']._serialized_start=345
+  _globals['_CONNECTORDESTINATION']._serialized_end=599
+  _globals['_CONNECTORAUTH']._serialized_start=602
+  _globals['_CONNECTORAUTH']._serialized_end=882
+  _globals['_CONNECTORAUTH_HEADERHINTSENTRY']._serialized_start=781
+  _globals['_CONNECTORAUTH_HEADERHINTSENTRY']._serialized_end=831
+  _globals['_CONNECTORAUTH_PROPERTIESENTRY']._serialized_start=833
+  _globals['_CONNECTORAUTH_PROPERTIESENTRY']._serialized_end=882
+  _globals['_CONNECTORPOLICY']._serialized_start=885
+  _globals['_CONNECTORPOLICY']._serialized_end=1133
+  _globals['_CONNECTOR']._serialized_start=1136
+  _globals['_CONNECTOR']._serialized_end=1737
+  _globals['_CONNECTOR_PROPERTIESENTRY']._serialized_start=833
+  _globals['_CONNECTOR_PROPERTIESENTRY']._serialized_end=882
+  _globals['_BEARERTOKEN']._serialized_start=1739
+  _globals['_BEARERTOKEN']._serialized_end=1767
+  _globals['_CLIENTCREDENTIALS']._serialized_start=1769
+  _globals['_CLIENTCREDENTIALS']._serialized_end=1848
+  _globals['_CLICREDENTIALS']._serialized_start=1850
+  _globals['_CLICREDENTIALS']._serialized_end=1884
+  _globals['_AWSCREDENTIALS']._serialized_start=1886
+  _globals['_AWSCREDENTIALS']._serialized_end=1975
+  _globals['_AWSWEBIDENTITY']._serialized_start=1977
+  _globals['_AWSWEBIDENTITY']._serialized_end=2085
+  _globals['_AWSASSUMEROLE']._serialized_start=2087
+  _globals['_AWSASSUMEROLE']._serialized_end=2194
+  _globals['_TOKENEXCHANGE']._serialized_start=2197
+  _globals['_TOKENEXCHANGE']._serialized_end=2363
+  _globals['_CONNECTORCREDENTIALS']._serialized_start=2366
+  _globals['_CONNECTORCREDENTIALS']._serialized_end=3039
+  _globals['_CONNECTORCREDENTIALS_PROPERTIESENTRY']._serialized_start=833
+  _globals['_CONNECTORCREDENTIALS_PROPERTIESENTRY']._serialized_end=882
+  _globals['_CONNECTORCREDENTIALS_HEADERSENTRY']._serialized_start=2984
+  _globals['_CONNECTORCREDENTIALS_HEADERSENTRY']._serialized_end=3030
+  _globals['_CONNECTORAUTHSPEC']._serialized_start=3042
+  _globals['_CONNECTORAUTHSPEC']._serialized_end=3369
+  _globals['_CONNECTORAUTHSPEC_HEADERHINTSENTRY']._serialized_start=781
+  _globals['_CONNECTORAUTHSPEC_HEADERHINTSENTRY']._serialized_end=831
+  _globals['_CONNECTORAUTHSPEC_PROPERTIESENTRY']._serialized_start=833
+  _globals['_CONNECTORAUTHSPEC_PROPERTIESENTRY']._serialized_end=882
+  _globals['_CONNECTORSPEC']._serialized_start=3372
+  _globals['_CONNECTORSPEC']._serialized_end=3880
+  _globals['_CONNECTORSPEC_PROPERTIESENTRY']._serialized_start=833
+  _globals['_CONNECTORSPEC_PROPERTIESENTRY']._serialized_end=882
+  _globals['_LISTCONNECTORSREQUEST']._serialized_start=3882
+  _globals['_LISTCONNECTORSREQUEST']._serialized_end=3983
+  _globals['_LISTCONNECTORSRESPONSE']._serialized_start=3985
+  _globals['_LISTCONNECTORSRESPONSE']._serialized_end=4090
+  _globals['_GETCONNECTORREQUEST']._serialized_start=4092
+  _globals['_GETCONNECTORREQUEST']._serialized_end=4158
+  _globals['_GETCONNECTORRESPONSE']._serialized_start=4160
+  _globals['_GETCONNECTORRESPONSE']._serialized_end=4262
+  _globals['_CREATECONNECTORREQUEST']._serialized_start=4264
+  _globals['_CREATECONNECTORREQUEST']._serialized_end=4376
+  _globals['_CREATECONNECTORRESPONSE']._serialized_start=4378
+  _globals['_CREATECONNECTORRESPONSE']._serialized_end=4483
+  _globals['_UPDATECONNECTORREQUEST']._serialized_start=4486
+  _globals['_UPDATECONNECTORREQUEST']._serialized_end=4691
+  _globals['_UPDATECONNECTORRESPONSE']._serialized_start=4693
+  _globals['_UPDATECONNECTORRESPONSE']._serialized_end=4798
+  _globals['_DELETECONNECTORREQUEST']._serialized_start=4800
+  _globals['_DELETECONNECTORREQUEST']._serialized_end=4916
+  _globals['_DELETECONNECTORRESPONSE']._serialized_start=4918
+  _globals['_DELETECONNECTORRESPONSE']._serialized_end=4982
+  _globals['_VALIDATECONNECTORREQUEST']._serialized_start=4984
+  _globals['_VALIDATECONNECTORREQUEST']._serialized_end=5050
+  _globals['_VALIDATECONNECTORRESPONSE']._serialized_start=5053
+  _globals['_VALIDATECONNECTORRESPONSE']._serialized_end=5240
+  _globals['_VALIDATECONNECTORRESPONSE_CAPABILITIESENTRY']._serialized_start=5189
+  _globals['_VALIDATECONNECTORRESPONSE_CAPABILITIESENTRY']._serialized_end=5240
+  _globals['_CONNECTORSERVICE']._serialized_start=5594
+  _globals['_CONNECTORSERVICE']._serialized_end=6602
 # @@protoc_insertion_point(module_scope)

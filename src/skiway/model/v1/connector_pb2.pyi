@@ -6,11 +6,13 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from skiway.model.v1 import common_pb2 as _common_pb2
+from skiway.model.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -64,50 +66,78 @@ CS_PAUSED: ConnectorState.ValueType  # 2
 CS_DELETING: ConnectorState.ValueType  # 3
 Global___ConnectorState: _TypeAlias = ConnectorState  # noqa: Y015
 
-@_typing.final
-class NamespacePath(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+class _ReconcileMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-    SEGMENTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        segments: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+class _ReconcileModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReconcileMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RM_UNSPECIFIED: _ReconcileMode.ValueType  # 0
+    RM_INCREMENTAL: _ReconcileMode.ValueType  # 1
+    RM_FULL: _ReconcileMode.ValueType  # 2
 
-Global___NamespacePath: _TypeAlias = NamespacePath  # noqa: Y015
+class ReconcileMode(_ReconcileMode, metaclass=_ReconcileModeEnumTypeWrapper): ...
+
+RM_UNSPECIFIED: ReconcileMode.ValueType  # 0
+RM_INCREMENTAL: ReconcileMode.ValueType  # 1
+RM_FULL: ReconcileMode.ValueType  # 2
+Global___ReconcileMode: _TypeAlias = ReconcileMode  # noqa: Y015
+
+class _SnapshotScope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SnapshotScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SnapshotScope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SNS_UNSPECIFIED: _SnapshotScope.ValueType  # 0
+    SNS_CURRENT: _SnapshotScope.ValueType  # 1
+    SNS_LATEST_N: _SnapshotScope.ValueType  # 2
+    SNS_ALL: _SnapshotScope.ValueType  # 3
+
+class SnapshotScope(_SnapshotScope, metaclass=_SnapshotScopeEnumTypeWrapper): ...
+
+SNS_UNSPECIFIED: SnapshotScope.ValueType  # 0
+SNS_CURRENT: SnapshotScope.ValueType  # 1
+SNS_LATEST_N: SnapshotScope.ValueType  # 2
+SNS_ALL: SnapshotScope.ValueType  # 3
+Global___SnapshotScope: _TypeAlias = SnapshotScope  # noqa: Y015
 
 @_typing.final
 class ConnectorSource(_message.Message):
+    """Which upstream tables. `include_tables` and `exclude_tables` are globs over a table's name or its dotted full name;
+    no `include_tables` includes all, and what is excluded is out, whatever includes it.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    INCLUDE_TABLES_FIELD_NUMBER: _builtins.int
+    EXCLUDE_TABLES_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     @_builtins.property
-    def namespace(self) -> Global___NamespacePath: ...
+    def namespace(self) -> _job_pb2.NamespacePath: ...
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """a name, or # and a column id"""
 
+    @_builtins.property
+    def include_tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def exclude_tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        namespace: Global___NamespacePath | None = ...,
+        namespace: _job_pb2.NamespacePath | None = ...,
         table: _builtins.str | None = ...,
         columns: _abc.Iterable[_builtins.str] | None = ...,
+        include_tables: _abc.Iterable[_builtins.str] | None = ...,
+        exclude_tables: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_table", b"_table", "namespace", b"namespace", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_table", b"_table", "columns", b"columns", "namespace", b"namespace", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_table", b"_table", "columns", b"columns", "exclude_tables", b"exclude_tables", "include_tables", b"include_tables", "namespace", b"namespace", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__table: _TypeAlias = _typing.Literal["table"]  # noqa: Y015
     _WhichOneofArgType__table: _TypeAlias = _typing.Literal["_table", b"_table"]  # noqa: Y015
@@ -117,6 +147,8 @@ Global___ConnectorSource: _TypeAlias = ConnectorSource  # noqa: Y015
 
 @_typing.final
 class ConnectorDestination(_message.Message):
+    """Where tables go. Ids decide; names are for what is still to be made."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CATALOG_ID_FIELD_NUMBER: _builtins.int
@@ -132,7 +164,7 @@ class ConnectorDestination(_message.Message):
     @_builtins.property
     def namespace_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
-    def namespace(self) -> Global___NamespacePath: ...
+    def namespace(self) -> _job_pb2.NamespacePath: ...
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
     def __init__(
@@ -141,7 +173,7 @@ class ConnectorDestination(_message.Message):
         catalog_id: _common_pb2.ResourceId | None = ...,
         catalog_display_name: _builtins.str = ...,
         namespace_id: _common_pb2.ResourceId | None = ...,
-        namespace: Global___NamespacePath | None = ...,
+        namespace: _job_pb2.NamespacePath | None = ...,
         table_id: _common_pb2.ResourceId | None = ...,
         table_display_name: _builtins.str = ...,
     ) -> None: ...
@@ -155,7 +187,9 @@ Global___ConnectorDestination: _TypeAlias = ConnectorDestination  # noqa: Y015
 
 @_typing.final
 class ConnectorAuth(_message.Message):
-    """How a connector proves who it is. Credentials are kept elsewhere, never in the record."""
+    """How a connector proves who it is. Credentials are kept elsewhere, never in the record; `secret_id` tells them from
+    those that the connector had before, and is empty where there are none.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -202,7 +236,9 @@ class ConnectorAuth(_message.Message):
     SCHEME_FIELD_NUMBER: _builtins.int
     HEADER_HINTS_FIELD_NUMBER: _builtins.int
     PROPERTIES_FIELD_NUMBER: _builtins.int
+    SECRET_ID_FIELD_NUMBER: _builtins.int
     scheme: _builtins.str
+    secret_id: _builtins.str
     @_builtins.property
     def header_hints(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -213,10 +249,11 @@ class ConnectorAuth(_message.Message):
         scheme: _builtins.str = ...,
         header_hints: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        secret_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header_hints", b"header_hints", "properties", b"properties", "scheme", b"scheme"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header_hints", b"header_hints", "properties", b"properties", "scheme", b"scheme", "secret_id", b"secret_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -230,8 +267,14 @@ class ConnectorPolicy(_message.Message):
     ENABLED_FIELD_NUMBER: _builtins.int
     MAX_PARALLEL_FIELD_NUMBER: _builtins.int
     NOT_BEFORE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    LATEST_N_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
     max_parallel: _builtins.int
+    mode: Global___ReconcileMode.ValueType
+    scope: Global___SnapshotScope.ValueType
+    latest_n: _builtins.int
     @_builtins.property
     def interval(self) -> _duration_pb2.Duration: ...
     @_builtins.property
@@ -243,10 +286,13 @@ class ConnectorPolicy(_message.Message):
         enabled: _builtins.bool = ...,
         max_parallel: _builtins.int = ...,
         not_before: _timestamp_pb2.Timestamp | None = ...,
+        mode: Global___ReconcileMode.ValueType = ...,
+        scope: Global___SnapshotScope.ValueType = ...,
+        latest_n: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "not_before", b"not_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "interval", b"interval", "max_parallel", b"max_parallel", "not_before", b"not_before"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "interval", b"interval", "latest_n", b"latest_n", "max_parallel", b"max_parallel", "mode", b"mode", "not_before", b"not_before", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -338,3 +384,754 @@ class Connector(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
 
 Global___Connector: _TypeAlias = Connector  # noqa: Y015
+
+@_typing.final
+class BearerToken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BearerToken: _TypeAlias = BearerToken  # noqa: Y015
+
+@_typing.final
+class ClientCredentials(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_SECRET_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    client_id: _builtins.str
+    client_secret: _builtins.str
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        client_secret: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_secret", b"client_secret", "endpoint", b"endpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientCredentials: _TypeAlias = ClientCredentials  # noqa: Y015
+
+@_typing.final
+class CliCredentials(_message.Message):
+    """Whatever the command line tool of a provider is logged in as: `databricks` or `aws`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["provider", b"provider"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CliCredentials: _TypeAlias = CliCredentials  # noqa: Y015
+
+@_typing.final
+class AwsCredentials(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_ID_FIELD_NUMBER: _builtins.int
+    SECRET_ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    SESSION_TOKEN_FIELD_NUMBER: _builtins.int
+    access_key_id: _builtins.str
+    secret_access_key: _builtins.str
+    session_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        access_key_id: _builtins.str = ...,
+        secret_access_key: _builtins.str = ...,
+        session_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key_id", b"access_key_id", "secret_access_key", b"secret_access_key", "session_token", b"session_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwsCredentials: _TypeAlias = AwsCredentials  # noqa: Y015
+
+@_typing.final
+class AwsWebIdentity(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_ARN_FIELD_NUMBER: _builtins.int
+    ROLE_SESSION_NAME_FIELD_NUMBER: _builtins.int
+    PROVIDER_ID_FIELD_NUMBER: _builtins.int
+    DURATION_SECONDS_FIELD_NUMBER: _builtins.int
+    role_arn: _builtins.str
+    role_session_name: _builtins.str
+    provider_id: _builtins.str
+    duration_seconds: _builtins.int
+    def __init__(
+        self,
+        *,
+        role_arn: _builtins.str = ...,
+        role_session_name: _builtins.str = ...,
+        provider_id: _builtins.str = ...,
+        duration_seconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_seconds", b"duration_seconds", "provider_id", b"provider_id", "role_arn", b"role_arn", "role_session_name", b"role_session_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwsWebIdentity: _TypeAlias = AwsWebIdentity  # noqa: Y015
+
+@_typing.final
+class AwsAssumeRole(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_ARN_FIELD_NUMBER: _builtins.int
+    ROLE_SESSION_NAME_FIELD_NUMBER: _builtins.int
+    EXTERNAL_ID_FIELD_NUMBER: _builtins.int
+    DURATION_SECONDS_FIELD_NUMBER: _builtins.int
+    role_arn: _builtins.str
+    role_session_name: _builtins.str
+    external_id: _builtins.str
+    duration_seconds: _builtins.int
+    def __init__(
+        self,
+        *,
+        role_arn: _builtins.str = ...,
+        role_session_name: _builtins.str = ...,
+        external_id: _builtins.str = ...,
+        duration_seconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_seconds", b"duration_seconds", "external_id", b"external_id", "role_arn", b"role_arn", "role_session_name", b"role_session_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwsAssumeRole: _TypeAlias = AwsAssumeRole  # noqa: Y015
+
+@_typing.final
+class TokenExchange(_message.Message):
+    """A token of one kind for one of another: RFC 8693, on behalf of a user of Azure, or delegated by a domain of Google."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_SECRET_FIELD_NUMBER: _builtins.int
+    SUBJECT_TOKEN_TYPE_FIELD_NUMBER: _builtins.int
+    REQUESTED_TOKEN_TYPE_FIELD_NUMBER: _builtins.int
+    AUDIENCE_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    client_id: _builtins.str
+    client_secret: _builtins.str
+    subject_token_type: _builtins.str
+    requested_token_type: _builtins.str
+    audience: _builtins.str
+    scope: _builtins.str
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        client_secret: _builtins.str = ...,
+        subject_token_type: _builtins.str = ...,
+        requested_token_type: _builtins.str = ...,
+        audience: _builtins.str = ...,
+        scope: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audience", b"audience", "client_id", b"client_id", "client_secret", b"client_secret", "endpoint", b"endpoint", "requested_token_type", b"requested_token_type", "scope", b"scope", "subject_token_type", b"subject_token_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenExchange: _TypeAlias = TokenExchange  # noqa: Y015
+
+@_typing.final
+class ConnectorCredentials(_message.Message):
+    """Comes in with a spec and is never sent out again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class HeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BEARER_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    CLI_FIELD_NUMBER: _builtins.int
+    AWS_FIELD_NUMBER: _builtins.int
+    AWS_WEB_IDENTITY_FIELD_NUMBER: _builtins.int
+    AWS_ASSUME_ROLE_FIELD_NUMBER: _builtins.int
+    RFC8693_FIELD_NUMBER: _builtins.int
+    AZURE_FIELD_NUMBER: _builtins.int
+    GCP_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bearer(self) -> Global___BearerToken: ...
+    @_builtins.property
+    def client(self) -> Global___ClientCredentials: ...
+    @_builtins.property
+    def cli(self) -> Global___CliCredentials: ...
+    @_builtins.property
+    def aws(self) -> Global___AwsCredentials: ...
+    @_builtins.property
+    def aws_web_identity(self) -> Global___AwsWebIdentity: ...
+    @_builtins.property
+    def aws_assume_role(self) -> Global___AwsAssumeRole: ...
+    @_builtins.property
+    def rfc8693(self) -> Global___TokenExchange: ...
+    @_builtins.property
+    def azure(self) -> Global___TokenExchange: ...
+    @_builtins.property
+    def gcp(self) -> Global___TokenExchange: ...
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        bearer: Global___BearerToken | None = ...,
+        client: Global___ClientCredentials | None = ...,
+        cli: Global___CliCredentials | None = ...,
+        aws: Global___AwsCredentials | None = ...,
+        aws_web_identity: Global___AwsWebIdentity | None = ...,
+        aws_assume_role: Global___AwsAssumeRole | None = ...,
+        rfc8693: Global___TokenExchange | None = ...,
+        azure: Global___TokenExchange | None = ...,
+        gcp: Global___TokenExchange | None = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aws", b"aws", "aws_assume_role", b"aws_assume_role", "aws_web_identity", b"aws_web_identity", "azure", b"azure", "bearer", b"bearer", "cli", b"cli", "client", b"client", "gcp", b"gcp", "rfc8693", b"rfc8693", "which", b"which"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aws", b"aws", "aws_assume_role", b"aws_assume_role", "aws_web_identity", b"aws_web_identity", "azure", b"azure", "bearer", b"bearer", "cli", b"cli", "client", b"client", "gcp", b"gcp", "headers", b"headers", "properties", b"properties", "rfc8693", b"rfc8693", "which", b"which"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_which: _TypeAlias = _typing.Literal["bearer", "client", "cli", "aws", "aws_web_identity", "aws_assume_role", "rfc8693", "azure", "gcp"]  # noqa: Y015
+    _WhichOneofArgType_which: _TypeAlias = _typing.Literal["which", b"which"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_which) -> _WhichOneofReturnType_which | None: ...
+
+Global___ConnectorCredentials: _TypeAlias = ConnectorCredentials  # noqa: Y015
+
+@_typing.final
+class ConnectorAuthSpec(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HeaderHintsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SCHEME_FIELD_NUMBER: _builtins.int
+    HEADER_HINTS_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
+    scheme: _builtins.str
+    @_builtins.property
+    def header_hints(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def credentials(self) -> Global___ConnectorCredentials: ...
+    def __init__(
+        self,
+        *,
+        scheme: _builtins.str = ...,
+        header_hints: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        credentials: Global___ConnectorCredentials | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "header_hints", b"header_hints", "properties", b"properties", "scheme", b"scheme"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConnectorAuthSpec: _TypeAlias = ConnectorAuthSpec  # noqa: Y015
+
+@_typing.final
+class ConnectorSpec(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DESTINATION_FIELD_NUMBER: _builtins.int
+    AUTH_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    display_name: _builtins.str
+    description: _builtins.str
+    kind: Global___ConnectorKind.ValueType
+    uri: _builtins.str
+    state: Global___ConnectorState.ValueType
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def source(self) -> Global___ConnectorSource: ...
+    @_builtins.property
+    def destination(self) -> Global___ConnectorDestination: ...
+    @_builtins.property
+    def auth(self) -> Global___ConnectorAuthSpec: ...
+    @_builtins.property
+    def policy(self) -> Global___ConnectorPolicy: ...
+    def __init__(
+        self,
+        *,
+        display_name: _builtins.str | None = ...,
+        description: _builtins.str | None = ...,
+        kind: Global___ConnectorKind.ValueType = ...,
+        uri: _builtins.str | None = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        source: Global___ConnectorSource | None = ...,
+        destination: Global___ConnectorDestination | None = ...,
+        auth: Global___ConnectorAuthSpec | None = ...,
+        policy: Global___ConnectorPolicy | None = ...,
+        state: Global___ConnectorState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "_uri", b"_uri", "auth", b"auth", "description", b"description", "destination", b"destination", "display_name", b"display_name", "policy", b"policy", "source", b"source", "uri", b"uri"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "_uri", b"_uri", "auth", b"auth", "description", b"description", "destination", b"destination", "display_name", b"display_name", "kind", b"kind", "policy", b"policy", "properties", b"properties", "source", b"source", "state", b"state", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
+    _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    _WhichOneofReturnType__display_name: _TypeAlias = _typing.Literal["display_name"]  # noqa: Y015
+    _WhichOneofArgType__display_name: _TypeAlias = _typing.Literal["_display_name", b"_display_name"]  # noqa: Y015
+    _WhichOneofReturnType__uri: _TypeAlias = _typing.Literal["uri"]  # noqa: Y015
+    _WhichOneofArgType__uri: _TypeAlias = _typing.Literal["_uri", b"_uri"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__display_name) -> _WhichOneofReturnType__display_name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__uri) -> _WhichOneofReturnType__uri | None: ...
+
+Global___ConnectorSpec: _TypeAlias = ConnectorSpec  # noqa: Y015
+
+@_typing.final
+class ListConnectorsRequest(_message.Message):
+    """Without a kind those of all kinds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    kind: Global___ConnectorKind.ValueType
+    @_builtins.property
+    def page(self) -> _common_pb2.PageRequest: ...
+    def __init__(
+        self,
+        *,
+        page: _common_pb2.PageRequest | None = ...,
+        kind: Global___ConnectorKind.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConnectorsRequest: _TypeAlias = ListConnectorsRequest  # noqa: Y015
+
+@_typing.final
+class ListConnectorsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTORS_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def connectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Connector]: ...
+    @_builtins.property
+    def page(self) -> _common_pb2.PageResponse: ...
+    def __init__(
+        self,
+        *,
+        connectors: _abc.Iterable[Global___Connector] | None = ...,
+        page: _common_pb2.PageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connectors", b"connectors", "page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConnectorsResponse: _TypeAlias = ListConnectorsResponse  # noqa: Y015
+
+@_typing.final
+class GetConnectorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_ID_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def connector_id(self) -> _common_pb2.ResourceId: ...
+    def __init__(
+        self,
+        *,
+        connector_id: _common_pb2.ResourceId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConnectorRequest: _TypeAlias = GetConnectorRequest  # noqa: Y015
+
+@_typing.final
+class GetConnectorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_FIELD_NUMBER: _builtins.int
+    META_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def connector(self) -> Global___Connector: ...
+    @_builtins.property
+    def meta(self) -> _common_pb2.MutationMeta: ...
+    def __init__(
+        self,
+        *,
+        connector: Global___Connector | None = ...,
+        meta: _common_pb2.MutationMeta | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "meta", b"meta"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "meta", b"meta"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConnectorResponse: _TypeAlias = GetConnectorResponse  # noqa: Y015
+
+@_typing.final
+class CreateConnectorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def spec(self) -> Global___ConnectorSpec: ...
+    @_builtins.property
+    def idempotency(self) -> _common_pb2.IdempotencyKey: ...
+    def __init__(
+        self,
+        *,
+        spec: Global___ConnectorSpec | None = ...,
+        idempotency: _common_pb2.IdempotencyKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idempotency", b"idempotency", "spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency", b"idempotency", "spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateConnectorRequest: _TypeAlias = CreateConnectorRequest  # noqa: Y015
+
+@_typing.final
+class CreateConnectorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_FIELD_NUMBER: _builtins.int
+    META_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def connector(self) -> Global___Connector: ...
+    @_builtins.property
+    def meta(self) -> _common_pb2.MutationMeta: ...
+    def __init__(
+        self,
+        *,
+        connector: Global___Connector | None = ...,
+        meta: _common_pb2.MutationMeta | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "meta", b"meta"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "meta", b"meta"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateConnectorResponse: _TypeAlias = CreateConnectorResponse  # noqa: Y015
+
+@_typing.final
+class UpdateConnectorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_ID_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    PRECONDITION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def connector_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def spec(self) -> Global___ConnectorSpec: ...
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask: ...
+    @_builtins.property
+    def precondition(self) -> _common_pb2.Precondition: ...
+    def __init__(
+        self,
+        *,
+        connector_id: _common_pb2.ResourceId | None = ...,
+        spec: Global___ConnectorSpec | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        precondition: _common_pb2.Precondition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "precondition", b"precondition", "spec", b"spec", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "precondition", b"precondition", "spec", b"spec", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateConnectorRequest: _TypeAlias = UpdateConnectorRequest  # noqa: Y015
+
+@_typing.final
+class UpdateConnectorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_FIELD_NUMBER: _builtins.int
+    META_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def connector(self) -> Global___Connector: ...
+    @_builtins.property
+    def meta(self) -> _common_pb2.MutationMeta: ...
+    def __init__(
+        self,
+        *,
+        connector: Global___Connector | None = ...,
+        meta: _common_pb2.MutationMeta | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "meta", b"meta"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "meta", b"meta"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateConnectorResponse: _TypeAlias = UpdateConnectorResponse  # noqa: Y015
+
+@_typing.final
+class DeleteConnectorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_ID_FIELD_NUMBER: _builtins.int
+    PRECONDITION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def connector_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def precondition(self) -> _common_pb2.Precondition: ...
+    def __init__(
+        self,
+        *,
+        connector_id: _common_pb2.ResourceId | None = ...,
+        precondition: _common_pb2.Precondition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "precondition", b"precondition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "precondition", b"precondition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConnectorRequest: _TypeAlias = DeleteConnectorRequest  # noqa: Y015
+
+@_typing.final
+class DeleteConnectorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    META_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def meta(self) -> _common_pb2.MutationMeta: ...
+    def __init__(
+        self,
+        *,
+        meta: _common_pb2.MutationMeta | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["meta", b"meta"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["meta", b"meta"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConnectorResponse: _TypeAlias = DeleteConnectorResponse  # noqa: Y015
+
+@_typing.final
+class ValidateConnectorRequest(_message.Message):
+    """Tries a spec without storing anything. An upstream that does not answer makes `ok` false; it is no error of the call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def spec(self) -> Global___ConnectorSpec: ...
+    def __init__(
+        self,
+        *,
+        spec: Global___ConnectorSpec | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ValidateConnectorRequest: _TypeAlias = ValidateConnectorRequest  # noqa: Y015
+
+@_typing.final
+class ValidateConnectorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CapabilitiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OK_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
+    ok: _builtins.bool
+    summary: _builtins.str
+    @_builtins.property
+    def capabilities(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        ok: _builtins.bool = ...,
+        summary: _builtins.str = ...,
+        capabilities: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "ok", b"ok", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ValidateConnectorResponse: _TypeAlias = ValidateConnectorResponse  # noqa: Y015

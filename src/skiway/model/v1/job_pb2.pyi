@@ -44,26 +44,66 @@ JS_FAILED: JobState.ValueType  # 4
 JS_CANCELLED: JobState.ValueType  # 5
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
-@_typing.final
-class JobScope(_message.Message):
-    """What part of a connector a job works on; nothing set means all of it."""
+class _CaptureMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
+class _CaptureModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CaptureMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CAP_UNSPECIFIED: _CaptureMode.ValueType  # 0
+    CAP_METADATA_ONLY_CORE: _CaptureMode.ValueType  # 1
+    CAP_STATS_ONLY_ASYNC: _CaptureMode.ValueType  # 2
+
+class CaptureMode(_CaptureMode, metaclass=_CaptureModeEnumTypeWrapper):
+    """What a pass over a connector's tables brings home: tables and snapshots, or their statistics."""
+
+CAP_UNSPECIFIED: CaptureMode.ValueType  # 0
+CAP_METADATA_ONLY_CORE: CaptureMode.ValueType  # 1
+CAP_STATS_ONLY_ASYNC: CaptureMode.ValueType  # 2
+Global___CaptureMode: _TypeAlias = CaptureMode  # noqa: Y015
+
+@_typing.final
+class NamespacePath(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    NAMESPACES_FIELD_NUMBER: _builtins.int
-    TABLE_FIELD_NUMBER: _builtins.int
-    COLUMNS_FIELD_NUMBER: _builtins.int
-    table: _builtins.str
+    SEGMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        namespaces: _abc.Iterable[_builtins.str] | None = ...,
+        segments: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamespacePath: _TypeAlias = NamespacePath  # noqa: Y015
+
+@_typing.final
+class JobScope(_message.Message):
+    """What part of a connector a job works on, named as the destination names it; nothing set means all of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """a name, or # and a column id"""
+
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespacePath]: ...
+    def __init__(
+        self,
+        *,
         table: _builtins.str = ...,
         columns: _abc.Iterable[_builtins.str] | None = ...,
+        namespaces: _abc.Iterable[Global___NamespacePath] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -72,6 +112,30 @@ class JobScope(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobScope: _TypeAlias = JobScope  # noqa: Y015
+
+@_typing.final
+class TableError(_message.Message):
+    """What went wrong with one table while the others went on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableError: _TypeAlias = TableError  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
@@ -100,33 +164,51 @@ class Job(_message.Message):
     STARTED_AT_FIELD_NUMBER: _builtins.int
     FINISHED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    MODES_FIELD_NUMBER: _builtins.int
+    CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
+    TABLE_ERRORS_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     job_id: _builtins.str
     full_rescan: _builtins.bool
     state: Global___JobState.ValueType
     message: _builtins.str
     attempt: _builtins.int
+    """how often it was begun"""
     lease_owner: _builtins.str
     lease_epoch: _builtins.int
     tables_scanned: _builtins.int
+    """these three: in the last attempt"""
     tables_changed: _builtins.int
     errors: _builtins.int
+    cancel_requested: _builtins.bool
     @_builtins.property
     def connector_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
     def scope(self) -> Global___JobScope: ...
     @_builtins.property
-    def next_attempt_at(self) -> _timestamp_pb2.Timestamp: ...
+    def next_attempt_at(self) -> _timestamp_pb2.Timestamp:
+        """not begun before"""
+
     @_builtins.property
     def lease_expires_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
-    def started_at(self) -> _timestamp_pb2.Timestamp: ...
+    def started_at(self) -> _timestamp_pb2.Timestamp:
+        """the last attempt"""
+
     @_builtins.property
     def finished_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def modes(self) -> _containers.RepeatedScalarFieldContainer[Global___CaptureMode.ValueType]:
+        """the passes, in order"""
+
+    @_builtins.property
+    def table_errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableError]:
+        """the first ones; `errors` counts all"""
+
     def __init__(
         self,
         *,
@@ -149,11 +231,267 @@ class Job(_message.Message):
         started_at: _timestamp_pb2.Timestamp | None = ...,
         finished_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        modes: _abc.Iterable[Global___CaptureMode.ValueType] | None = ...,
+        cancel_requested: _builtins.bool = ...,
+        table_errors: _abc.Iterable[Global___TableError] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "next_attempt_at", b"next_attempt_at", "scope", b"scope", "started_at", b"started_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "connector_id", b"connector_id", "created_at", b"created_at", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "message", b"message", "next_attempt_at", b"next_attempt_at", "scope", b"scope", "started_at", b"started_at", "state", b"state", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class TriggerReconcileRequest(_message.Message):
+    """Begins a job in the background. An equal job that has not ended yet is answered instead of a second one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_ID_FIELD_NUMBER: _builtins.int
+    FULL_RESCAN_FIELD_NUMBER: _builtins.int
+    DESTINATION_NAMESPACE_PATHS_FIELD_NUMBER: _builtins.int
+    DESTINATION_TABLE_DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    DESTINATION_TABLE_COLUMNS_FIELD_NUMBER: _builtins.int
+    full_rescan: _builtins.bool
+    destination_table_display_name: _builtins.str
+    @_builtins.property
+    def connector_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def destination_namespace_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespacePath]: ...
+    @_builtins.property
+    def destination_table_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        connector_id: _common_pb2.ResourceId | None = ...,
+        full_rescan: _builtins.bool = ...,
+        destination_namespace_paths: _abc.Iterable[Global___NamespacePath] | None = ...,
+        destination_table_display_name: _builtins.str = ...,
+        destination_table_columns: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "full_rescan", b"full_rescan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TriggerReconcileRequest: _TypeAlias = TriggerReconcileRequest  # noqa: Y015
+
+@_typing.final
+class TriggerReconcileResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TriggerReconcileResponse: _TypeAlias = TriggerReconcileResponse  # noqa: Y015
+
+@_typing.final
+class SyncCaptureRequest(_message.Message):
+    """Captures at once, in one pass: metadata, or statistics of what is known already."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_ID_FIELD_NUMBER: _builtins.int
+    DESTINATION_NAMESPACE_PATHS_FIELD_NUMBER: _builtins.int
+    DESTINATION_TABLE_DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    DESTINATION_TABLE_COLUMNS_FIELD_NUMBER: _builtins.int
+    INCLUDE_STATISTICS_FIELD_NUMBER: _builtins.int
+    destination_table_display_name: _builtins.str
+    include_statistics: _builtins.bool
+    @_builtins.property
+    def connector_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def destination_namespace_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespacePath]: ...
+    @_builtins.property
+    def destination_table_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        connector_id: _common_pb2.ResourceId | None = ...,
+        destination_namespace_paths: _abc.Iterable[Global___NamespacePath] | None = ...,
+        destination_table_display_name: _builtins.str = ...,
+        destination_table_columns: _abc.Iterable[_builtins.str] | None = ...,
+        include_statistics: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "include_statistics", b"include_statistics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncCaptureRequest: _TypeAlias = SyncCaptureRequest  # noqa: Y015
+
+@_typing.final
+class SyncCaptureResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLES_SCANNED_FIELD_NUMBER: _builtins.int
+    TABLES_CHANGED_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    TABLE_ERRORS_FIELD_NUMBER: _builtins.int
+    tables_scanned: _builtins.int
+    tables_changed: _builtins.int
+    errors: _builtins.int
+    @_builtins.property
+    def table_errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableError]: ...
+    def __init__(
+        self,
+        *,
+        tables_scanned: _builtins.int = ...,
+        tables_changed: _builtins.int = ...,
+        errors: _builtins.int = ...,
+        table_errors: _abc.Iterable[Global___TableError] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "table_errors", b"table_errors", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncCaptureResponse: _TypeAlias = SyncCaptureResponse  # noqa: Y015
+
+@_typing.final
+class GetReconcileJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReconcileJobRequest: _TypeAlias = GetReconcileJobRequest  # noqa: Y015
+
+@_typing.final
+class GetReconcileJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReconcileJobResponse: _TypeAlias = GetReconcileJobResponse  # noqa: Y015
+
+@_typing.final
+class ListReconcileJobsRequest(_message.Message):
+    """Newest first; without a connector those of all, without a state those in any."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTOR_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    state: Global___JobState.ValueType
+    @_builtins.property
+    def connector_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def page(self) -> _common_pb2.PageRequest: ...
+    def __init__(
+        self,
+        *,
+        connector_id: _common_pb2.ResourceId | None = ...,
+        state: Global___JobState.ValueType = ...,
+        page: _common_pb2.PageRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "page", b"page", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReconcileJobsRequest: _TypeAlias = ListReconcileJobsRequest  # noqa: Y015
+
+@_typing.final
+class ListReconcileJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Job]: ...
+    @_builtins.property
+    def page(self) -> _common_pb2.PageResponse: ...
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___Job] | None = ...,
+        page: _common_pb2.PageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReconcileJobsResponse: _TypeAlias = ListReconcileJobsResponse  # noqa: Y015
+
+@_typing.final
+class CancelReconcileJobRequest(_message.Message):
+    """What waits is cancelled at once; what runs, when its worker hears of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelReconcileJobRequest: _TypeAlias = CancelReconcileJobRequest  # noqa: Y015
+
+@_typing.final
+class CancelReconcileJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelReconcileJobResponse: _TypeAlias = CancelReconcileJobResponse  # noqa: Y015

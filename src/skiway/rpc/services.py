@@ -1,0 +1,169 @@
+"""What is served: every method of every service with the function it calls and who may call it.
+
+The descriptors of `proto/skiway/v1` say what a method takes and answers; the tables below say the rest. A test holds
+both sides together.
+"""
+
+from __future__ import annotations
+
+from skiway.metastore import (
+    Realm,
+    accounts,
+    catalogs,
+    directory,
+    namespaces,
+    snapshots,
+    statistics,
+    system_objects,
+    tables,
+    views,
+)
+from skiway.metastore.system_objects import EngineCatalogs
+from skiway.model import v1
+from skiway.model.v1 import (
+    account_pb2,
+    catalog_pb2,
+    directory_pb2,
+    namespace_pb2,
+    snapshot_pb2,
+    statistics_pb2,
+    system_pb2,
+    table_pb2,
+    view_pb2,
+)
+from skiway.rpc.methods import Service, changes, reads
+from skiway.telemetry.context import current_call
+
+__all__ = ["all_services"]
+
+
+def all_services(engines: EngineCatalogs | None = None) -> tuple[Service, ...]:
+    """All that is served; `engines` are the definitions that query engines ask for, by default those we ship.
+
+    A service that is added to the model is served once it is added here.
+    """
+    return (
+        ACCOUNTS,
+        CATALOGS,
+        NAMESPACES,
+        TABLES,
+        VIEWS,
+        SNAPSHOTS,
+        STATISTICS,
+        DIRECTORY,
+        system_objects_of(engines or EngineCatalogs()),
+    )
+
+
+def system_objects_of(engines: EngineCatalogs) -> Service:
+    """The service for query engines. They tell their kind and version in headers; the request's fields are not read."""
+
+    def get(_: Realm, request: v1.GetSystemObjectsRequest) -> v1.GetSystemObjectsResponse:  # noqa: ARG001
+        call = current_call()
+        assert call is not None
+        return system_objects.get(engines, call.engine_kind, call.engine_version)
+
+    return Service(
+        system_pb2.DESCRIPTOR.services_by_name["SystemObjectsService"],
+        category="system",
+        rules={"GetSystemObjects": reads(get, "system-objects.read")},
+    )
+
+
+ACCOUNTS = Service(
+    account_pb2.DESCRIPTOR.services_by_name["AccountService"],
+    category="account",
+    for_platform=True,
+    rules={
+        "ListAccounts": reads(accounts.list_, "account.read"),
+        "GetAccount": reads(accounts.get, "account.read"),
+        "CreateAccount": changes(accounts.create, "account.write"),
+        "UpdateAccount": changes(accounts.update, "account.write", "account.delete"),
+        "DeleteAccount": changes(accounts.delete, "account.write", "account.delete"),
+    },
+)
+CATALOGS = Service(
+    catalog_pb2.DESCRIPTOR.services_by_name["CatalogService"],
+    category="catalog",
+    rules={
+        "ListCatalogs": reads(catalogs.list_, "catalog.read"),
+        "GetCatalog": reads(catalogs.get, "catalog.read"),
+        "CreateCatalog": changes(catalogs.create, "catalog.write"),
+        "UpdateCatalog": changes(catalogs.update, "catalog.write"),
+        "DeleteCatalog": changes(catalogs.delete, "catalog.write"),
+    },
+)
+NAMESPACES = Service(
+    namespace_pb2.DESCRIPTOR.services_by_name["NamespaceService"],
+    category="namespace",
+    rules={
+        "ListNamespaces": reads(namespaces.list_, "namespace.read"),
+        "GetNamespace": reads(namespaces.get, "namespace.read"),
+        "CreateNamespace": changes(namespaces.create, "namespace.write"),
+        "UpdateNamespace": changes(namespaces.update, "namespace.write"),
+        "DeleteNamespace": changes(namespaces.delete, "namespace.write"),
+    },
+)
+TABLES = Service(
+    table_pb2.DESCRIPTOR.services_by_name["TableService"],
+    category="table",
+    rules={
+        "ListTables": reads(tables.list_, "table.read"),
+        "GetTable": reads(tables.get, "table.read"),
+        "CreateTable": changes(tables.create, "table.write"),
+        "UpdateTable": changes(tables.update, "table.write"),
+        "DeleteTable": changes(tables.delete, "table.write"),
+    },
+)
+VIEWS = Service(
+    view_pb2.DESCRIPTOR.services_by_name["ViewService"],
+    category="view",
+    rules={
+        "ListViews": reads(views.list_, "view.read"),
+        "GetView": reads(views.get, "view.read"),
+        "CreateView": changes(views.create, "view.write"),
+        "UpdateView": changes(views.update, "view.write"),
+        "DeleteView": changes(views.delete, "view.write"),
+    },
+)
+SNAPSHOTS = Service(
+    snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"],
+    category="snapshot",
+    rules={
+        "ListSnapshots": reads(snapshots.list_, "table.read"),
+        "GetSnapshot": reads(snapshots.get, "table.read"),
+        "CreateSnapshot": changes(snapshots.create, "table.write"),
+        "UpdateSnapshot": changes(snapshots.update, "table.write"),
+        "DeleteSnapshot": changes(snapshots.delete, "table.write"),
+        "SetCurrentSnapshot": changes(snapshots.set_current, "table.write"),
+    },
+)
+STATISTICS = Service(
+    statistics_pb2.DESCRIPTOR.services_by_name["TableStatisticsService"],
+    category="statistics",
+    rules={
+        "GetTableStats": reads(statistics.get_table, "catalog.read"),
+        "ListColumnStats": reads(statistics.list_columns, "catalog.read"),
+        "ListFileColumnStats": reads(statistics.list_files, "catalog.read"),
+        "PutTableStats": changes(statistics.put_table, "table.write"),
+        "PutColumnStats": changes(statistics.put_columns, "table.write"),
+        "PutFileColumnStats": changes(statistics.put_files, "table.write"),
+    },
+)
+DIRECTORY = Service(
+    directory_pb2.DESCRIPTOR.services_by_name["DirectoryService"],
+    category="directory",
+    rules={
+        "ResolveCatalog": reads(directory.resolve_catalog, "catalog.read"),
+        "ResolveNamespace": reads(directory.resolve_namespace, "catalog.read"),
+        "ResolveTable": reads(directory.resolve_table, "catalog.read", "table.read"),
+        "ResolveView": reads(directory.resolve_view, "catalog.read", "view.read"),
+        "LookupCatalog": reads(directory.lookup_catalog, "catalog.read"),
+        "LookupNamespace": reads(directory.lookup_namespace, "catalog.read"),
+        "LookupTable": reads(directory.lookup_table, "catalog.read", "table.read"),
+        "LookupView": reads(directory.lookup_view, "catalog.read", "view.read"),
+        "LookupTableByRef": reads(directory.lookup_table_by_ref, "catalog.read", "table.read"),
+        "ResolveFQTables": reads(directory.resolve_fq_tables, "catalog.read", "table.read"),
+        "ResolveFQViews": reads(directory.resolve_fq_views, "catalog.read", "view.read"),
+    },
+)

@@ -1,0 +1,173 @@
+"""How an error leaves the server: a canonical gRPC status, and details that programs can read.
+
+The details are in the trailer `grpc-status-details-bin`, as a `google.rpc.Status` that holds our `skiway.v1.Error` and
+the standard `ErrorInfo`, and `BadRequest` where an argument was wrong. What goes wrong inside the server is told as
+"internal error" with the correlation id to look for in its log.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from skiway import errors
+from skiway.metastore import failures
+from skiway.model import v1
+from skiway.telemetry.context import CallContext
+
+__all__ = ["CODES", "DETAILS", "DOMAIN", "Disclosure", "Failure", "code_of", "disclosed", "failure_of", "language"]
+
+DETAILS: Final = "grpc-status-details-bin"
+DOMAIN: Final = "skiway"
+
+CODES: Final[dict[type[errors.SkiwayError], grpc.StatusCode]] = {
+    errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Conflict: grpc.StatusCode.ABORTED,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.Cancelled: grpc.StatusCode.CANCELLED,
+    errors.SkiwayError: grpc.StatusCode.INTERNAL,
+}
+"""Each class of the tree, or the nearest one above it that is here."""
+
+ROOM: Final = 6 * 1024
+"""Bytes for message and details: by default gRPC refuses trailers of 8 KiB, and headers that we echo are in them too."""
+SHORTEST: Final = 16
+_NUMBERS: Final = dict(v1.ErrorCode.items())
+_PRIMARY_TAG: Final = re.compile(r"[A-Za-z]{2,3}(?![A-Za-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """How much callers are told: how long a text may be, and whether they see what went wrong inside the server."""
+
+    max_detail_chars: int = 512
+    debug_details: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as gRPC takes it; `details` are the bytes of the trailer."""
+
+    code: grpc.StatusCode
+    message: str
+    details: bytes
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes on the wire, at most: text is percent-encoded, bytes are in Base64."""
+        return len(quote(self.message)) + (len(self.details) + 2) // 3 * 4
+
+
+def disclosed(error: Exception) -> errors.SkiwayError | None:
+    """The error as callers may see it; None for a fault of the server, of which they see no details."""
+    if isinstance(error, errors.SkiwayError) and error.code != errors.Internal.code:
+        return error
+    return None
+
+
+def code_of(error: Exception) -> grpc.StatusCode:
+    """The canonical code of any exception."""
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), grpc.StatusCode.INTERNAL)
+
+
+def failure_of(error: Exception, context: CallContext, *, language: str = "en", disclosure: Disclosure) -> Failure:
+    """What a caller is told of `error`. Texts are cut until all of it fits into the trailers."""
+    limit = disclosure.max_detail_chars
+    shown = disclosed(error) or _internal(context)
+    debug = error if disclosure.debug_details else None
+    while True:
+        told = _told(shown, context, language=language, limit=limit, debug=debug)
+        if told.size <= ROOM or limit <= SHORTEST:
+            return told
+        limit //= 2
+
+
+def language(accepted: str, locale: str) -> str:
+    """The first language we have words in: that of the header `accept-language`, the caller's own, then English."""
+    for wish in (accepted.strip(), locale.strip()):
+        tag = _PRIMARY_TAG.match(wish)
+        if tag and failures.sentences(tag[0].lower()):
+            return tag[0].lower()
+    return "en"
+
+
+def _internal(context: CallContext) -> errors.Internal:
+    message = f"internal error: the server's log tells more, look there for correlation id {context.correlation_id}"
+    return errors.Internal(message, key="internal.error", correlation_id=context.correlation_id)
+
+
+def _told(
+    error: errors.SkiwayError, context: CallContext, *, language: str, limit: int, debug: Exception | None
+) -> Failure:
+    code = code_of(error)
+    message = _cut(_sentence(error, language), limit)
+    details = [_error(error, message, context, limit=limit), _info(error, code, context)]
+    details += _violations(error, message, limit=limit)
+    if debug is not None:
+        trace = "".join(traceback.format_exception(debug))
+        details.append(error_details_pb2.DebugInfo(detail=_cut(trace, limit)))
+    status = status_pb2.Status(code=code.value[0], message=message)
+    for detail in details:
+        status.details.add().Pack(detail)
+    return Failure(code, message, status.SerializeToString())
+
+
+def _sentence(error: errors.SkiwayError, language: str) -> str:
+    """The error in the language, where it has words for this key that fit; else as it was raised."""
+    if language == "en" or not error.key:
+        return error.message
+    try:
+        said = failures.sentence(error.code, error.key, error.params, language=language)
+    except (KeyError, ValueError, IndexError):
+        return error.message
+    return error.message if said == error.key else said
+
+
+def _error(error: errors.SkiwayError, message: str, context: CallContext, *, limit: int) -> Message:
+    around = {"operation": context.operation, "query_id": context.query_id}
+    return v1.Error(
+        code=_NUMBERS.get(error.code, v1.MC_UNSPECIFIED),
+        message=message,
+        params={name: _cut(str(value), limit) for name, value in error.params.items()},
+        context={name: value for name, value in around.items() if value},
+        message_key=error.key,
+        correlation_id=context.correlation_id,
+    )
+
+
+def _info(error: errors.SkiwayError, code: grpc.StatusCode, context: CallContext) -> Message:
+    facts = {"correlation_id": context.correlation_id, "grpc_status": code.name, "message_key": error.key}
+    info: Message = error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=facts)
+    return info
+
+
+def _violations(error: errors.SkiwayError, message: str, *, limit: int) -> list[Message]:
+    field = error.params.get("field") or error.params.get("header")
+    if not field or not isinstance(error, errors.InvalidArgument):
+        return []
+    violation = error_details_pb2.BadRequest.FieldViolation(field=_cut(field, limit), description=message)
+    return [error_details_pb2.BadRequest(field_violations=[violation])]
+
+
+def _cut(text: str, limit: int) -> str:
+    """The text, or its head and tail where it is too long, as anything that UTF-8 can say."""
+    whole = text.encode("utf-8", "replace").decode()
+    if len(whole) <= limit:
+        return whole
+    tail = (limit - 1) // 2
+    return f"{whole[: limit - 1 - tail]}…{whole[len(whole) - tail :]}"

@@ -1,0 +1,209 @@
+"""A request for every method that succeeds on a small lake, and the ids that requests hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from metastore.world import World, mask
+from skiway.model import v1
+
+SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
+
+
+@dataclass(frozen=True)
+class Lake:
+    """One of each, in account `a1`; the table has the snapshots 1 and 2, and statistics of snapshot 2."""
+
+    catalog: v1.Catalog
+    namespace: v1.Namespace
+    table: v1.Table
+    view: v1.View
+
+    @property
+    def table_ref(self) -> v1.NameRef:
+        return v1.NameRef(catalog="lake", path=["sales"], name="people")
+
+    @property
+    def view_ref(self) -> v1.NameRef:
+        return v1.NameRef(catalog="lake", path=["sales"], name="adults")
+
+
+def lake(world: World) -> Lake:
+    catalog, namespace, table, view = world.catalog(), world.namespace("sales"), world.table(), world.view()
+    world.snapshot(table, 1, at=1)
+    world.snapshot(table, 2, at=2)
+    return Lake(catalog, namespace, table, view)
+
+
+def snapshot(number: int) -> v1.SnapshotRef:
+    return v1.SnapshotRef(snapshot_id=number)
+
+
+Make = Callable[[Lake], Any]
+
+REQUESTS: Mapping[str, Make] = {
+    "AccountService/ListAccounts": lambda _: v1.ListAccountsRequest(),
+    "AccountService/GetAccount": lambda _: v1.GetAccountRequest(account_id=v1.ResourceId(id="a1")),
+    "AccountService/CreateAccount": lambda _: v1.CreateAccountRequest(spec=v1.AccountSpec(display_name="new")),
+    "AccountService/UpdateAccount": lambda _: v1.UpdateAccountRequest(
+        account_id=v1.ResourceId(id="a1"), spec=v1.AccountSpec(description="x"), update_mask=mask("description")
+    ),
+    "AccountService/DeleteAccount": lambda _: v1.DeleteAccountRequest(account_id=v1.ResourceId(id="empty")),
+    "CatalogService/ListCatalogs": lambda _: v1.ListCatalogsRequest(),
+    "CatalogService/GetCatalog": lambda lake: v1.GetCatalogRequest(catalog_id=lake.catalog.resource_id),
+    "CatalogService/CreateCatalog": lambda _: v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="new")),
+    "CatalogService/UpdateCatalog": lambda lake: v1.UpdateCatalogRequest(
+        catalog_id=lake.catalog.resource_id, spec=v1.CatalogSpec(description="x"), update_mask=mask("description")
+    ),
+    "CatalogService/DeleteCatalog": lambda lake: v1.DeleteCatalogRequest(
+        catalog_id=lake.catalog.resource_id, require_empty=False
+    ),
+    "NamespaceService/ListNamespaces": lambda lake: v1.ListNamespacesRequest(catalog_id=lake.catalog.resource_id),
+    "NamespaceService/GetNamespace": lambda lake: v1.GetNamespaceRequest(namespace_id=lake.namespace.resource_id),
+    "NamespaceService/CreateNamespace": lambda lake: v1.CreateNamespaceRequest(
+        spec=v1.NamespaceSpec(display_name="new", catalog_id=lake.catalog.resource_id)
+    ),
+    "NamespaceService/UpdateNamespace": lambda lake: v1.UpdateNamespaceRequest(
+        namespace_id=lake.namespace.resource_id,
+        spec=v1.NamespaceSpec(catalog_id=lake.catalog.resource_id, display_name="moved"),
+        update_mask=mask("display_name", "catalog_id"),
+    ),
+    "NamespaceService/DeleteNamespace": lambda lake: v1.DeleteNamespaceRequest(
+        namespace_id=lake.namespace.resource_id, require_empty=False
+    ),
+    "TableService/ListTables": lambda lake: v1.ListTablesRequest(namespace_id=lake.namespace.resource_id),
+    "TableService/GetTable": lambda lake: v1.GetTableRequest(table_id=lake.table.resource_id, snapshot=snapshot(1)),
+    "TableService/CreateTable": lambda lake: v1.CreateTableRequest(spec=table_spec(lake, display_name="new")),
+    "TableService/UpdateTable": lambda lake: v1.UpdateTableRequest(
+        table_id=lake.table.resource_id,
+        spec=table_spec(lake, display_name="renamed"),
+        update_mask=mask("display_name", "catalog_id", "namespace_id"),
+    ),
+    "TableService/DeleteTable": lambda lake: v1.DeleteTableRequest(table_id=lake.table.resource_id),
+    "ViewService/ListViews": lambda lake: v1.ListViewsRequest(namespace_id=lake.namespace.resource_id),
+    "ViewService/GetView": lambda lake: v1.GetViewRequest(view_id=lake.view.resource_id),
+    "ViewService/CreateView": lambda lake: v1.CreateViewRequest(spec=view_spec(lake, display_name="new")),
+    "ViewService/UpdateView": lambda lake: v1.UpdateViewRequest(
+        view_id=lake.view.resource_id,
+        spec=view_spec(lake, display_name="renamed"),
+        update_mask=mask("display_name", "catalog_id", "namespace_id"),
+    ),
+    "ViewService/DeleteView": lambda lake: v1.DeleteViewRequest(view_id=lake.view.resource_id),
+    "SnapshotService/ListSnapshots": lambda lake: v1.ListSnapshotsRequest(table_id=lake.table.resource_id),
+    "SnapshotService/GetSnapshot": lambda lake: v1.GetSnapshotRequest(
+        table_id=lake.table.resource_id, snapshot=snapshot(1)
+    ),
+    "SnapshotService/CreateSnapshot": lambda lake: v1.CreateSnapshotRequest(
+        spec=v1.SnapshotSpec(table_id=lake.table.resource_id, snapshot_id=3)
+    ),
+    "SnapshotService/UpdateSnapshot": lambda lake: v1.UpdateSnapshotRequest(
+        spec=v1.SnapshotSpec(table_id=lake.table.resource_id, snapshot_id=1, manifest_list="m"),
+        update_mask=mask("manifest_list"),
+    ),
+    "SnapshotService/DeleteSnapshot": lambda lake: v1.DeleteSnapshotRequest(
+        table_id=lake.table.resource_id, snapshot_id=1
+    ),
+    "SnapshotService/SetCurrentSnapshot": lambda lake: v1.SetCurrentSnapshotRequest(
+        table_id=lake.table.resource_id, snapshot_id=1
+    ),
+    "TableStatisticsService/GetTableStats": lambda lake: v1.GetTableStatsRequest(
+        table_id=lake.table.resource_id, snapshot=snapshot(2)
+    ),
+    "TableStatisticsService/ListColumnStats": lambda lake: v1.ListColumnStatsRequest(
+        table_id=lake.table.resource_id, snapshot=snapshot(2)
+    ),
+    "TableStatisticsService/ListFileColumnStats": lambda lake: v1.ListFileColumnStatsRequest(
+        table_id=lake.table.resource_id, snapshot=snapshot(2)
+    ),
+    "TableStatisticsService/PutTableStats": lambda lake: v1.PutTableStatsRequest(
+        table_id=lake.table.resource_id, snapshot_id=2, stats=v1.TableStats(row_count=5)
+    ),
+    "TableStatisticsService/PutColumnStats": lambda lake: [column_stats(lake, 1), column_stats(lake, 2)],
+    "TableStatisticsService/PutFileColumnStats": lambda lake: [file_stats(lake, "a.parquet")],
+    "SystemObjectsService/GetSystemObjects": lambda _: v1.GetSystemObjectsRequest(),
+    "DirectoryService/ResolveCatalog": lambda _: v1.ResolveCatalogRequest(ref=v1.NameRef(catalog="lake")),
+    "DirectoryService/ResolveNamespace": lambda _: v1.ResolveNamespaceRequest(
+        ref=v1.NameRef(catalog="lake", path=["sales"])
+    ),
+    "DirectoryService/ResolveTable": lambda lake: v1.ResolveTableRequest(ref=lake.table_ref),
+    "DirectoryService/ResolveView": lambda lake: v1.ResolveViewRequest(ref=lake.view_ref),
+    "DirectoryService/LookupCatalog": lambda lake: v1.LookupCatalogRequest(resource_id=lake.catalog.resource_id),
+    "DirectoryService/LookupNamespace": lambda lake: v1.LookupNamespaceRequest(resource_id=lake.namespace.resource_id),
+    "DirectoryService/LookupTable": lambda lake: v1.LookupTableRequest(resource_id=lake.table.resource_id),
+    "DirectoryService/LookupView": lambda lake: v1.LookupViewRequest(resource_id=lake.view.resource_id),
+    "DirectoryService/LookupTableByRef": lambda lake: v1.LookupTableByRefRequest(ref=lake.table_ref),
+    "DirectoryService/ResolveFQTables": lambda lake: v1.ResolveFQTablesRequest(
+        names=v1.NameRefs(names=[lake.table_ref])
+    ),
+    "DirectoryService/ResolveFQViews": lambda _: v1.ResolveFQViewsRequest(
+        prefix=v1.NameRef(catalog="lake", path=["sales"])
+    ),
+}
+
+
+def table_spec(lake: Lake, **spec: Any) -> v1.TableSpec:
+    place = {"catalog_id": lake.catalog.resource_id, "namespace_id": lake.namespace.resource_id}
+    return v1.TableSpec(**place, schema_json="{}", **spec)
+
+
+def view_spec(lake: Lake, **spec: Any) -> v1.ViewSpec:
+    place = {"catalog_id": lake.catalog.resource_id, "namespace_id": lake.namespace.resource_id}
+    return v1.ViewSpec(**place, sql_definitions=SQL, **spec)
+
+
+def column_stats(
+    lake: Lake, *numbers: int, snapshot_id: int = 2, key: str = "", **stats: Any
+) -> v1.PutColumnStatsRequest:
+    """A message with one item per column number."""
+    columns = [
+        v1.ColumnStats(column_id=number, column_name=f"c{number}", logical_type="INT", **{"value_count": 1, **stats})
+        for number in numbers
+    ]
+    return v1.PutColumnStatsRequest(
+        table_id=lake.table.resource_id,
+        snapshot_id=snapshot_id,
+        columns=columns,
+        idempotency=v1.IdempotencyKey(key=key) if key else None,
+    )
+
+
+def file_stats(
+    lake: Lake, *paths: str, snapshot_id: int = 2, key: str = "", **stats: Any
+) -> v1.PutFileColumnStatsRequest:
+    """A message with one item per path."""
+    files = [
+        v1.FileColumnStats(file_path=path, file_format="PARQUET", file_content=v1.FC_DATA, **stats) for path in paths
+    ]
+    return v1.PutFileColumnStatsRequest(
+        table_id=lake.table.resource_id,
+        snapshot_id=snapshot_id,
+        files=files,
+        idempotency=v1.IdempotencyKey(key=key) if key else None,
+    )
+
+
+def id_paths(descriptor: Descriptor, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths to all resource ids that a request can hold, by walking the descriptors."""
+    for field in descriptor.fields:
+        if field.message_type is None or field.message_type.name in inside:
+            continue
+        path = (*inside, field.name)
+        if field.message_type.full_name == "skiway.v1.ResourceId":
+            yield path
+        elif field.message_type.full_name.startswith("skiway.v1.") and not field.message_type.GetOptions().map_entry:
+            yield from id_paths(field.message_type, path)
+
+
+def put(message: Message, path: tuple[str, ...], value: v1.ResourceId) -> None:
+    """Set the field at `path`; lists on the way get an element."""
+    *outer, last = path
+    for name in outer:
+        part = getattr(message, name)
+        repeated = message.DESCRIPTOR.fields_by_name[name].is_repeated
+        message = (part[0] if part else part.add()) if repeated else part
+    getattr(message, last).CopyFrom(value)

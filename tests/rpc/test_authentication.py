@@ -1,0 +1,61 @@
+"""Callers as the authenticators of the product know them."""
+
+from __future__ import annotations
+
+import grpc
+
+from rpc.house import behaviour, opened
+from rpc.requests import REQUESTS, lake
+from skiway.security import DevAuthenticator, TokenAuthenticator, new_token
+
+CODE = grpc.StatusCode
+LIST = "CatalogService/ListCatalogs"
+CREATE = "CatalogService/CreateCatalog"
+
+
+class Accounts:
+    """Those of the tests' world."""
+
+    def find(self, id_or_name: str) -> str | None:
+        return id_or_name if id_or_name in ("a1", "a2") else None
+
+    def first(self) -> str | None:
+        return "a1"
+
+
+@behaviour(79)
+def test_tokens_let_in_their_bearers_with_what_their_roles_allow(stores):
+    ada, reader, gone = (
+        new_token(name, "a1", roles=roles)
+        for name, roles in (("ada", ["administrator"]), ("reader", ["default"]), ("gone", ["administrator"]))
+    )
+    platform = new_token("boss", "", roles=["platform-admin"])
+    entries = [ada.entry, reader.entry, platform.entry]
+    with opened(stores, authenticator=TokenAuthenticator(lambda: entries, accounts=Accounts())) as house:
+        request = REQUESTS[CREATE](lake(house.world))
+        codes = {
+            token.entry.name: [
+                house.client.as_(token.text.reveal())(operation, request).code for operation in (CREATE, LIST)
+            ]
+            for token in (ada, reader, platform, gone)
+        }
+        accounts = house.client.as_(platform.text.reveal())("AccountService/ListAccounts")
+        malformed = house.client(LIST, authorization="Bearer")
+    assert codes == {
+        "ada": [CODE.OK, CODE.OK],
+        "reader": [CODE.PERMISSION_DENIED, CODE.OK],
+        "boss": [CODE.PERMISSION_DENIED, CODE.PERMISSION_DENIED],
+        "gone": [CODE.UNAUTHENTICATED, CODE.UNAUTHENTICATED],
+    }
+    assert len(accounts.message.accounts) == 1
+    assert malformed.code is CODE.UNAUTHENTICATED
+
+
+def test_in_development_a_header_chooses_the_account(stores):
+    with opened(stores, authenticator=DevAuthenticator(Accounts())) as house:
+        house.world.account("a2")
+        lake(house.world)
+        client = house.client.as_("")
+        assert len(client(LIST).message.catalogs) == 1
+        assert len(client(LIST, x_skiway_account="a2").message.catalogs) == 0
+        assert client(LIST, x_skiway_account="a3").code is CODE.UNAUTHENTICATED

@@ -1,0 +1,211 @@
+"""What happens to a call between the door and the store: retries, cancelled calls, limits."""
+
+from __future__ import annotations
+
+import threading
+
+import grpc
+import pytest
+
+from metastore.world import key
+from rpc.house import House, behaviour, counted, opened, principal, serving, until
+from rpc.requests import lake
+from skiway.errors import AlreadyExists, Conflict, Contention, PreconditionFailed, Unavailable
+from skiway.metastore import catalogs
+from skiway.metastore.failures import failure
+from skiway.model import v1
+from skiway.rpc import Patience
+from skiway.telemetry.metrics import Metrics
+
+CODE = grpc.StatusCode
+CREATE = "CatalogService/CreateCatalog"
+LIST = "CatalogService/ListCatalogs"
+
+
+def names(house: House) -> list[str]:
+    found = catalogs.list_(house.world.home, v1.ListCatalogsRequest()).catalogs
+    return [catalog.display_name for catalog in found]
+
+
+def new(name: str, **more) -> v1.CreateCatalogRequest:
+    return v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name=name), **more)
+
+
+class Failing:
+    """Fails so many times, then does what it should."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.times, self.calls = error, times, 0
+
+    def __call__(self, realm, request):
+        self.calls += 1
+        if self.calls <= self.times:
+            raise self.error
+        if isinstance(request, v1.ListCatalogsRequest):
+            return catalogs.list_(realm, request)
+        return catalogs.create(realm, request)
+
+
+# -- retries ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_race_is_run_again(stores):
+    act = Failing(Contention("lost", key="store.contended"), times=8)
+    with opened(stores, services=serving(CREATE, act)) as house:
+        assert house.client(CREATE, new("lake")).code is CODE.OK
+        assert names(house) == ["lake"]
+    assert act.calls == 9
+    assert house.naps.taken == [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.2, 0.2]
+
+
+def test_a_race_lost_again_and_again_is_told(stores):
+    act = Failing(failure(Contention, "store.contended", what="catalog lake"), times=100)
+    with opened(stores, services=serving(CREATE, act)) as house:
+        answer = house.client(CREATE, new("lake"))
+    assert act.calls == 9
+    assert (answer.code, answer.error.code) == (CODE.ABORTED, v1.MC_ABORT_RETRYABLE)
+    assert answer.error.message_key == "store.contended"
+
+
+@pytest.mark.parametrize(
+    "error", [Conflict("x"), AlreadyExists("x"), PreconditionFailed("x"), Unavailable("x"), RuntimeError("x")]
+)
+def test_other_errors_are_not_run_again(error, stores):
+    act = Failing(error, times=1)
+    with opened(stores, services=serving(CREATE, act)) as house:
+        assert house.client(CREATE, new("lake")).code is not CODE.OK
+    assert (act.calls, house.naps.taken) == (1, [])
+
+
+def test_reading_is_not_run_again(stores):
+    act = Failing(Contention("lost"), times=1)
+    with opened(stores, services=serving(LIST, act)) as house:
+        assert house.client(LIST).code is CODE.ABORTED
+    assert act.calls == 1
+
+
+def test_every_function_gets_the_request_as_it_was_sent_also_when_run_again(stores):
+    seen = []
+
+    def act(realm, request):
+        seen.append(request.spec.display_name)
+        request.spec.display_name += "!"
+        raise Contention("lost")
+
+    with opened(stores, services=serving(CREATE, act)) as house:
+        house.client(CREATE, new("lake"))
+    assert seen == ["lake"] * 9
+
+
+@pytest.mark.parametrize(("chance", "pauses"), [(0.0, [0.0025, 0.005, 0.1]), (1.0, [0.0075, 0.015, 0.3])])
+def test_pauses_are_shorter_or_longer_by_chance(chance, pauses):
+    patience = Patience(random=lambda: chance)
+    assert [patience.pause_s(attempt) for attempt in (1, 2, 9)] == pytest.approx(pauses)
+
+
+@behaviour(36)
+def test_calls_at_the_same_time_with_one_key_make_one_catalog(house: House):
+    calls = [house.client.begin(CREATE, new("lake", idempotency=key("k"))) for _ in range(20)]
+    answers = [call.result() for call in calls]
+    assert len({answer.catalog.resource_id.id for answer in answers}) == 1
+    assert names(house) == ["lake"]
+
+
+# -- clients that are gone ----------------------------------------------------------------------------------------
+
+
+class Gate:
+    """An authenticator that waits at the gate until told to go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def authenticate(self, headers):
+        self.reached.set()
+        assert self.open.wait(20)
+        return principal("ada", "catalog.write", "catalog.read")
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(strict=True)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def test_a_call_taken_back_before_the_write_changes_nothing(stores, gate, metrics):
+    with opened(stores, authenticator=gate, metrics=metrics) as house:
+        call = house.client.begin(CREATE, new("lake"))
+        assert gate.reached.wait(20)
+        call.cancel()
+        until(lambda: not house.active)
+        gate.open.set()
+    assert call.code() is CODE.CANCELLED
+    assert names(house) == []
+    assert counted(metrics) == {"CreateCatalog": "CANCELLED"}
+
+
+def test_a_call_whose_deadline_passed_before_the_write_changes_nothing(stores, gate, metrics):
+    with opened(stores, authenticator=gate, metrics=metrics) as house:
+        call = house.client.begin(CREATE, new("lake"), timeout=1)
+        assert gate.reached.wait(20)
+        assert call.code() is CODE.DEADLINE_EXCEEDED
+        until(lambda: not house.active)
+        gate.open.set()
+    assert names(house) == []
+    assert counted(metrics) == {"CreateCatalog": "DEADLINE_EXCEEDED"}
+
+
+def test_a_call_that_waited_for_a_thread_while_its_client_left_changes_nothing(stores, gate):
+    with opened(stores, authenticator=gate, workers=1) as house:
+        first = house.client.begin(LIST)
+        assert gate.reached.wait(20)
+        second = house.client.begin(CREATE, new("lake"), timeout=0.5)
+        assert second.code() is CODE.DEADLINE_EXCEEDED
+        gate.open.set()
+        assert first.code() is CODE.OK
+    assert names(house) == []
+
+
+def test_a_lost_race_is_not_run_again_for_a_client_that_is_gone(stores):
+    act = Failing(Contention("lost"), times=100)
+    at_the_nap, wake = threading.Event(), threading.Event()
+
+    def nap(seconds: float) -> None:
+        at_the_nap.set()
+        assert wake.wait(20)
+
+    with opened(stores, services=serving(CREATE, act), patience=Patience(sleep=nap)) as house:
+        call = house.client.begin(CREATE, new("lake"))
+        assert at_the_nap.wait(20)
+        call.cancel()
+        until(lambda: not house.active)
+        wake.set()
+    assert act.calls == 1
+
+
+# -- size ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_too_large_is_refused_and_the_next_is_served(stores):
+    with opened(stores, options=(("grpc.max_receive_message_length", 10_000),)) as house:
+        large = new("lake")
+        large.spec.description = "x" * 20_000
+        assert house.client(CREATE, large).code is CODE.RESOURCE_EXHAUSTED
+        assert names(house) == []
+        assert house.client(CREATE, new("lake")).code is CODE.OK
+
+
+# -- accounts -----------------------------------------------------------------------------------------------------
+
+
+def test_every_principal_works_in_its_own_account(house: House):
+    house.world.account("a2")
+    made = lake(house.world)
+    assert house.client.as_("stranger")(LIST).message.catalogs == []
+    request = v1.GetTableRequest(table_id=made.table.resource_id)
+    assert house.client("TableService/GetTable", request).code is CODE.OK
+    assert house.client.as_("stranger")("TableService/GetTable", request).code is CODE.NOT_FOUND

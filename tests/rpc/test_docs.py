@@ -1,0 +1,104 @@
+"""The page about gRPC says what is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rpc.house import METHODS, SERVICES, opened
+from skiway import errors
+from skiway.metastore.pages import DEFAULT_SIZE, MAX_SIZE
+from skiway.metastore.statistics import PAGE
+from skiway.metastore.uploads import STEP
+from skiway.model import v1
+from skiway.rpc import Disclosure, Door, Patience
+from skiway.rpc.headers import MAX_LENGTH
+from skiway.rpc.status import CODES
+from skiway.security import DevAuthenticator
+
+PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "rpc.md").read_text()
+CLIENT, SERVER = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE_TEXT, re.DOTALL)
+LAYERS = ("in_context", "told", "traced", "logged", "counted", "audited", "admitted", "streaming_few", "acted")
+
+
+class OneAccount:
+    def find(self, id_or_name: str) -> str | None:
+        return "a1"
+
+    def first(self) -> str | None:
+        return "a1"
+
+
+def test_the_client_on_the_page_prints_what_it_shows(stores, capsys):
+    code, printed = CLIENT
+    with opened(stores, authenticator=DevAuthenticator(OneAccount())) as house:
+        names: dict = {}
+        exec(code.replace("127.0.0.1:50051", house.address), names)
+        names["channel"].close()
+    assert capsys.readouterr().out == printed
+
+
+def test_the_server_on_the_page_prints_what_it_shows(capsys):
+    code, printed = SERVER
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize("operation", sorted(METHODS))
+def test_every_method_is_on_the_page_with_its_permissions(operation):
+    assert methods_table().get(operation) == METHODS[operation].rule.permissions
+
+
+def test_no_other_methods_are_on_the_page():
+    assert methods_table().keys() == METHODS.keys()
+
+
+def test_every_status_is_on_the_page_with_its_codes():
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", PAGE_TEXT, re.MULTILINE)
+    shown = {status: set(re.findall(r"`(MC_\w+)`", codes)) for status, codes in rows}
+    expected: dict[str, set[str]] = {}
+    for kind in (errors.Contention, *CODES):
+        status = next(CODES[each] for each in kind.__mro__ if each in CODES)
+        expected.setdefault(status.name, set()).add(kind.code)
+    assert shown == expected
+    assert {code for codes in shown.values() for code in codes} <= set(v1.ErrorCode.keys())
+
+
+def test_the_numbers_on_the_page_are_those_of_the_code():
+    said = " ".join(PAGE_TEXT.split())
+    streams = Door.__init__.__kwdefaults__["max_streams"]
+    for text in (
+        f"up to {MAX_LENGTH} printable",
+        f"up to {Patience().retries} times",
+        f"`errors.max_detail_chars` ({Disclosure().max_detail_chars})",
+        f"steps of up to {STEP:_}".replace("_", " "),
+        f"takes {streams} such streams",
+        f"pages of {DEFAULT_SIZE} (statistics {PAGE}) unless asked for up to {MAX_SIZE}",
+    ):
+        assert text in said, text
+
+
+def test_the_layers_on_the_page_are_those_of_the_door():
+    table = PAGE_TEXT.partition("| layer | |")[2]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, re.MULTILINE)
+    assert tuple(re.findall(r"`(\w+)`", " ".join(rows))) == LAYERS
+    source = (Path(__file__).parents[2] / "src" / "skiway" / "rpc" / "door.py").read_text()
+    order = re.findall(r"= (\w+)\(", source[source.index("layers = acted") :])
+    assert tuple(reversed([name for name in order if name in LAYERS])) == LAYERS
+
+
+def methods_table() -> dict[str, tuple[str, ...]]:
+    section = PAGE_TEXT.partition("## Services")[2].partition("## Headers")[0]
+    rows = re.findall(r"^\| `?(\w*)`? \| `(\w+)` \| (.*) \|$", section, re.MULTILINE)
+    found, service = {}, ""
+    for name, method, permissions in rows:
+        service = name or service
+        found[f"{service}/{method}"] = tuple(re.findall(r"`([\w.-]+)`", permissions))
+    return found
+
+
+def test_services_are_in_the_order_they_are_served():
+    shown = re.findall(r"^\| `(\w+Service)` \|", PAGE_TEXT, re.MULTILINE)
+    assert shown == [service.name for service in SERVICES]

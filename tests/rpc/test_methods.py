@@ -1,0 +1,171 @@
+"""Every method of every service: served, for those who may."""
+
+from __future__ import annotations
+
+import pkgutil
+import typing
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+
+import grpc
+import pytest
+from google.protobuf.descriptor import ServiceDescriptor
+from google.rpc import error_details_pb2
+
+import skiway.model.v1
+from rpc.house import EVERYTHING, METHODS, SERVICES, House, behaviour, principal
+from rpc.requests import REQUESTS, lake
+from skiway.model import v1
+from skiway.security import NOBODY
+
+OPERATIONS = sorted(METHODS)
+CODE = grpc.StatusCode
+ENGINE = {"x_engine_kind": "duckdb", "x_engine_version": "1.5.5"}
+
+# Services of the model whose functions are still to come.
+NOT_YET = {"ConnectorService", "QueryService"}
+
+
+def described() -> Iterator[ServiceDescriptor]:
+    for module in pkgutil.iter_modules(skiway.model.v1.__path__):
+        yield from import_module(f"skiway.model.v1.{module.name}").DESCRIPTOR.services_by_name.values()
+
+
+def test_the_table_holds_exactly_the_methods_of_the_protos():
+    in_protos = {
+        f"{service.name}/{method.name}"
+        for service in described()
+        if service.name not in NOT_YET
+        for method in service.methods
+    }
+    assert in_protos == METHODS.keys()
+    assert {service.name for service in described()} >= NOT_YET
+
+
+def test_every_method_has_a_request_to_try_it_with():
+    assert REQUESTS.keys() == METHODS.keys()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_function_of_a_method_takes_and_gives_its_messages(operation):
+    method = METHODS[operation]
+    described = method.service.descriptor.methods_by_name[method.name]
+    hints = typing.get_type_hints(method.rule.act)
+    taken = hints["requests"] if method.streamed else hints["request"]
+    if method.streamed:
+        assert typing.get_origin(taken) is Iterable
+        (taken,) = typing.get_args(taken)
+    assert (described.input_type, described.output_type) == (taken.DESCRIPTOR, hints["return"].DESCRIPTOR)
+    assert not described.server_streaming
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_names_of_methods_tell_whether_they_change_anything(operation):
+    verb = METHODS[operation].name
+    assert METHODS[operation].rule.changes == verb.startswith(("Create", "Update", "Delete", "Put", "Set"))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_method_answers_over_the_wire(operation, house: House):
+    house.world.account("empty")
+    made = lake(house.world)
+    for first in ("PutTableStats", "PutColumnStats", "PutFileColumnStats"):
+        stored = house.client(f"TableStatisticsService/{first}", REQUESTS[f"TableStatisticsService/{first}"](made))
+        assert stored.code is CODE.OK, stored.text
+    client = house.client.as_("platform") if operation.startswith("AccountService") else house.client
+    answer = client(operation, REQUESTS[operation](made), **ENGINE)
+    assert answer.code is CODE.OK, answer.text
+    assert answer.message.ByteSize() > 0
+
+
+@behaviour(79)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_any_one_permission_of_a_method_is_enough_and_all_others_are_not(operation, house: House):
+    permissions = METHODS[operation].rule.permissions
+    account = "" if operation.startswith("AccountService") else "a1"
+    house.callers.add(principal("all others", *(EVERYTHING - set(permissions)), account_id=account))
+    for permission in permissions:
+        house.callers.add(principal(permission, permission, account_id=account))
+    assert permissions
+    request = REQUESTS[operation](lake(house.world))
+    for permission in permissions:
+        assert house.client.as_(permission)(operation, request).code not in (
+            CODE.PERMISSION_DENIED,
+            CODE.UNAUTHENTICATED,
+        )
+    denied = house.client.as_("all others")(operation, request)
+    assert (denied.code, denied.error.message_key) == (CODE.PERMISSION_DENIED, "permission.missing")
+
+
+@behaviour(79)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_nobody_is_not_let_in(operation, house: House):
+    request = REQUESTS[operation](lake(house.world))
+    unknown = house.client.as_("")(operation, request)
+    assert (unknown.code, unknown.error.message_key) == (CODE.UNAUTHENTICATED, "token.missing")
+    house.callers.add(NOBODY, name="ghost")
+    empty = house.client.as_("ghost")(operation, request)
+    assert (empty.code, empty.error.message_key) == (CODE.UNAUTHENTICATED, "principal.missing")
+
+
+@behaviour(34)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_platform_may_use_the_service_for_accounts_only(operation, house: House):
+    house.world.account("empty")
+    answer = house.client.as_("platform")(operation, REQUESTS[operation](lake(house.world)))
+    if operation.startswith("AccountService/"):
+        assert answer.code is CODE.OK
+    else:
+        assert (answer.code, answer.error.message_key) == (CODE.PERMISSION_DENIED, "account.required")
+        assert answer.error.params == {"operation": operation, "subject": "platform"}
+        assert answer.text.endswith("call it with credentials of an account")
+
+
+@behaviour(34)
+def test_a_member_of_an_account_sees_that_one_only(house: House):
+    house.world.account("a2")
+    seen = house.client.as_("member")("AccountService/ListAccounts").message.accounts
+    assert [account.resource_id.id for account in seen] == ["a1"]
+
+
+@behaviour(34)
+def test_who_may_make_accounts_looks_after_all_from_within_one(house: House):
+    made = house.client("AccountService/CreateAccount", REQUESTS["AccountService/CreateAccount"](lake(house.world)))
+    assert made.code is CODE.OK, made.text
+    assert (
+        house.client(
+            "AccountService/GetAccount", v1.GetAccountRequest(account_id=made.message.account.resource_id)
+        ).code
+        is CODE.OK
+    )
+    seen = house.client("AccountService/ListAccounts").message.accounts
+    assert {account.resource_id.id for account in seen} == {"a1", made.message.account.resource_id.id}
+    assert house.client("CatalogService/ListCatalogs").message.catalogs[0].resource_id.account_id == "a1"
+
+
+@pytest.mark.parametrize(
+    "path", ["TableService/Nope", "skiway.v1.NopeService/GetTable", "skiway.v2.TableService/GetTable"]
+)
+def test_what_is_not_served_is_unimplemented(path, house: House):
+    assert house.client(path, b"").code is CODE.UNIMPLEMENTED
+
+
+def test_the_door_tells_what_it_serves(house: House):
+    assert house.door.service_names == tuple(service.full_name for service in SERVICES)
+    assert "skiway.v1.TableService" in house.door.service_names
+
+
+@behaviour(82)
+def test_engines_tell_of_themselves_in_headers(house: House):
+    get = "SystemObjectsService/GetSystemObjects"
+    request = v1.GetSystemObjectsRequest(engine_kind="duckdb", engine_version="1.5.5")
+    for headers, key, header in (
+        ({}, "builtin.engine.kind.required", "x-engine-kind"),
+        ({"x_engine_kind": "duckdb"}, "builtin.engine.version.required", "x-engine-version"),
+    ):
+        refused = house.client(get, request, **headers)
+        assert (refused.code, refused.error.message_key) == (CODE.INVALID_ARGUMENT, key)
+        (violation,) = refused.detail(error_details_pb2.BadRequest).field_violations
+        assert violation.field == header
+    found = house.client(get, v1.GetSystemObjectsRequest(), **ENGINE).message.registry
+    assert "list_transform" in {function.name for function in found.functions}

@@ -1,0 +1,208 @@
+"""What is told of calls: metrics, spans, the audit trail, the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from rpc.house import House, behaviour, opened, raising, serving
+from rpc.requests import REQUESTS, column_stats, lake
+from skiway.config.observing import Telemetry
+from skiway.config.observing import Traces as TraceSettings
+from skiway.errors import Contention, Internal
+from skiway.metastore import catalogs
+from skiway.model import v1
+from skiway.telemetry import metric_table
+from skiway.telemetry.audit import AuditLog
+from skiway.telemetry.context import current_call
+from skiway.telemetry.metrics import Metrics
+from skiway.telemetry.traces import Traces, current_span_ids
+
+CODE = grpc.StatusCode
+LIST = "CatalogService/ListCatalogs"
+GET = "CatalogService/GetCatalog"
+CREATE = "CatalogService/CreateCatalog"
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(strict=True)
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[AuditLog]:
+    trail = AuditLog(tmp_path)
+    yield trail
+    trail.close()
+
+
+def records(folder: Path, category: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{category}.log").read_text().splitlines()]
+
+
+def readings(metrics: Metrics, metric: metric_table.Metric) -> dict[tuple[str, ...], Any]:
+    return {
+        point.tags: point.value for family in metrics.collect() if family.metric is metric for point in family.points
+    }
+
+
+# -- metrics ------------------------------------------------------------------------------------------------------
+
+
+def test_calls_are_counted_and_timed_by_account_method_and_outcome(stores, metrics):
+    with opened(stores, metrics=metrics) as house:
+        for _ in range(3):
+            house.client(LIST)
+        house.client(GET)
+        house.client.as_("")(LIST)
+    expected = {
+        ("a1", "CatalogService", "ListCatalogs", "OK"): 3,
+        ("a1", "CatalogService", "GetCatalog", "INVALID_ARGUMENT"): 1,
+        ("", "CatalogService", "ListCatalogs", "UNAUTHENTICATED"): 1,
+    }
+    assert readings(metrics, metric_table.RPC_REQUESTS) == expected
+    assert {tags: found.count for tags, found in readings(metrics, metric_table.RPC_LATENCY).items()} == expected
+    assert readings(metrics, metric_table.RPC_ERRORS) == {tags: n for tags, n in expected.items() if tags[3] != "OK"}
+    assert set(readings(metrics, metric_table.RPC_ACTIVE).values()) == {0}
+    assert 'operation="ListCatalogs"' in metrics.prometheus_text()
+
+
+def test_a_call_under_way_is_counted_as_active(stores, metrics):
+    seen = []
+
+    def act(realm, request):
+        seen.append(readings(metrics, metric_table.RPC_ACTIVE))
+        return v1.ListCatalogsResponse()
+
+    with opened(stores, services=serving(LIST, act), metrics=metrics) as house:
+        house.client(LIST)
+    assert seen == [{("CatalogService", "ListCatalogs"): 1}]
+
+
+def test_faults_and_attempts_are_counted(stores, metrics):
+    tries = iter([Contention("lost"), Contention("lost"), RuntimeError("broken")])
+
+    def act(realm, request):
+        raise next(tries)
+
+    with opened(stores, services=serving(CREATE, act), metrics=metrics) as house:
+        house.client(CREATE)
+    assert readings(metrics, metric_table.RPC_RETRIES) == {("CatalogService", "CreateCatalog"): 2}
+    assert readings(metrics, metric_table.RPC_ERRORS) == {("a1", "CatalogService", "CreateCatalog", "INTERNAL"): 1}
+
+
+# -- audit --------------------------------------------------------------------------------------------------------
+
+
+def test_every_call_is_recorded_with_who_what_and_how_it_ended(stores, audit, tmp_path):
+    with opened(stores, audit=audit) as house:
+        made = house.client(
+            CREATE, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake")), x_correlation_id="c-1"
+        )
+        house.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="nope")), x_query_id="q-1")
+        house.client.as_("")(LIST)
+    created, missed, unknown = records(tmp_path, "catalog")
+    assert (created["operation"], created["outcome"], created["correlation_id"]) == (CREATE, "OK", "c-1")
+    assert (created["account_id"], created["subject"]) == ("a1", "everybody")
+    assert created["resources"] == {"catalog": made.message.catalog.resource_id.id}
+    assert created["duration_ms"] > 0
+    assert (missed["outcome"], missed["query_id"], missed["resources"]) == ("MC_NOT_FOUND", "q-1", {"catalog": "nope"})
+    assert unknown["outcome"] == "MC_UNAUTHENTICATED"
+    assert not unknown.get("subject")
+    assert "Bearer" not in (tmp_path / "catalog.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("operation", "category", "resources"),
+    [
+        ("TableService/UpdateTable", "table", {"table", "catalog", "namespace"}),
+        ("SnapshotService/CreateSnapshot", "snapshot", {"table"}),
+        ("TableStatisticsService/PutColumnStats", "statistics", {"table"}),
+        ("DirectoryService/ResolveTable", "directory", {"table"}),
+        ("ViewService/DeleteView", "view", {"view"}),
+        ("NamespaceService/GetNamespace", "namespace", {"namespace", "catalog"}),
+        ("AccountService/GetAccount", "account", {"account"}),
+        ("SystemObjectsService/GetSystemObjects", "system", set()),
+    ],
+)
+def test_services_have_categories_of_their_own(operation, category, resources, stores, audit, tmp_path):
+    with opened(stores, audit=audit) as house:
+        house.client(operation, REQUESTS[operation](lake(house.world)))
+    (record,) = records(tmp_path, category)
+    assert (record["operation"], record["resources"].keys()) == (operation, resources)
+
+
+def test_a_call_is_recorded_before_its_answer_leaves(stores, audit, tmp_path):
+    with opened(stores, audit=audit) as house:
+        for number in range(20):
+            house.client(LIST)
+            assert len(records(tmp_path, "catalog")) == number + 1
+
+
+def test_a_call_that_cannot_be_recorded_fails_where_that_is_required(stores, tmp_path):
+    (tmp_path / "catalog.log").mkdir()
+    audit = AuditLog(tmp_path, required=True)
+    with opened(stores, audit=audit) as house:
+        answer = house.client(LIST)
+    assert (answer.code, answer.error.message_key) == (CODE.UNAVAILABLE, "audit.unwritable")
+
+
+def test_ids_of_any_kind_and_length_are_recorded(stores, audit, tmp_path):
+    with opened(stores, audit=audit) as house:
+        house.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="x" * 5000, kind=99)))  # type: ignore[arg-type]
+    (record,) = records(tmp_path, "catalog")
+    assert record["resources"] == {"catalog": "x" * 100}
+
+
+# -- spans and logs -----------------------------------------------------------------------------------------------
+
+
+@behaviour(80)
+def test_a_span_is_in_the_trace_of_the_caller(stores):
+    spans, trace, inside = InMemorySpanExporter(), "0af7651916cd43dd8448eb211c80319c", []
+
+    def act(realm, request):
+        inside.append(current_span_ids())
+        return v1.ListCatalogsResponse()
+
+    traces = Traces.start(Telemetry(traces=TraceSettings(enabled=True)), processor=SimpleSpanProcessor(spans))
+    with opened(stores, services=serving(LIST, act), traces=traces) as house:
+        house.client(LIST, traceparent=f"00-{trace}-b7ad6b7169203331-01", x_correlation_id="c-1")
+        house.client(GET)
+    traces.close()
+    listed, got = spans.get_finished_spans()
+    assert (listed.name, listed.attributes["correlation_id"]) == (LIST, "c-1")
+    assert f"{listed.context.trace_id:032x}" == trace == inside[0][0]
+    assert (got.name, got.status.is_ok, got.attributes["error.type"]) == (GET, False, "InvalidArgument")
+    assert "Bearer" not in str(listed.attributes)
+
+
+def test_a_fault_is_logged_for_its_call(stores, caplog):
+    told = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(current_call())
+
+    logger, handler = logging.getLogger("skiway.rpc"), Listening()
+    logger.addHandler(handler)
+    try:
+        with opened(stores, services=raising(Internal("broken"))) as house:
+            house.client(LIST, x_correlation_id="c-1")
+    finally:
+        logger.removeHandler(handler)
+    assert [(call.correlation_id, call.subject, call.operation) for call in told] == [("c-1", "everybody", LIST)]
+
+
+def test_without_telemetry_calls_are_served_all_the_same(house: House):
+    made = lake(house.world)
+    assert house.client("TableStatisticsService/PutColumnStats", [column_stats(made, 1)]).code is CODE.OK
+    assert len(catalogs.list_(house.world.home, v1.ListCatalogsRequest()).catalogs) == 1

@@ -1,0 +1,231 @@
+"""Statistics that clients stream: one table, one snapshot, one key; a broken stream leaves nothing half told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import grpc
+import pytest
+
+from rpc.house import House, behaviour, counted, opened, serving, until
+from rpc.requests import Lake, column_stats, file_stats, lake, snapshot
+from skiway.metastore import statistics, uploads
+from skiway.model import v1
+from skiway.telemetry.metrics import Metrics
+
+CODE = grpc.StatusCode
+PUT_COLUMNS = "TableStatisticsService/PutColumnStats"
+PUT_FILES = "TableStatisticsService/PutFileColumnStats"
+
+
+@pytest.fixture
+def made(house: House) -> Lake:
+    return lake(house.world)
+
+
+def columns(house: House, made: Lake) -> list[int]:
+    request = v1.ListColumnStatsRequest(
+        table_id=made.table.resource_id, snapshot=snapshot(2), page=v1.PageRequest(page_size=1000)
+    )
+    answer = house.client("TableStatisticsService/ListColumnStats", request)
+    assert answer.code is CODE.OK, answer.text
+    return [column.column_id for column in answer.message.columns]
+
+
+def stored(house: House, made: Lake) -> list[int]:
+    """The columns in the store, once the server is closed."""
+    request = v1.ListColumnStatsRequest(table_id=made.table.resource_id, snapshot=snapshot(2))
+    return [column.column_id for column in statistics.list_columns(house.world.home, request).columns]
+
+
+def files(house: House, made: Lake) -> list[str]:
+    request = v1.ListFileColumnStatsRequest(table_id=made.table.resource_id, snapshot=snapshot(2))
+    return [
+        file.file_path for file in house.client("TableStatisticsService/ListFileColumnStats", request).message.files
+    ]
+
+
+@behaviour(61)
+def test_the_answer_counts_all_messages(house, made):
+    sent = [column_stats(made, 1, 2), column_stats(made, 3), column_stats(made)]
+    assert house.client(PUT_COLUMNS, sent).message.upserted == 3
+    assert columns(house, made) == [1, 2, 3]
+    assert house.client(PUT_FILES, [file_stats(made, "b", "a")]).message.upserted == 2
+    assert files(house, made) == ["a", "b"]
+
+
+@behaviour(60)
+def test_a_stream_with_two_tables_or_two_snapshots_is_refused(house, made):
+    other = Lake(made.catalog, made.namespace, house.world.table("others"), made.view)
+    for second in (column_stats(other, 2), column_stats(made, 2, snapshot_id=1)):
+        answer = house.client(PUT_COLUMNS, [column_stats(made, 1), second])
+        assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "stats.inconsistent.target")
+    answer = house.client(PUT_FILES, [file_stats(made, "a"), file_stats(made, "b", snapshot_id=1)])
+    assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "stats.inconsistent.target")
+
+
+@behaviour(60)
+def test_a_stream_with_two_keys_is_refused(house, made):
+    answer = house.client(PUT_COLUMNS, [column_stats(made, 1, key="one"), column_stats(made, 2, key="two")])
+    assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "idempotency.inconsistent.key")
+    assert answer.error.params == {"first": "one", "second": "two"}
+
+
+@behaviour(60)
+@pytest.mark.parametrize(
+    ("operation", "key"), [(PUT_COLUMNS, "column.stats.empty"), (PUT_FILES, "file.column.stats.empty")]
+)
+def test_an_empty_stream_is_refused(operation, key, house, made):
+    answer = house.client(operation, [])
+    assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, key)
+
+
+@behaviour(61)
+def test_what_came_before_a_wrong_item_stays(house, made):
+    sent = [column_stats(made, 1), column_stats(made, 2, value_count=-1), column_stats(made, 3)]
+    answer = house.client(PUT_COLUMNS, sent)
+    assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "stats.invalid")
+    assert columns(house, made) == [1]
+
+
+@behaviour(62)
+def test_the_same_key_sent_again_changes_nothing_and_with_other_content_is_refused(house, made):
+    sent = [column_stats(made, 1, key="k"), column_stats(made, 2, key="k")]
+    assert house.client(PUT_COLUMNS, sent[:1]).message.upserted == 1
+    assert house.client(PUT_COLUMNS, sent).message.upserted == 2
+    changed = house.client(PUT_COLUMNS, [column_stats(made, 1, key="k", value_count=9)])
+    assert (changed.code, changed.error.message_key) == (CODE.ABORTED, "idempotency.mismatch")
+
+
+@behaviour(63)
+def test_streams_need_their_snapshot_and_statistics_of_the_table_do_not(house, made):
+    for operation, request in (
+        (PUT_COLUMNS, column_stats(made, 1, snapshot_id=9)),
+        (PUT_FILES, file_stats(made, "a", snapshot_id=9)),
+    ):
+        answer = house.client(operation, [request])
+        assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "snapshot")
+    request = v1.PutTableStatsRequest(table_id=made.table.resource_id, snapshot_id=9, stats=v1.TableStats(row_count=1))
+    assert house.client("TableStatisticsService/PutTableStats", request).code is CODE.OK
+
+
+class Feed:
+    """A stream that goes on when told."""
+
+    def __init__(self, *first: v1.PutColumnStatsRequest) -> None:
+        self._first, self._more = first, threading.Event()
+
+    def __iter__(self):
+        yield from self._first
+        self._more.wait(20)
+
+    def end(self) -> None:
+        self._more.set()
+
+
+@behaviour(61)
+def test_a_stream_cut_by_its_client_leaves_only_whole_steps(stores, monkeypatch, caplog):
+    monkeypatch.setattr(uploads, "STEP", 2)
+    metrics = Metrics()
+    with opened(stores, metrics=metrics) as house:
+        made = lake(house.world)
+        feed = Feed(column_stats(made, 1, 2), column_stats(made, 3))
+        call = house.client.begin(PUT_COLUMNS, feed)
+        until(lambda: columns(house, made) == [1, 2])
+        call.cancel()
+        feed.end()
+        assert call.code() is CODE.CANCELLED
+    assert stored(house, made) == [1, 2]
+    assert counted(metrics)["PutColumnStats"] == "CANCELLED"
+    assert caplog.records == []  # nobody's fault
+
+
+KILLED_CLIENT = """
+import sys, threading, grpc
+channel = grpc.insecure_channel(sys.argv[1])
+put = channel.stream_unary("/skiway.v1.TableStatisticsService/PutColumnStats")
+def messages():
+    yield bytes.fromhex(sys.argv[2])
+    threading.Event().wait()
+put(messages(), metadata=[("authorization", "Bearer everybody")])
+"""
+
+
+@behaviour(61)
+def test_a_stream_whose_client_is_killed_stores_nothing_of_its_step(stores):
+    taken, over = threading.Event(), threading.Event()
+
+    def watched(realm, requests):
+        def told():
+            for request in requests:
+                taken.set()
+                yield request
+
+        try:
+            return statistics.put_columns(realm, told())
+        finally:
+            over.set()
+
+    with opened(stores, services=serving(PUT_COLUMNS, watched)) as house:
+        made = lake(house.world)
+        message = column_stats(made, 1).SerializeToString().hex()
+        client = subprocess.Popen([sys.executable, "-c", KILLED_CLIENT, house.address, message])
+        assert taken.wait(20)
+        client.kill()
+        client.wait()
+        assert over.wait(20)
+    assert stored(house, made) == []
+
+
+def test_a_stream_whose_deadline_passes_leaves_only_whole_steps(stores, monkeypatch):
+    monkeypatch.setattr(uploads, "STEP", 2)
+    metrics = Metrics()
+    with opened(stores, metrics=metrics) as house:
+        made = lake(house.world)
+        feed = Feed(column_stats(made, 1, 2), column_stats(made, 3))
+        call = house.client.begin(PUT_COLUMNS, feed, timeout=1)
+        assert call.code() is CODE.DEADLINE_EXCEEDED
+        until(lambda: counted(metrics).get("PutColumnStats") == "DEADLINE_EXCEEDED")
+        feed.end()
+    assert stored(house, made) in ([], [1, 2])  # as far as it came in that time
+
+
+def test_a_stream_beyond_the_limit_is_refused_and_the_next_is_served(stores):
+    inside = threading.Event()
+
+    def act(realm, requests):
+        inside.set()
+        return statistics.put_columns(realm, requests)
+
+    with opened(stores, services=serving(PUT_COLUMNS, act), max_streams=1) as house:
+        made = lake(house.world)
+        feed = Feed(column_stats(made, 1))
+        call = house.client.begin(PUT_COLUMNS, feed)
+        assert inside.wait(20)
+        refused = house.client(PUT_COLUMNS, [column_stats(made, 2)])
+        assert (refused.code, refused.error.message_key) == (CODE.RESOURCE_EXHAUSTED, "streams.limit")
+        assert house.client("CatalogService/ListCatalogs").code is CODE.OK
+        feed.end()
+        assert call.result().upserted == 1
+        assert house.client(PUT_COLUMNS, [column_stats(made, 2)]).code is CODE.OK
+
+
+def test_strangers_take_no_place_from_others(stores):
+    with opened(stores, max_streams=1) as house:
+        made = lake(house.world)
+        for _ in range(3):
+            assert house.client.as_("")(PUT_COLUMNS, [column_stats(made, 1)]).code is CODE.UNAUTHENTICATED
+        assert house.client(PUT_COLUMNS, [column_stats(made, 1)]).code is CODE.OK
+
+
+def test_a_message_that_is_too_large_ends_the_stream_with_an_error_not_as_if_it_were_whole(stores):
+    with opened(stores, options=(("grpc.max_receive_message_length", 10_000),)) as house:
+        made = lake(house.world)
+        large = column_stats(made, 2)
+        large.columns[0].properties["x"] = "x" * 20_000
+        answer = house.client(PUT_COLUMNS, [column_stats(made, 1), large, column_stats(made, 3)])
+        assert answer.code is CODE.RESOURCE_EXHAUSTED
+        assert house.client(PUT_COLUMNS, [column_stats(made, 4)]).code is CODE.OK
+    assert stored(house, made) == [4]
