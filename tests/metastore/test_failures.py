@@ -12,7 +12,7 @@ import pytest
 import skiway.errors
 import skiway.metastore
 from metastore.world import behaviour
-from skiway.errors import Conflict, NotFound, SkiwayError
+from skiway.errors import Conflict, InvalidArgument, NotFound, SkiwayError
 from skiway.metastore.failures import failure, sentence, sentences
 from skiway.metastore.kinds import KINDS
 from skiway.model import v1
@@ -98,3 +98,9 @@ def test_a_language_without_words_falls_back_to_english_and_a_key_without_them_t
     assert sentence("MC_NOT_FOUND", "view", params, language="../en").startswith("there is no view v")
     assert sentence("MC_CONFLICT", "made.up", {}) == "made.up"
     assert failure(Conflict, "made.up").message == "made.up"
+
+
+@pytest.mark.parametrize("field", ["uri", "display_name", "schema_json", "namespace_id"])
+def test_a_key_of_several_words_finds_the_sentence_of_its_ending(field):
+    told = failure(InvalidArgument, f"{field.replace('_', '.')}.cannot.clear", field=field)
+    assert told.message.startswith(f"{field} is in the update_mask but not in the spec")

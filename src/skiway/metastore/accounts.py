@@ -23,7 +23,7 @@ from skiway.storage import Operation, Pointer
 __all__ = ["create", "delete", "get", "list_", "update"]
 
 MUTABLE = ("display_name", "description", "tags")
-# As part of keys and of paths in a bucket, ids that are chosen elsewhere are kept plain. The two names are taken.
+# As part of keys and of paths in a bucket, ids that are chosen elsewhere are kept plain. Three names are taken.
 PLAIN_ID = re.compile(r"(?!by-id$|by-name$)[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
@@ -120,7 +120,7 @@ def _chosen_id(given: v1.ResourceId) -> str:
     if not given.id.strip():
         raise failure(InvalidArgument, "account.id.id.required", field="account_id")
     if not PLAIN_ID.fullmatch(given.id):
-        wanted = "use up to 64 of A-Z, a-z, 0-9, _, - and, not first, dots; by-id and by-name are taken"
+        wanted = "use up to 64 of A-Z, a-z, 0-9, _, - and, not first, dots; by-id, by-name and _system are taken"
         raise failure(InvalidArgument, "field.invalid", field="account_id", found=given.id, wanted=wanted)
     return given.id
 

@@ -6,15 +6,17 @@ from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore import changes, keys, namespaces, places
 from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
-from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.ids import resource_id
 from skiway.metastore.kinds import ACCOUNT, CATALOG
+from skiway.metastore.managed import is_managed
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import normal_name
 from skiway.metastore.pages import listed
-from skiway.metastore.parents import described, inside, remove_empty, retrying
+from skiway.metastore.parents import closed, described, inside, opened, remove_empty, reopen, retrying
 from skiway.metastore.properties import refuse_secrets
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
+from skiway.metastore.reserved import writable_id
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
@@ -44,7 +46,7 @@ def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsRespo
 
 def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogResponse:
     """The catalog after the masked fields were taken over."""
-    catalog_id = local_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
+    catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="catalog")
     spec = changes.copied(request.spec)
     if "display_name" in paths and spec.HasField("display_name"):
@@ -63,13 +65,14 @@ def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogRe
         name=catalog_id,
         precondition=request.precondition,
         edit=edit,
+        write=lambda current, desired: _write(realm, current, desired),
     )
     return v1.UpdateCatalogResponse(catalog=updated.value, meta=updated.meta)
 
 
 def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogResponse:
     """Delete a catalog. One that holds namespaces is refused, or emptied where `require_empty` is said to be false."""
-    catalog_id = local_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
+    catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
 
     def remove(pointer: Pointer, catalog: v1.Catalog | None) -> None:
         name = catalog.display_name if catalog else catalog_id
@@ -121,8 +124,33 @@ def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogRes
     return v1.CreateCatalogResponse(catalog=created.value, meta=created.meta)
 
 
-def _require_empty(realm: Realm, catalog_id: str, name: str) -> None:
+def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> Stored[v1.Catalog]:
+    """A connector comes to an empty catalog, or goes from one: the names in it obey other rules from then on."""
+    if is_managed(current.value) == is_managed(desired):
+        return realm.all(CATALOG).update(current, desired)
+    _require_unused(realm, current.value)
+    moved = closed(realm, current.pointer, resource="catalog")
+    try:
+        _require_unused(realm, current.value)
+        return realm.all(CATALOG).update(Stored(current.value, moved), desired, also=lambda _: opened(moved))
+    except Conflict:
+        reopen(realm, moved)
+        raise
+
+
+def _require_unused(realm: Realm, catalog: v1.Catalog) -> None:
+    found = _held(realm, catalog.resource_id.id)
+    if found:
+        raise failure(Conflict, "catalog.connector.fixed", display_name=catalog.display_name, found=found)
+
+
+def _held(realm: Realm, catalog_id: str) -> str:
+    """What a catalog holds, in words; empty for nothing."""
     namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
-    if namespaces:
-        found = described([(namespaces, "namespace")])
+    return described([(namespaces, "namespace")])
+
+
+def _require_empty(realm: Realm, catalog_id: str, name: str) -> None:
+    found = _held(realm, catalog_id)
+    if found:
         raise failure(Conflict, "catalog.not_empty", display_name=name, found=found)

@@ -220,10 +220,17 @@ def _named(
     return found, v1.PageResponse(total_size=len(found))
 
 
+def _prefix(realm: Realm, ref: v1.NameRef) -> tuple[v1.Catalog, v1.Namespace]:
+    if not ref.HasField("resource_id"):
+        return _namespace(realm, ref, (*ref.path, *_last(ref)))
+    namespace = places.namespace(realm, ref.resource_id, field="prefix.resource_id").value
+    return places.catalog(realm, namespace.catalog_id).value, namespace
+
+
 def _in_namespace(
     realm: Realm, of: Relations[R], prefix: v1.NameRef, page: v1.PageRequest
 ) -> tuple[list[v1.DirectoryEntry], v1.PageResponse]:
-    catalog, namespace = _namespace(realm, prefix, (*prefix.path, *_last(prefix)))
+    catalog, namespace = _prefix(realm, prefix)
     where = of.by_name(realm.account_id, namespace.resource_id.id, "")
     relations, shown = listed(realm.all(of.kind), where, page)
     return [_said(catalog, namespace, relation) for relation in relations], shown

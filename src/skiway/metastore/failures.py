@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from importlib.resources import files
 from typing import TypeVar
 
@@ -27,15 +27,20 @@ def failure(error: type[E], key: str, **params: str) -> E:
 def sentence(code: str, key: str, params: Mapping[str, str], *, language: str = "en") -> str:
     """What to say about `key`; in English where the language has no words for it."""
     for known in (sentences(language), sentences("en")):
-        entries = known.get(code, {})
-        _, _, rest = key.partition(".")
-        template = entries.get(key) or entries.get(f"*.{rest}" if rest else "*")
+        template = _template(known.get(code, {}), key)
         if template is not None:
             return template.format_map(params)
     return key
 
 
-@cache
+def _template(entries: Mapping[str, str], key: str) -> str | None:
+    """The entry for `key` itself, or else the one for all keys with the same ending: the longest that is known."""
+    words = key.split(".")
+    endings = (".".join(("*", *words[first:])) for first in range(1, len(words) + 1))
+    return next((entries[name] for name in (key, *endings) if name in entries), None)
+
+
+@lru_cache(maxsize=64)  # languages are named by callers
 def sentences(language: str) -> Mapping[str, Mapping[str, str]]:
     """Templates by code and key; empty for a language without a file."""
     if not language.isalpha():

@@ -19,22 +19,24 @@ from skiway.storage import BlobHead, BlobStore, Stores
 __all__ = ["RememberedBlobs", "remembering"]
 
 MAX_BYTES = 256 * 1024 * 1024
+MAX_BLOBS = 50_000
 MAX_SHARE = 64
 """One blob may take this part of the room; what is larger is read each time."""
 
 
-def remembering(stores: Stores, *, max_bytes: int = MAX_BYTES) -> Stores:
-    """The same stores, with the blobs that were read or written last kept in memory, up to `max_bytes`."""
-    return Stores(stores.pointers, RememberedBlobs(stores.blobs, max_bytes=max_bytes))
+def remembering(stores: Stores, *, max_bytes: int = MAX_BYTES, max_blobs: int = MAX_BLOBS) -> Stores:
+    """The same stores, with the blobs that were read or written last kept in memory, within both limits."""
+    return Stores(stores.pointers, RememberedBlobs(stores.blobs, max_bytes=max_bytes, max_blobs=max_blobs))
 
 
 class RememberedBlobs(BlobStore):
     """A blob store that keeps the content it has seen. What is asked of a blob's presence or age goes to the store."""
 
-    def __init__(self, inner: BlobStore, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, inner: BlobStore, *, max_bytes: int = MAX_BYTES, max_blobs: int = MAX_BLOBS) -> None:
         super().__init__()
         self._inner = inner
         self._largest = max_bytes // MAX_SHARE
+        self._most = max_blobs
         self._kept: LRUCache[str, bytes] = LRUCache(max_bytes, getsizeof=len)
         self._lock = Lock()
 
@@ -60,6 +62,8 @@ class RememberedBlobs(BlobStore):
         if len(data) <= self._largest:
             with self._lock:
                 self._kept[uri] = data
+                if len(self._kept) > self._most:
+                    self._kept.popitem()
         return data
 
     def _create(self, uri: str, data: bytes) -> bool:

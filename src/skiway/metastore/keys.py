@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from skiway.metastore.names import encoded
+from skiway.metastore.names import encoded, folded
 from skiway.storage import Pointer
 
 __all__ = [
@@ -26,13 +26,23 @@ __all__ = [
     "is_current",
     "is_plain",
     "job",
+    "job_active",
+    "job_leased",
+    "job_listing",
+    "job_ready",
+    "lease",
+    "lease_active",
     "namespace",
+    "namespace_fold",
     "namespace_level",
     "namespace_path",
     "of_account",
     "of_table",
     "owner",
+    "pin",
+    "queue_time",
     "relation_name",
+    "secret",
     "snapshot",
     "snapshot_time",
     "statistics",
@@ -63,7 +73,7 @@ def closing(key: str) -> str:
 
 def is_plain(key: str) -> bool:
     """Whether the pointer at this key belongs to no resource: it says something itself, or expires by itself."""
-    return key.startswith(("/closing/", "/platform/")) or key.split("/")[3:4] == ["idempotency"]
+    return not key.startswith(("/accounts/", "/queue/")) or key.split("/")[3:4] == ["idempotency"]
 
 
 def table_of(key: str) -> str | None:
@@ -112,6 +122,12 @@ def namespace_level(account_id: str, catalog_id: str, path: Sequence[str], *, de
     level = len(path) if depth is None else depth
     base = f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-depth/{level}"
     return "/".join((base, *map(encoded, path)))
+
+
+def namespace_fold(account_id: str, catalog_id: str, path: Sequence[str]) -> str:
+    """One key for all paths that differ in case only; namespaces of managed catalogs claim it."""
+    base = f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-fold"
+    return "/".join((base, *(encoded(folded(segment)) for segment in path)))
 
 
 def table(account_id: str, table_id: str) -> str:
@@ -174,14 +190,72 @@ def connector_name(account_id: str, name: str = "") -> str:
     return f"{of_account(account_id)}connectors/by-name/{encoded(name)}"
 
 
+def secret(account_id: str, connector_id: str, secret_id: str = "") -> str:
+    """The marker that there may be a secret of this id; it holds when it was set, not a blob's address."""
+    return f"/secrets/{encoded(account_id)}/{encoded(connector_id)}/{encoded(secret_id)}"
+
+
 def job(account_id: str, job_id: str = "") -> str:
     return f"{of_account(account_id)}jobs/by-id/{encoded(job_id)}"
+
+
+def job_active(account_id: str, digest: str) -> str:
+    """Taken by the job that does this work, as long as it is not over."""
+    return f"{of_account(account_id)}jobs/active/{digest}"
+
+
+def job_listing(
+    account_id: str, *, connector_id: str = "", state: int = 0, created_micros: int | None = None, job_id: str = ""
+) -> str:
+    """Newest first, of one connector or all, in one state or any. Without a time, what such keys begin with."""
+    whose = f"of-connector/{encoded(connector_id)}" if connector_id else "all"
+    prefix = f"{of_account(account_id)}jobs/{whose}/{state or 'any'}/"
+    return prefix if created_micros is None else f"{prefix}{MAX - created_micros:019d}-{encoded(job_id)}"
+
+
+def job_ready(due_micros: int | None = None, account_id: str = "", job_id: str = "") -> str:
+    """Jobs of all accounts that wait, in the order in which they become due."""
+    return _in_queue("ready", due_micros, account_id, job_id)
+
+
+def job_leased(until_micros: int | None = None, account_id: str = "", job_id: str = "") -> str:
+    """Jobs of all accounts that run, in the order in which their leases end."""
+    return _in_queue("leased", until_micros, account_id, job_id)
+
+
+def queue_time(key: str) -> int:
+    """When the job at a key of the queue becomes due, or its lease ends, in microseconds after 1970."""
+    return int(key.split("/")[3])
+
+
+def lease(account_id: str, query_id: str) -> str:
+    """Clients may choose the ids of queries, so their digest stands for them."""
+    return f"{of_account(account_id)}leases/by-id/{_digest(query_id)}"
+
+
+def lease_active(account_id: str, query_id: str | None = None) -> str:
+    """Taken by a query that is neither ended nor expired; without one, what all such keys begin with."""
+    return f"{of_account(account_id)}leases/active/{'' if query_id is None else _digest(query_id)}"
+
+
+def pin(uri: str, query_id: str | None = None) -> str:
+    """Says that a query reads the blob at `uri`; without a query, what all such keys begin with."""
+    return f"/pins/{uri}/{'' if query_id is None else _digest(query_id)}"
 
 
 def idempotency(account_id: str, operation: str, key: str) -> str:
     """Clients choose keys of any length, so their digest stands for them."""
     scope = of_account(account_id) if account_id else "/platform/"
-    return f"{scope}idempotency/{encoded(operation)}/{sha256(key.encode()).hexdigest()}"
+    return f"{scope}idempotency/{encoded(operation)}/{_digest(key)}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _in_queue(place: str, micros: int | None, account_id: str, job_id: str) -> str:
+    prefix = f"/queue/{place}/"
+    return prefix if micros is None else f"{prefix}{micros:019d}/{encoded(account_id)}/{encoded(job_id)}"
 
 
 def _in_namespace(account_id: str, namespace_id: str) -> str:

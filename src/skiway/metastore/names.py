@@ -13,7 +13,7 @@ from urllib.parse import quote
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.failures import failure
 
-__all__ = ["MAX_DEPTH", "MAX_NAME", "dotted", "encoded", "normal_name", "normal_path", "normal_text"]
+__all__ = ["MAX_DEPTH", "MAX_NAME", "dotted", "encoded", "folded", "normal_name", "normal_path", "normal_text"]
 
 MAX_NAME = 255
 MAX_DEPTH = 16
@@ -44,6 +44,15 @@ def normal_path(segments: Iterable[str], *, field: str) -> tuple[str, ...]:
     if len(path) > MAX_DEPTH:
         raise failure(LimitExceeded, "path.too_deep", found=str(len(path)), limit=str(MAX_DEPTH))
     return tuple(_short_enough(segment, field=field) for segment in path)
+
+
+def folded(name: str) -> str:
+    """The same text for all names that differ in case only.
+
+    >>> folded("Straße") == folded("STRASSE")
+    True
+    """
+    return unicodedata.normalize("NFKC", name.casefold())
 
 
 def dotted(path: Iterable[str]) -> str:

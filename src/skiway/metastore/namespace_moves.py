@@ -10,14 +10,16 @@ from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore import changes, keys, places, relations
 from skiway.metastore.failures import failure
 from skiway.metastore.hierarchy import Below, full_path, require_path
-from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.ids import resource_id
 from skiway.metastore.kinds import NAMESPACE
+from skiway.metastore.managed import writer
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import dotted, normal_name, normal_path
 from skiway.metastore.parents import closed, described, inside, opened, reopen, retrying
 from skiway.metastore.properties import refuse_secrets
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
+from skiway.metastore.reserved import refuse_system_path, writable_id
 from skiway.model import v1
 from skiway.storage import Pointer
 
@@ -28,7 +30,7 @@ MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "c
 
 def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespaceResponse:
     """The namespace after the masked fields were taken over; it moves if its name, path or catalog changed."""
-    namespace_id = local_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
+    namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="namespace")
     spec = _normal(realm, request.spec, paths)
 
@@ -56,7 +58,7 @@ def _normal(realm: Realm, given: v1.NamespaceSpec, paths: set[str]) -> v1.Namesp
     if "path" in paths:
         spec.path[:] = normal_path(spec.path, field="path")
     if "catalog_id" in paths and spec.HasField("catalog_id"):
-        catalog_id = local_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
+        catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
         spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
@@ -73,8 +75,10 @@ def _edit(namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: set[str]) -> N
 
 
 def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -> Stored[v1.Namespace]:
+    repository = writer(realm, NAMESPACE)
     if _place(current.value) == _place(desired):
-        return realm.all(NAMESPACE).update(current, desired)
+        return repository.update(current, desired)
+    refuse_system_path(full_path(desired))
     parent = _new_parent(realm, current.value, desired)
     elsewhere = current.value.catalog_id.id != desired.catalog_id.id
     _require_movable(realm, current.value, elsewhere=elsewhere)
@@ -82,7 +86,7 @@ def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -
     try:
         _require_movable(realm, current.value, elsewhere=elsewhere)
         batch = *opened(moved), *inside(parent)
-        return realm.all(NAMESPACE).update(Stored(current.value, moved), desired, also=lambda _: batch)
+        return repository.update(Stored(current.value, moved), desired, also=lambda _: batch)
     except Conflict:
         reopen(realm, moved)
         raise

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skiway.errors import Conflict, InvalidArgument
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument
 from skiway.metastore import changes, keys, places, relations
 from skiway.metastore.failures import failure
 from skiway.metastore.hierarchy import Below, full_path, nearest, require_path
 from skiway.metastore.idempotency import Claim, once
-from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.ids import resource_id
 from skiway.metastore.kinds import NAMESPACE
+from skiway.metastore.managed import is_managed, remover, writer
 from skiway.metastore.masks import copy_field
 from skiway.metastore.names import dotted, normal_name, normal_path
 from skiway.metastore.namespace_moves import update
@@ -18,6 +19,7 @@ from skiway.metastore.parents import described, inside, remove_empty, retrying
 from skiway.metastore.properties import refuse_secrets
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
+from skiway.metastore.reserved import refuse_system_path, writable_id
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
@@ -52,7 +54,7 @@ def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespa
 
     Emptying deletes one thing after the other, each wholly; who fails in between leaves the rest as it was.
     """
-    namespace_id = local_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
+    namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
 
     def remove(pointer: Pointer, namespace: v1.Namespace | None) -> None:
         if request.HasField("require_empty") and not request.require_empty:
@@ -93,9 +95,9 @@ def _normal(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.NamespaceSpe
     spec = changes.copied(request.spec)
     path = normal_path(spec.path, field="path")
     spec.display_name = normal_name(spec.display_name, resource="namespace")
-    normal_path((*path, spec.display_name), field="path")
+    refuse_system_path(normal_path((*path, spec.display_name), field="path"))
     spec.path[:] = path
-    catalog_id = local_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
+    catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
     spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
     refuse_secrets(spec.properties, field="properties")
     return spec
@@ -106,10 +108,12 @@ def _create(
 ) -> v1.CreateNamespaceResponse:
     catalog = places.catalog(realm, spec.catalog_id)
     parent, known, missing = nearest(realm, catalog, spec.path)
+    if missing and is_managed(catalog.value):
+        _refuse_other_case(realm, spec.catalog_id.id, (*known, missing[0]))
     namespace = _new(realm, spec.catalog_id, (*spec.path, spec.display_name))
     for path in ("description", "policy_ref", "properties"):
         copy_field(spec, namespace, path)
-    repository = realm.all(NAMESPACE)
+    repository = writer(realm, NAMESPACE)
 
     def also(stored: Stored[v1.Namespace]) -> tuple[Operation, ...]:
         between = [
@@ -122,6 +126,13 @@ def _create(
 
     created = repository.create(namespace, also=also)
     return v1.CreateNamespaceResponse(namespace=created.value, meta=created.meta)
+
+
+def _refuse_other_case(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
+    """A parent that is missing could be made on the way, unless there is one that differs in case only."""
+    taken = realm.all(NAMESPACE).named(keys.namespace_fold(realm.account_id, catalog_id, path))
+    if taken is not None and full_path(taken) != tuple(path):
+        raise failure(AlreadyExists, "namespace.already.exists", resource="namespace", name=dotted(path))
 
 
 def _new(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace:
@@ -156,7 +167,7 @@ def _parent(realm: Realm, request: v1.ListNamespacesRequest) -> tuple[str, tuple
 def _remove_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
     remove_empty(
         realm,
-        realm.all(NAMESPACE),
+        remover(realm, NAMESPACE),
         pointer,
         namespace,
         require_empty=lambda: _require_empty(realm, pointer, namespace),

@@ -9,8 +9,9 @@ from skiway.metastore import changes, keys, places, relations, upstreams
 from skiway.metastore.current import meant
 from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
-from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.ids import resource_id
 from skiway.metastore.kinds import TABLE
+from skiway.metastore.managed import remover, writer
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import normal_name
 from skiway.metastore.pages import listed
@@ -19,6 +20,7 @@ from skiway.metastore.properties import refuse_secrets
 from skiway.metastore.purging import purge_table
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
+from skiway.metastore.reserved import writable_id
 from skiway.model import v1
 from skiway.storage import Operation
 
@@ -63,21 +65,20 @@ def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
 
 def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
     """The table after the masked fields were taken over; it moves if its namespace changed."""
-    table_id = local_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
+    table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="table")
     if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
         raise failure(InvalidArgument, "update.mask.upstream.mix.forbidden", field="update_mask")
     spec = _normal(realm, request.spec, paths)
-    repository = realm.all(TABLE)
 
     def write(current: Stored[v1.Table], desired: v1.Table) -> Stored[v1.Table]:
         checks = relations.entered(realm, desired, current.value)
-        return repository.update(current, desired, also=lambda _: checks)
+        return writer(realm, TABLE).update(current, desired, also=lambda _: checks)
 
     def attempt() -> Stored[v1.Table]:
         return changes.update(
             realm,
-            repository,
+            realm.all(TABLE),
             keys.table(realm.account_id, table_id),
             name=table_id,
             precondition=request.precondition,
@@ -91,9 +92,9 @@ def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableRespon
 
 def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableResponse:
     """Delete a table; its snapshots and statistics are out of reach at once, and then purged."""
-    table_id = local_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
+    table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
     key = keys.table(realm.account_id, table_id)
-    meta = changes.delete(realm.all(TABLE), key, name=table_id, precondition=request.precondition)
+    meta = changes.delete(remover(realm, TABLE), key, name=table_id, precondition=request.precondition)
     purge_table(realm, table_id)
     return v1.DeleteTableResponse(meta=meta)
 
@@ -131,7 +132,7 @@ def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableRespons
     def also(stored: Stored[v1.Table]) -> tuple[Operation, ...]:
         return *checks, *claim.remembering(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
 
-    created = realm.all(TABLE).create(table, also=also)
+    created = writer(realm, TABLE).create(table, also=also)
     return v1.CreateTableResponse(table=created.value, meta=created.meta)
 
 

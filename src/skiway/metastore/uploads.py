@@ -17,7 +17,8 @@ from skiway.storage import Check
 __all__ = ["Target", "Upload"]
 
 STEP = 10_000
-"""How many items are stored at once, at most."""
+STEP_BYTES = 32 * 1024 * 1024
+"""How many items are stored at once, at most; fewer where they are large."""
 
 Q = TypeVar("Q", v1.PutColumnStatsRequest, v1.PutFileColumnStatsRequest)
 I = TypeVar("I", v1.ColumnStats, v1.FileColumnStats)  # noqa: E741 - an item
@@ -47,7 +48,7 @@ class Upload(Generic[Q, I]):
         """How many items were stored. When one is refused, those before it stay."""
         target: Target | None = None
         pending: list[I] = []
-        total = 0
+        total = size = 0
         try:
             for request in requests:
                 target = self._first(request) if target is None else self._next(target, request)
@@ -55,8 +56,9 @@ class Upload(Generic[Q, I]):
                     self.check(item)
                     pending.append(item)
                     total += 1
-                    if len(pending) == STEP:
-                        step, pending = pending, []
+                    size += item.ByteSize()
+                    if len(pending) == STEP or size >= STEP_BYTES:
+                        step, pending, size = pending, [], 0
                         self.write(target, step)
         except SkiwayError:
             if target is not None and pending:
@@ -76,7 +78,9 @@ class Upload(Generic[Q, I]):
         return Target(table.value.resource_id, request.snapshot_id, key=request.idempotency.key.strip(), checks=checks)
 
     def _next(self, target: Target, request: Q) -> Target:
-        if (request.table_id.id, request.snapshot_id) != (target.table_id.id, target.snapshot_id):
+        account = request.table_id.account_id or self.realm.account_id
+        named = v1.ResourceId(account_id=account, id=request.table_id.id, kind=v1.RK_TABLE)
+        if (named, request.snapshot_id) != (target.table_id, target.snapshot_id):
             raise failure(InvalidArgument, "stats.inconsistent.target")
         key = request.idempotency.key.strip()
         if key and target.key and key != target.key:

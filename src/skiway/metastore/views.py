@@ -8,6 +8,7 @@ from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
 from skiway.metastore.ids import local_id, resource_id
 from skiway.metastore.kinds import VIEW
+from skiway.metastore.managed import remover, writer
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import normal_name, normal_path, normal_text
 from skiway.metastore.pages import listed
@@ -15,6 +16,7 @@ from skiway.metastore.parents import retrying
 from skiway.metastore.properties import refuse_secrets
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
+from skiway.metastore.reserved import writable_id
 from skiway.model import v1
 from skiway.storage import Operation
 
@@ -67,10 +69,9 @@ def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
 
 def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse:
     """The view after the masked fields were taken over; it moves if its namespace changed."""
-    view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
+    view_id = writable_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
     paths = masked_paths(request.update_mask, allowed=FIELDS, resource="view")
     spec = _normal(realm, request.spec, paths)
-    repository = realm.all(VIEW)
 
     def edit(view: v1.View) -> None:
         for path in paths:
@@ -78,12 +79,12 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
 
     def write(current: Stored[v1.View], desired: v1.View) -> Stored[v1.View]:
         checks = relations.entered(realm, desired, current.value)
-        return repository.update(current, desired, also=lambda _: checks)
+        return writer(realm, VIEW).update(current, desired, also=lambda _: checks)
 
     def attempt() -> Stored[v1.View]:
         return changes.update(
             realm,
-            repository,
+            realm.all(VIEW),
             keys.view(realm.account_id, view_id),
             name=view_id,
             precondition=request.precondition,
@@ -97,9 +98,9 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
 
 def delete(realm: Realm, request: v1.DeleteViewRequest) -> v1.DeleteViewResponse:
     """Delete a view."""
-    view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
+    view_id = writable_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
     key = keys.view(realm.account_id, view_id)
-    meta = changes.delete(realm.all(VIEW), key, name=view_id, precondition=request.precondition)
+    meta = changes.delete(remover(realm, VIEW), key, name=view_id, precondition=request.precondition)
     return v1.DeleteViewResponse(meta=meta)
 
 
@@ -150,5 +151,5 @@ def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]
     def also(stored: Stored[v1.View]) -> tuple[Operation, ...]:
         return *checks, *claim.remembering(v1.CreateViewResponse(view=stored.value, meta=stored.meta))
 
-    created = realm.all(VIEW).create(view, also=also)
+    created = writer(realm, VIEW).create(view, also=also)
     return v1.CreateViewResponse(view=created.value, meta=created.meta)
