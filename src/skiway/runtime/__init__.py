@@ -1,0 +1,4 @@
+"""One process of Skiway: from settings to open doors, and back to closed stores.
+
+`skiway.runtime.process` is the whole of it; the other modules are its parts, one noun each.
+"""

@@ -1,0 +1,139 @@
+"""The gRPC door: one server for all gRPC services of the process, with reflection."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import grpc
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from skiway.errors import InvalidArgument, Unavailable
+
+__all__ = ["GrpcDoor", "GrpcOptions", "GrpcService", "Tls"]
+
+CANCEL_S: Final = 5.0
+"""What a cancelled call has to notice it."""
+
+log = logging.getLogger("skiway.runtime")
+
+
+class GrpcService(Protocol):
+    """Something served by gRPC: a group of services that is added to a server as a whole."""
+
+    @property
+    def service_names(self) -> Sequence[str]:
+        """The full names of its services."""
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Serve on `server`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificate chain and private key, as PEM files."""
+
+    certificate: Path
+    key: Path
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """What gRPC takes. The files are tried first, because gRPC does not say what is wrong with them."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+            pair = self.key.read_bytes(), self.certificate.read_bytes()
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise InvalidArgument(
+                f"the certificate {self.certificate} and its key {self.key} cannot be used: {error}"
+            ) from error
+        return grpc.ssl_server_credentials([pair])
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """How the port is served."""
+
+    workers: int = 32
+    max_message_bytes: int = 64 * 1024 * 1024
+    share_port: bool = False
+    reflection: bool = True
+    drain_s: float = 10.0
+    tls: Tls | None = None
+
+
+class GrpcDoor:
+    """Serves all `services` on one `host:port`; port 0 takes one that is free."""
+
+    def __init__(self, name: str, services: Sequence[GrpcService], address: str, options: GrpcOptions) -> None:
+        self._name, self._address, self._options = name, address, options
+        self._calls = ThreadPoolExecutor(options.workers, thread_name_prefix="call")
+        self._server = grpc.server(self._calls, options=_server_options(options))
+        for service in services:
+            service.add_to(self._server)
+        if options.reflection:
+            names = [name for service in services for name in service.service_names]
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
+        self._drained: threading.Event | None = None
+        self._drain_until = 0.0
+
+    def start(self) -> Mapping[str, str]:
+        """Listen; where."""
+        host, _, _ = self._address.rpartition(":")
+        port = self._listen()
+        self._server.start()
+        return {self._name: f"{host}:{port}"}
+
+    def drain(self) -> None:
+        """Take no new calls, and return at once."""
+        self._drain_until = time.monotonic() + self._options.drain_s
+        self._drained = self._server.stop(self._options.drain_s)
+
+    def close(self) -> None:
+        """Wait for the calls that run, and cancel those that take too long."""
+        assert self._drained is not None
+        left = max(0.0, self._drain_until - time.monotonic())
+        if not self._drained.wait(left + CANCEL_S):
+            log.warning("calls did not end %.0f s after they were cancelled; leaving them behind", CANCEL_S)
+        self._calls.shutdown(wait=False, cancel_futures=True)
+
+    def _listen(self) -> int:
+        tls = self._options.tls
+        credentials = tls.credentials() if tls else None
+        try:
+            if credentials is not None:
+                return self._server.add_secure_port(self._address, credentials)
+            return self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise Unavailable(
+                f"cannot listen on {self._address}: {_why_not(self._address)}; choose another address with --grpc or "
+                "server.grpc.address, with port 0 for any that is free",
+                key="address.unavailable",
+            ) from error
+
+
+def _server_options(options: GrpcOptions) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", int(options.share_port)),
+        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.max_send_message_length", options.max_message_bytes),
+    ]
+
+
+def _why_not(address: str) -> str:
+    """GRPC says only that it failed; asking the system tells why."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "gRPC refused it"

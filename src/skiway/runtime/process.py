@@ -1,0 +1,162 @@
+"""One process: its parts made from the settings, started in order, and ended in the opposite order.
+
+    observing      log, metrics, traces, audit
+    stores         pointers and blobs; what a new store begins with
+    collecting     gc, on a thread of its own
+    doors          the ports; when told to stop, they let running calls finish
+    health         SERVING while all doors are open
+    ready file     there while all of that is true
+
+What is started last ends first: first nobody is told to come any more, last the stores are closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from skiway.config import Settings
+from skiway.config.kept import Seed, System
+from skiway.config.serving import Grpc
+from skiway.errors import Unsupported
+from skiway.metastore import Realm
+from skiway.metastore.seeding import seed_demo, seed_home
+from skiway.metastore.system_files import SystemFiles
+from skiway.metastore.system_objects import EngineCatalogs
+from skiway.rpc import Disclosure
+from skiway.rpc import Door as RpcDoor
+from skiway.rpc.services import all_services
+from skiway.runtime import gc_sweeps
+from skiway.runtime.account_directory import AccountDirectory
+from skiway.runtime.doors import opened
+from skiway.runtime.entrance import authenticator, credential_headers, roles
+from skiway.runtime.gc_schedule import Schedule, Sweep
+from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Tls
+from skiway.runtime.health import Health
+from skiway.runtime.observing import GcMetrics, Observers, measure_usage, observing
+from skiway.runtime.ready_file import announced
+from skiway.runtime.secret_keeping import secrets_of
+from skiway.runtime.signals import StopSignals
+from skiway.runtime.stores import stores_of
+from skiway.security import PermissionAuthorizer, Principal, SecretsStore
+from skiway.storage import PointerStore, Stores
+from skiway.telemetry.metrics import store_calls
+
+__all__ = ["Process", "running", "serve"]
+
+GC_PATIENCE_S: Final = 30.0
+
+log = logging.getLogger("skiway.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that runs: where its doors are, by what is served there, and what it works with."""
+
+    addresses: Mapping[str, str]
+    stores: Stores
+    secrets: SecretsStore
+    observers: Observers
+
+
+def serve(
+    settings: Settings,
+    home: Path,
+    *,
+    ready_file: Path | None = None,
+    on_ready: Callable[[Mapping[str, str]], None] = lambda _: None,
+) -> None:
+    """Run until SIGTERM or SIGINT, then end in good order; a second signal ends at once. Main thread only."""
+    with StopSignals() as signals, running(settings, home, ready_file=ready_file) as process:
+        on_ready(process.addresses)
+        log.info("told to stop by %s: running calls may finish", signals.wait().name)
+
+
+@contextmanager
+def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -> Iterator[Process]:
+    """All of it, running while inside."""
+    with ExitStack() as parts:
+        observers = parts.enter_context(observing(settings))
+        stores = parts.enter_context(stores_of(settings, home, on_call=store_calls(observers.metrics)))
+        secrets = secrets_of(settings)
+        sow(stores, settings.seed)
+        measure_usage(observers.metrics, stores, settings.metrics.storage)
+        sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc)
+        parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
+        services = rpc_door(settings, stores, observers)
+        health = Health(services.service_names)
+        addresses = parts.enter_context(opened([grpc_door(settings.server.grpc, services, health)]))
+        parts.enter_context(health.serving())
+        parts.enter_context(announced(ready_file, addresses))
+        log.info("ready: %s", ", ".join(f"{name} at {address}" for name, address in addresses.items()))
+        yield Process(addresses, stores, secrets, observers)
+
+
+def sow(stores: Stores, seed: Seed) -> None:
+    """What a new store begins with, and the demo where it is asked for."""
+    seed_home(stores)
+    if not seed.enabled:
+        return
+    if seed.mode != "fake":
+        raise Unsupported(f"seed.mode is {seed.mode}, and only fake is there: set that, or seed.enabled=false")
+    seed_demo(stores)
+
+
+def rpc_door(settings: Settings, stores: Stores, observers: Observers) -> RpcDoor:
+    """The metastore's services."""
+
+    def realm_of(principal: Principal) -> Realm:
+        return Realm(stores, principal.account_id, idempotency_ttl_s=settings.idempotency.ttl_seconds)
+
+    return RpcDoor(
+        realm_of,
+        authenticator(settings, AccountDirectory(stores.pointers)),
+        PermissionAuthorizer(roles(settings)),
+        services=all_services(engine_catalogs(settings.system)),
+        metrics=observers.metrics,
+        traces=observers.traces,
+        audit=observers.audit,
+        disclosure=Disclosure(settings.errors.max_detail_chars, settings.errors.debug_details),
+        credentials=credential_headers(settings),
+    )
+
+
+def engine_catalogs(settings: System) -> EngineCatalogs:
+    """What engines bring along: as it comes with Skiway, or as described in a directory."""
+    files = SystemFiles(settings.objects_directory) if settings.objects_directory else SystemFiles()
+    return EngineCatalogs(files, max_kept=settings.graph.snapshot_cache_size)
+
+
+def grpc_door(settings: Grpc, *services: GrpcService) -> GrpcDoor:
+    """The port of all gRPC services."""
+    tls = Tls(settings.tls.cert, settings.tls.key) if settings.tls.cert and settings.tls.key else None
+    options = GrpcOptions(
+        workers=settings.workers,
+        share_port=settings.share_port,
+        max_message_bytes=settings.max_message_bytes,
+        reflection=settings.reflection,
+        drain_s=settings.drain_seconds,
+        tls=tls,
+    )
+    return GrpcDoor("rpc", services, settings.address, options)
+
+
+@contextmanager
+def collecting(pointers: PointerStore, sweeps: list[Sweep], metrics: GcMetrics) -> Iterator[None]:
+    """Gc runs while inside; leaving waits for the page it is at."""
+    metrics.scheduled(sweeps)
+    schedule, stop = Schedule(pointers, sweeps, observer=metrics), threading.Event()
+    thread = threading.Thread(target=schedule.run, args=(stop,), name="gc", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(GC_PATIENCE_S)
+        if thread.is_alive():
+            log.warning("gc has not come to the end of its page in %.0f s; leaving it behind", GC_PATIENCE_S)

@@ -1,0 +1,255 @@
+"""The command `skiway`, as people type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.servers import command, environment, skiway
+from skiway import __version__
+from skiway.metastore import keys
+from skiway.metastore.seeding import seed_home
+from skiway.storage import open_stores
+
+HELP_S = 0.3
+HEAVY = {"duckdb", "google.protobuf", "grpc", "obstore", "pyarrow", "pyspark", "sqlalchemy"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_the_script_is_the_module():
+    script = Path(sys.executable).with_name("skiway")
+    shown = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == skiway("--version").stdout == f"skiway {__version__}\n"
+
+
+def test_help_names_every_command():
+    shown = skiway("--help")
+    assert shown.returncode == 0
+    for name in ("serve", "gc", "config", "tokens"):
+        assert re.search(rf"^  {name}  ", shown.stdout, re.MULTILINE), name
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_help_is_there_at_once():
+    """Processor time, which others on the machine do not add to; the best of some, as caches may be cold."""
+    assert min(_processor_s() for _ in range(5)) < HELP_S
+
+
+def _processor_s() -> float:
+    before = os.times()
+    subprocess.run(command("--help"), check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["tokens", "new", "--help"], ["--version"]])
+def test_help_loads_nothing_heavy(arguments):
+    program = (
+        "import sys\nfrom skiway.cli import main\n"
+        f"sys.argv = ['skiway', *{arguments!r}]\n"
+        "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "skiway.cli.app" in run.stderr
+    assert set(run.stderr.split()) & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serv"], "No such command 'serv'"),
+        (["serve", "--no-such-option"], "No such option"),
+        (["serve", "--set", "gc.cas.enabled"], "'gc.cas.enabled' is no KEY=VALUE: write it like"),
+        (["config", "--output", "yaml"], "'yaml' is not one of"),
+        (["tokens", "new", "ada"], "Missing option '--account'"),
+        (["tokens", "new", "ada", "--account", "default", "--days", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_wrong_usage_is_told_and_ends_with_2(arguments, said):
+    ended = skiway(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+# --- config -------------------------------------------------------------------------------------------------------
+
+
+def shown_settings(*arguments: str | Path, **env: str) -> dict[str, tuple[str, str]]:
+    shown = skiway("config", "--output", "json", *arguments, **env)
+    assert shown.returncode == 0, shown.stderr
+    return {entry["key"]: (entry["value"], entry["origin"]) for entry in json.loads(shown.stdout)}
+
+
+def test_settings_are_shown_with_their_origin(home):
+    home.mkdir()
+    (home / "skiway.toml").write_text('[gc.cas]\npage_size = 7\nmin_age_ms = 70000\n[kv]\nbackend = "memory"\n')
+    found = shown_settings(
+        "--home",
+        home,
+        "--set",
+        "gc.cas.tick_every=9m",
+        SKIWAY__GC__CAS__MIN_AGE_MS="90000",
+        SKIWAY__SEED__ENABLED="true",
+    )
+    assert found["gc.cas.page_size"] == ("7", f"set in {home / 'skiway.toml'}, line 2")
+    assert found["gc.cas.min_age_ms"] == ("90000", "set by SKIWAY__GC__CAS__MIN_AGE_MS")
+    assert found["gc.cas.tick_every"] == ("9m", "set on the command line")
+    assert found["kv.backend"] == ("memory", f"set in {home / 'skiway.toml'}, line 5")
+    assert found["gc.pointer.page_size"] == ("500", "default")
+    assert found["auth.tokens.file"] == (str(home / "tokens.toml"), "default")
+
+
+def test_a_short_form_is_shown_as_the_setting_it_stands_for(home):
+    assert shown_settings("--home", home, "--set", "kv=memory")["kv.backend"] == ("memory", "set on the command line")
+
+
+def test_secrets_are_hidden(home):
+    url = "postgresql://skiway:correct-horse@db.example/lake"
+    arguments = ("--home", home, "--set", f"kv.url={url}", "--set", f"blob.url={home.as_uri()}")
+    for output in ("json", "table"):
+        shown = skiway("config", "--output", output, *arguments)
+        assert shown.returncode == 0, shown.stderr
+        assert "correct-horse" not in shown.stdout + shown.stderr
+    assert shown_settings(*arguments)["kv.password"][0] == "****"
+
+
+def test_a_table_has_a_line_for_every_setting_whatever_the_terminal(home):
+    shown = skiway("config", "--home", home, "--set", "gc.cas.page_size=12345", COLUMNS="40")
+    assert shown.returncode == 0
+    lines = [line.split() for line in shown.stdout.splitlines()[1:]]
+    assert [line[0] for line in lines] == list(shown_settings("--home", home))
+    assert ["gc.cas.page_size", "12345", "set", "on", "the", "command", "line"] in lines
+
+
+def test_wrong_settings_are_told_one_by_one(home):
+    ended = skiway("config", "--home", home, "--set", "gc.cas.page_size=no", "--set", "kv.backend=paper")
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 2
+    assert "gc.cas.page_size" in ended.stderr
+    assert "kv.backend" in ended.stderr
+
+
+# --- tokens -------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_printed_once_and_its_hash_is_kept(home):
+    made = [skiway("tokens", "new", name, "--account", "default", "--home", home) for name in ("ada", "grace")]
+    assert [each.returncode for each in made] == [0, 0]
+    tokens = [each.stdout.strip() for each in made]
+    assert all(re.fullmatch(r"skiway_[\w-]{40,}", token) for token in tokens)
+    file = home / "tokens.toml"
+    assert file.stat().st_mode & 0o077 == 0
+    text = file.read_text()
+    assert [line for line in text.splitlines() if "name" in line] == ['name = "ada"', 'name = "grace"']
+    assert not any(token in text for token in tokens)
+
+
+def test_tokens_made_at_the_same_time_are_all_kept(home):
+    asked = [command("tokens", "new", f"t{n}", "--account", "default", "--home", home) for n in range(4)]
+    running = [
+        subprocess.Popen(each, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for each in asked
+    ]
+    assert [each.wait(60) for each in running] == [0, 0, 0, 0]
+    assert sorted(re.findall(r'name = "(\w+)"', (home / "tokens.toml").read_text())) == ["t0", "t1", "t2", "t3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--account", "default", "--role", "king"], "there is no role 'king': choose from administrator"),
+        (["--account", ""], "for the role platform-admin only"),
+    ],
+)
+def test_a_token_that_would_be_good_for_nothing_is_not_made(home, arguments, said):
+    ended = skiway("tokens", "new", "ada", *arguments, "--home", home)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert said in ended.stderr
+    assert not (home / "tokens.toml").exists()
+
+
+def test_a_broken_tokens_file_is_told_and_left_as_it_is(home):
+    home.mkdir()
+    (home / "tokens.toml").write_text("[[tokens]\n")
+    ended = skiway("tokens", "new", "ada", "--account", "default", "--home", home)
+    assert ended.returncode == 1
+    assert "is not right" in ended.stderr
+    assert (home / "tokens.toml").read_text() == "[[tokens]\n"
+
+
+# --- gc -----------------------------------------------------------------------------------------------------------
+
+
+def test_gc_lists_what_would_go_and_then_removes_it(home):
+    home.mkdir()
+    with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
+        seed_home(stores)
+        stray = keys.catalog_name("default", "stray")
+        uri = stores.blobs.put(b"x", folder="accounts/default/catalogs/by-id/nobody", suffix=".pb")
+        stores.pointers.compare_and_set(stray, uri, expect=0)
+    dry = skiway("gc", "--dry-run", "--home", home)
+    assert (dry.returncode, dry.stdout) == (0, f"pointer  {stray}\n")
+    assert "would remove 0 blobs, 1 pointer and 0 secrets" in dry.stderr
+    wet = skiway("gc", "--home", home)
+    assert (wet.returncode, wet.stdout) == (0, f"pointer  {stray}\n")
+    assert "removed 0 blobs, 1 pointer and 0 secrets" in wet.stderr
+    assert skiway("gc", "--home", home).stdout == ""
+
+
+def test_gc_of_a_home_that_is_not_there_makes_none(home):
+    ended = skiway("gc", "--home", home)
+    assert ended.returncode == 1
+    assert f"there is no home {home}" in ended.stderr
+    assert not home.exists()
+
+
+# --- serve on a terminal ------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_is_greeted_with_what_to_type_next(home):
+    controller, terminal = pty.openpty()
+    asked = command("serve", "--home", home, "--grpc", "127.0.0.1:0")
+    with subprocess.Popen(asked, env=environment(TERM="dumb", COLUMNS="100"), stderr=terminal) as process:
+        try:
+            os.close(terminal)
+            said = _read_until(controller, "Ctrl-C")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            os.close(controller)
+    assert f"skiway {__version__}" in said
+    address = re.search(r"rpc +(127\.0\.0\.1:\d+)", said)
+    assert address
+    assert f'Metastore("{address[1]}")' in said
+    assert str(home) in said
+    assert "dev" in said
+    assert '{"time"' not in said
+
+
+def _read_until(controller: int, word: str) -> str:
+    said = ""
+    deadline = time.monotonic() + 60
+    while word not in said:
+        assert time.monotonic() < deadline, said
+        said += os.read(controller, 4096).decode()
+    return said
+
+
+def test_home_may_come_from_the_environment(tmp_path):
+    assert shown_settings(SKIWAY_HOME=str(tmp_path / "x"))["auth.tokens.file"][0] == str(tmp_path / "x" / "tokens.toml")
+    assert not (tmp_path / "x").exists(), "looking at settings makes nothing"

@@ -1,0 +1,166 @@
+"""Real servers for tests: the command `skiway serve` in a process of its own, on a free port, with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from skiway.model import v1
+
+START_S = 60.0
+END_S = 30.0
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "skiway.cli", *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of the tests, without settings of the person who runs them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SKIWAY")} | more
+
+
+def skiway(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        command(*arguments), env=environment(**env), capture_output=True, text=True, timeout=START_S, check=False
+    )
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    ready_file: Path
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return self.addresses["rpc"]
+
+    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """The exit code, once the server has ended."""
+        return self.process.wait(END_S)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.tell(number)
+        return self.ended()
+
+    def output(self) -> str:
+        """What it wrote to its error stream; after its end."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@contextmanager
+def started(home: Path, *arguments: str, ready_file: Path | None = None) -> Iterator[Server]:
+    """A server that is ready; killed at the end of the block, unless it has ended."""
+    with starting(home, *arguments, ready_file=ready_file) as server:
+        wait_until_ready(server)
+        yield server
+
+
+@contextmanager
+def starting(home: Path, *arguments: str, ready_file: Path | None = None) -> Iterator[Server]:
+    """A server that begins to start."""
+    file = ready_file or home.parent / f"ready-{time.monotonic_ns()}.json"
+    asked = command("serve", "--home", home, "--grpc", "127.0.0.1:0", "--ready-file", file, *arguments)
+    with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Server(process, file)
+        finally:
+            process.kill()
+
+
+def wait_until_ready(server: Server) -> None:
+    def ready() -> bool:
+        assert server.process.poll() is None, f"the server ended with {server.process.returncode}: {server.output()}"
+        return server.ready_file.exists()
+
+    eventually(ready, within_s=START_S)
+    server.addresses |= json.loads(server.ready_file.read_text())
+
+
+def eventually(condition: Callable[[], bool], *, within_s: float = END_S) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within {within_s} s"
+        time.sleep(0.01)
+
+
+@contextmanager
+def calling(address: str, token: str = "") -> Iterator[Caller]:
+    with grpc.insecure_channel(address) as channel:
+        yield Caller(channel, (("authorization", f"Bearer {token}"),) if token else ())
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Calls by grpcio, without any code of ours between."""
+
+    channel: grpc.Channel
+    metadata: Sequence[tuple[str, str]] = ()
+
+    def call(self, method: str, request: Any, answer: Any) -> Any:
+        stub = self.channel.unary_unary(
+            f"/skiway.v1.{method}", type(request).SerializeToString, response_deserializer=answer.FromString
+        )
+        return stub(request, timeout=END_S, metadata=self.metadata)
+
+    def catalogs(self) -> list[str]:
+        answer = self.call("CatalogService/ListCatalogs", v1.ListCatalogsRequest(), v1.ListCatalogsResponse)
+        return [catalog.display_name for catalog in answer.catalogs]
+
+    def create_catalog(self, name: str) -> v1.Catalog:
+        request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name=name))
+        made = self.call("CatalogService/CreateCatalog", request, v1.CreateCatalogResponse).catalog
+        assert isinstance(made, v1.Catalog)
+        return made
+
+    def create_table(self) -> v1.ResourceId:
+        """A table with a snapshot, ready for statistics."""
+        catalog_id = self.create_catalog("made").resource_id
+        spec = v1.NamespaceSpec(display_name="sales", catalog_id=catalog_id)
+        request = v1.CreateNamespaceRequest(spec=spec)
+        namespace = self.call("NamespaceService/CreateNamespace", request, v1.CreateNamespaceResponse).namespace
+        table = v1.TableSpec(
+            display_name="people", catalog_id=catalog_id, namespace_id=namespace.resource_id, schema_json="{}"
+        )
+        made = self.call("TableService/CreateTable", v1.CreateTableRequest(spec=table), v1.CreateTableResponse).table
+        snapshot = v1.CreateSnapshotRequest(spec=v1.SnapshotSpec(table_id=made.resource_id, snapshot_id=1))
+        self.call("SnapshotService/CreateSnapshot", snapshot, v1.CreateSnapshotResponse)
+        assert isinstance(made, v1.Table)
+        return made.resource_id
+
+    def put_columns(self, requests: Iterator[v1.PutColumnStatsRequest]) -> Any:
+        """A call that the server has begun to serve; it answers once the requests have ended."""
+        stub = self.channel.stream_unary(
+            "/skiway.v1.TableStatisticsService/PutColumnStats",
+            v1.PutColumnStatsRequest.SerializeToString,
+            response_deserializer=v1.PutColumnStatsResponse.FromString,
+        )
+        running = stub.future(requests, timeout=END_S, metadata=self.metadata)
+        assert running.initial_metadata(), "these come from the server, so it is at work"
+        return running
+
+
+def columns(table_id: v1.ResourceId, number: int) -> v1.PutColumnStatsRequest:
+    """Statistics of one column, as a message of the stream."""
+    stats = v1.ColumnStats(column_id=number, column_name=f"c{number}", value_count=1)
+    return v1.PutColumnStatsRequest(table_id=table_id, snapshot_id=1, columns=[stats])

@@ -1,0 +1,91 @@
+"""Who may enter a running server: TLS, tokens, and the accounts behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from airport.certificates import Authority
+from runtime.servers import Caller, calling, eventually, skiway, started
+from skiway.metastore import PLATFORM, Realm, accounts
+from skiway.model import v1
+from skiway.runtime.account_directory import AccountDirectory
+from skiway.storage import Stores, open_stores
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def make_account(stores: Stores, account_id: str, name: str) -> None:
+    spec = v1.AccountSpec(display_name=name)
+    request = v1.CreateAccountRequest(spec=spec, account_id=v1.ResourceId(id=account_id))
+    accounts.create(Realm(stores, PLATFORM), request)
+
+
+def test_accounts_are_found_by_id_and_by_name():
+    with open_stores("memory://") as stores:
+        directory = AccountDirectory(stores.pointers)
+        assert (directory.first(), directory.find("a2"), directory.find("")) == (None, None, None)
+        make_account(stores, "a2", "Beta & Söhne")
+        make_account(stores, "a1", "alpha")
+        make_account(stores, "alpha", "another")
+        assert directory.find("a2") == directory.find("Beta  & Söhne ") == "a2"
+        assert directory.find("alpha") == "alpha", "an id goes before a name"
+        assert directory.first() == "a2"
+        accounts.delete(Realm(stores, PLATFORM), v1.DeleteAccountRequest(account_id=v1.ResourceId(id="a2")))
+        assert directory.find("a2") is None
+
+
+def test_a_server_with_tls_is_reached_by_those_who_know_its_authority(home, tmp_path):
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    tls = ("--set", f"server.grpc.tls.cert={pair.certificate}", "--set", f"server.grpc.tls.key={pair.key}")
+    with started(home, *tls) as server:
+        trusted = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+        with grpc.secure_channel(server.address, trusted) as channel:
+            assert Caller(channel).catalogs() == ["lake"]
+        with calling(server.address) as in_the_clear, pytest.raises(grpc.RpcError):
+            in_the_clear.catalogs()
+
+
+def test_tokens_are_made_used_and_revoked_without_a_restart(home):
+    made = skiway("tokens", "new", "ada", "--account", "default", "--role", "administrator", "--home", home)
+    assert made.returncode == 0, made.stderr
+    token = made.stdout.strip()
+    assert token not in (home / "tokens.toml").read_text()
+    with started(home, "--set", "auth.mode=token") as server, calling(server.address, token) as ada:
+        assert ada.catalogs() == ["lake"]
+        ada.create_catalog("hers")
+        with calling(server.address) as stranger:
+            assert refusal(stranger) is grpc.StatusCode.UNAUTHENTICATED
+        with calling(server.address, token + "x") as forger:
+            assert refusal(forger) is grpc.StatusCode.UNAUTHENTICATED
+        reader = skiway("tokens", "new", "bob", "--account", "default", "--home", home).stdout.strip()
+        with calling(server.address, reader) as bob:
+            eventually(lambda: refusal(bob) is None)
+            assert bob.catalogs() == ["hers", "lake"]
+            with pytest.raises(grpc.RpcError) as denied:
+                bob.create_catalog("his")
+            assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        (home / "tokens.toml").write_text("")
+        eventually(lambda: refusal(ada) is grpc.StatusCode.UNAUTHENTICATED)
+
+
+def test_a_message_over_the_limit_is_refused(home):
+    with started(home, "--set", "server.grpc.max_message_bytes=65536") as server, calling(server.address) as caller:
+        with pytest.raises(grpc.RpcError) as too_large:
+            caller.create_catalog("x" * 70_000)
+        assert too_large.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def refusal(caller: Caller) -> grpc.StatusCode | None:
+    try:
+        caller.catalogs()
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return None

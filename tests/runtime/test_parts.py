@@ -1,0 +1,343 @@
+"""The parts of a process, one by one, without a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from metastore.world import World, mask
+from skiway.config import Settings, load
+from skiway.errors import InvalidArgument, NotFound, Unauthorized
+from skiway.metastore import catalogs
+from skiway.model import v1
+from skiway.runtime import gc_sweeps
+from skiway.runtime.doors import opened
+from skiway.runtime.entrance import authenticator, credential_headers
+from skiway.runtime.gc_schedule import Progress, Sweep, Tick
+from skiway.runtime.observing import GcMetrics, measure_usage
+from skiway.runtime.process import running
+from skiway.runtime.ready_file import announced
+from skiway.runtime.secret_keeping import secrets_of
+from skiway.runtime.signals import StopSignals
+from skiway.security import MemorySecrets
+from skiway.storage import open_stores
+from skiway.telemetry.metrics import Metrics
+
+
+def settings(home: Path | None = None, **flags: str) -> Settings:
+    """Settings by key, with underscores for dots: `auth__mode="token"`."""
+    return load(home, flags={key.replace("__", "."): value for key, value in flags.items()})
+
+
+class Known:
+    def find(self, id_or_name: str) -> str | None:
+        return id_or_name if id_or_name == "default" else None
+
+    def first(self) -> str | None:
+        return "default"
+
+
+# --- the ready file -----------------------------------------------------------------------------------------------
+
+
+def test_the_ready_file_is_there_while_inside(tmp_path):
+    file = tmp_path / "new" / "ready.json"
+    with announced(file, {"rpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}):
+        assert json.loads(file.read_text()) == {"rpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}
+        assert list(file.parent.iterdir()) == [file]
+    assert not file.exists()
+
+
+def test_the_ready_file_of_another_server_is_left_to_it(tmp_path):
+    file = tmp_path / "ready.json"
+    with announced(file, {"rpc": "127.0.0.1:1"}), announced(file, {"rpc": "127.0.0.1:2"}):
+        file.write_text("mine")
+    assert file.read_text() == "mine"
+
+
+def test_a_ready_file_that_somebody_removed_is_not_missed(tmp_path):
+    file = tmp_path / "ready.json"
+    with announced(file, {"rpc": "127.0.0.1:1"}):
+        file.unlink()
+    with announced(None, {}):
+        assert list(tmp_path.iterdir()) == []
+
+
+# --- signals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_came_before_the_wait_is_heard_and_the_next_one_ends(handlers, number):
+    with StopSignals() as signals:
+        os.kill(os.getpid(), number)
+        assert signals.wait() is number
+        assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+# --- doors --------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    def __init__(self, name: str, events: list[str], *, broken: bool = False) -> None:
+        self._name, self._events, self._broken = name, events, broken
+
+    def start(self) -> Mapping[str, str]:
+        if self._broken:
+            raise InvalidArgument("no such port")
+        self._events.append(f"start {self._name}")
+        return {self._name: f"at {self._name}"}
+
+    def drain(self) -> None:
+        self._events.append(f"drain {self._name}")
+
+    def close(self) -> None:
+        self._events.append(f"close {self._name}")
+
+
+def test_doors_drain_together():
+    events: list[str] = []
+    with opened([Recorder("rpc", events), Recorder("http", events)]) as addresses:
+        assert addresses == {"rpc": "at rpc", "http": "at http"}
+    assert events == ["start rpc", "start http", "drain rpc", "drain http", "close http", "close rpc"]
+
+
+def test_a_door_that_does_not_open_closes_those_before_it():
+    events: list[str] = []
+    with pytest.raises(InvalidArgument), opened([Recorder("rpc", events), Recorder("http", events, broken=True)]):
+        pass
+    assert events == ["start rpc", "drain rpc", "close rpc"]
+
+
+# --- who may enter ------------------------------------------------------------------------------------------------
+
+
+def test_in_dev_mode_the_account_is_chosen_by_a_header():
+    dev = authenticator(settings(), Known())
+    assert dev.authenticate({}).account_id == "default"
+    with pytest.raises(Unauthorized):
+        dev.authenticate({"x-skiway-account": "other"})
+    renamed = authenticator(settings(interceptor__dev_account__header="x-who"), Known())
+    with pytest.raises(Unauthorized):
+        renamed.authenticate({"x-who": "other"})
+
+
+@pytest.mark.parametrize(("validated", "account_exists"), [("true", False), ("false", True)])
+def test_accounts_of_tokens_are_checked_unless_that_is_off(tmp_path, validated, account_exists):
+    from skiway.security import new_token
+
+    made = new_token("ada", "elsewhere", roles=["administrator"])
+    (tmp_path / "tokens.toml").write_text(made.entry.toml())
+    by_token = authenticator(settings(tmp_path, auth__mode="token", interceptor__validate__account=validated), Known())
+    headers = {"authorization": f"Bearer {made.text.reveal()}"}
+    if account_exists:
+        assert by_token.authenticate(headers).account_id == "elsewhere"
+    else:
+        with pytest.raises(Unauthorized):
+            by_token.authenticate(headers)
+
+
+def test_oidc_asks_for_a_token_in_the_headers_of_the_settings(tmp_path):
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "issuer.pem").write_bytes(pem)
+    chosen = settings(
+        auth__mode="oidc",
+        auth__oidc__issuer="https://issuer.example",
+        auth__oidc__audience="skiway",
+        auth__oidc__public_key=str(tmp_path / "issuer.pem"),
+        interceptor__session__header="x-session",
+    )
+    with pytest.raises(Unauthorized, match="authorization or x-session"):
+        authenticator(chosen, Known()).authenticate({})
+    assert credential_headers(chosen) == ("x-session", "authorization")
+
+
+def test_an_issuers_key_that_cannot_be_read_is_told(tmp_path):
+    chosen = settings(
+        auth__mode="oidc",
+        auth__oidc__issuer="https://issuer.example",
+        auth__oidc__audience="skiway",
+        auth__oidc__public_key=str(tmp_path / "no.pem"),
+    )
+    with pytest.raises(InvalidArgument, match=r"no\.pem cannot be read: No such file"):
+        authenticator(chosen, Known())
+
+
+# --- secrets ------------------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_encrypted_files_in_the_home_unless_said_otherwise(tmp_path):
+    secrets = secrets_of(settings(tmp_path))
+    secrets.put("default", "connectors", "c1", b"correct horse")
+    assert secrets_of(settings(tmp_path)).get("default", "connectors", "c1") == b"correct horse"
+    files = [file for file in (tmp_path / "secrets").rglob("*") if file.is_file()]
+    assert files
+    assert all(b"correct horse" not in file.read_bytes() for file in files)
+    memory = secrets_of(settings(tmp_path, secrets__backend="memory"))
+    with pytest.raises(NotFound):
+        memory.get("default", "connectors", "c1")
+
+
+def test_secrets_without_a_place_are_refused():
+    with pytest.raises(InvalidArgument, match=r"secrets\.file\.directory"):
+        secrets_of(settings())
+
+
+# --- gc -----------------------------------------------------------------------------------------------------------
+
+
+def later() -> datetime:
+    """Blobs are as old as the machine says, so the collector's clock runs ahead of it."""
+    return datetime.now(UTC) + timedelta(hours=1)
+
+
+@pytest.fixture
+def world():
+    with open_stores("memory://") as stores:
+        yield World(stores)
+
+
+def outdated(world: World) -> str:
+    """The address of a blob that nothing names any more."""
+    catalog = world.catalog()
+    before = {pointer.blob_uri for pointer in world.stores.pointers.scan()}
+    spec = v1.CatalogSpec(description="changed")
+    request = v1.UpdateCatalogRequest(catalog_id=catalog.resource_id, spec=spec, update_mask=mask("description"))
+    catalogs.update(world.home, request)
+    (gone,) = before - {pointer.blob_uri for pointer in world.stores.pointers.scan()}
+    return gone
+
+
+def gone_by(world: World, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
+    rounds = gc_sweeps.once_round(world.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
+    found: dict[str, list[str]] = {}
+    for name, done in rounds:
+        found.setdefault(name, []).extend(done.removed)
+    return found
+
+
+def test_a_dry_round_names_what_the_next_one_removes(world):
+    unused = outdated(world)
+    nothing = {"pointer": [], "secrets": [], "cas": []}
+    would_go = gone_by(world, dry_run=True)
+    assert would_go == {**nothing, "cas": [unused]}
+    assert world.stores.blobs.head(unused) is not None
+    assert gone_by(world, dry_run=False) == would_go
+    assert world.stores.blobs.head(unused) is None
+    assert gone_by(world, dry_run=False) == nothing
+
+
+def test_a_round_goes_through_all_pages(world):
+    for number in range(7):
+        world.catalog(f"c{number}")
+    unused = outdated(world)
+    assert gone_by(world, dry_run=True, gc__cas__page_size="2", gc__pointer__page_size="2")["cas"] == [unused]
+
+
+def test_the_age_that_blobs_must_have_is_a_setting(world):
+    outdated(world)
+    assert gone_by(world, dry_run=True, gc__cas__min_age_ms="7200000")["cas"] == []
+
+
+def sweep_named(world: World, name: str, **flags: str) -> Sweep:
+    made = gc_sweeps.sweeps(world.stores, MemorySecrets(), settings(**flags).gc, clock=later)
+    return next(each for each in made if each.name == name)
+
+
+def test_sweeps_have_the_times_of_their_settings(world):
+    flags = {"gc__cas__tick_every": "90s", "gc__cas__max_tick_millis": "250", "gc__pointer__enabled": "false"}
+    cas, pointer = sweep_named(world, "cas", **flags), sweep_named(world, "pointer", **flags)
+    assert (cas.every_s, cas.slice_s, cas.enabled) == (90.0, 0.25, True)
+    assert not pointer.enabled
+    idempotency = sweep_named(world, "idempotency")
+    assert (idempotency.every_s, idempotency.slice_s, idempotency.batch_limit) == (60.0, 1.5, 2000)
+
+
+def test_steps_of_sweeps_count_what_they_removed(world):
+    outdated(world)
+    done = sweep_named(world, "cas").step(None)
+    assert (done.removed, done.next_token) == (1, None)
+
+
+def test_expired_keys_are_freed_page_by_page(world):
+    for number in range(5):
+        world.stores.pointers.compare_and_set(
+            f"/gone/{number}", "x", expect=0, expires_at=datetime(2020, 1, 1, tzinfo=UTC)
+        )
+    step = sweep_named(world, "idempotency", gc__idempotency__page_size="2").step
+    assert [step(None).next_token is None for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("enabled", "kept"), [("true", False), ("false", True)])
+def test_finished_jobs_go_unless_that_is_off(world, enabled, kept):
+    from skiway.metastore.kinds import JOB
+    from skiway.metastore.realm import timestamp
+
+    long_ago = timestamp(datetime(2020, 1, 1, tzinfo=UTC))
+    job = v1.Job(account_id="a1", job_id="j1", state=v1.JS_SUCCEEDED, finished_at=long_ago)
+    world.home.all(JOB).create(job)
+    gone_by(world, dry_run=False, gc__reconcile_jobs__enabled=enabled)
+    assert (world.stores.pointers.get(JOB.key(job)) is not None) == kept
+
+
+def test_gc_is_measured():
+    metrics = Metrics()
+    gc = GcMetrics(metrics)
+    sweep = Sweep("cas", lambda _: Progress(), every_s=1, slice_s=1)
+    gc.scheduled([sweep])
+    gc.began(sweep)
+    assert 'skiway_core_task_running{task="gc.cas"} 1.0' in metrics.prometheus_text()
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    gc.ended(Tick("cas", moment, 2.0, Progress(10, 3)))
+    gc.ended(Tick("cas", moment, 2.0, Progress(), error="Unavailable"))
+    text = metrics.prometheus_text()
+    for line in (
+        'skiway_core_task_enabled{task="gc.cas"} 1.0',
+        'skiway_core_task_running{task="gc.cas"} 0.0',
+        'skiway_core_gc_collections_total{collector="cas"} 2.0',
+        'skiway_core_gc_removed_total{collector="cas"} 3.0',
+        'skiway_core_gc_errors_total{collector="cas"} 1.0',
+    ):
+        assert line in text
+
+
+def test_what_accounts_store_is_measured(world):
+    world.catalog()
+    metrics = Metrics()
+    measure_usage(metrics, world.stores, settings().metrics.storage)
+    pointers = world.stores.pointers.count("/accounts/a1/")
+    assert f'skiway_service_storage_account_pointers{{account="a1"}} {pointers}.0' in metrics.prometheus_text()
+
+
+# --- all together -------------------------------------------------------------------------------------------------
+
+
+def test_a_process_in_memory_tells_of_the_calls_it_served(tmp_path):
+    from runtime.servers import calling
+
+    chosen = settings(tmp_path, kv="memory", server__grpc__address="127.0.0.1:0", log__file=str(tmp_path / "log"))
+    with running(chosen, tmp_path) as process:
+        with calling(process.addresses["rpc"]) as caller:
+            assert caller.catalogs() == ["lake"]
+        text = process.observers.metrics.prometheus_text()
+    assert 'operation="ListCatalogs"' in text
+    assert 'skiway_core_store_requests_total{component="pointers"' in text
+    assert "ListCatalogs" in (tmp_path / "audit" / "catalog.log").read_text()
+    assert "ready: rpc at 127.0.0.1:" in (tmp_path / "log").read_text()
