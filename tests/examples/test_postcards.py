@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client.metastore_server import serving_metastore
 from examples.pages import GUIDE, programs
 from examples.scripts import load
 from skiway.airport import Server
-from skiway.client import AirportClient
+from skiway.client import AirportClient, Metastore
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +47,17 @@ def test_the_same_calls_as_duckdb_makes(promised: dict[str, str]) -> None:
         with AirportClient(server.location, catalog="demo", token=None) as db:
             assert repr(db.schemas()).startswith("[Schema(name='sales', ")
             assert db.scan("sales.people", columns=["name"]).read_all().to_pydict() == {"name": ["Ada", "Grace"]}
+
+
+def test_the_metastore(promised: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    program = promised["the metastore"]
+    with serving_metastore() as server, Metastore(server.address) as lake:
+        for name, rows in (("people", 2), ("orders", None)):
+            table = lake.tables.create(f"lake.sales.{name}", schema="{}")
+            if rows is not None:
+                lake.snapshots.create(table, 1, created_at=datetime.now(UTC))
+                lake.statistics.put(table, 1, row_count=rows)
+        names: dict[str, Any] = {}
+        exec(program.replace("127.0.0.1:50051", server.address), names)  # no test owns a fixed port
+        names["lake"].close()
+    assert capsys.readouterr().out == "orders None\npeople 2\n"

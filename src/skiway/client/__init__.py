@@ -1,4 +1,4 @@
-"""Clients in Python: `AirportClient` makes the same calls as DuckDB's Airport extension."""
+"""Clients in Python: `AirportClient` makes the calls of DuckDB's Airport extension, `Metastore` those of its name."""
 
 from skiway.client.airport import AirportClient, CatalogVersion
 from skiway.client.attached import Transaction
@@ -7,6 +7,7 @@ from skiway.client.connection import TlsOptions
 from skiway.client.endpoints import Endpoint, FunctionCall
 from skiway.client.flights import Flight
 from skiway.client.json_writer import JsonWriter
+from skiway.client.metastore import Metastore
 from skiway.client.predicates import Predicate, col
 from skiway.client.rows import Rows
 from skiway.client.scans import BoundScan
@@ -23,6 +24,7 @@ __all__ = [
     "Function",
     "FunctionCall",
     "JsonWriter",
+    "Metastore",
     "Predicate",
     "Rows",
     "Schema",

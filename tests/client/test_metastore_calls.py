@@ -1,0 +1,467 @@
+"""How calls are made: headers, errors, retries, deadlines, threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+
+from client.metastore_server import Act, Server, serving_metastore, wire_to
+from skiway import errors
+from skiway.client import Metastore
+from skiway.client.metastore import Retries
+from skiway.errors import (
+    Conflict,
+    Contention,
+    Internal,
+    InvalidArgument,
+    PermissionDenied,
+    PreconditionFailed,
+    SkiwayError,
+    TimedOut,
+    Unauthorized,
+    Unavailable,
+)
+from skiway.metastore import Realm
+from skiway.model import v1
+from skiway.telemetry.context import CallContext, serving
+
+QUICK = Retries(first_pause_s=0.001, longest_pause_s=0.002)
+SCHEMA = "{}"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    with serving_metastore() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: Server) -> Iterator[Server]:
+    running.seen.clear()
+    yield running
+    running.disturbances.clear()
+
+
+@pytest.fixture
+def lake(server: Server) -> Iterator[Metastore]:
+    with Metastore(server.address, retries=QUICK) as lake:
+        yield lake
+
+
+# headers
+
+
+def test_every_call_has_a_correlation_id_of_its_own(server: Server, lake: Metastore) -> None:
+    for _ in range(3):
+        lake.catalogs.get(lake.directory.resolve_catalog("lake"))
+    ids = [call.headers["x-correlation-id"] for call in server.seen]
+    assert len(set(ids)) == len(ids) == 6
+
+
+def test_retries_of_a_call_share_its_correlation_id_and_key(server: Server, lake: Metastore) -> None:
+    keys = []
+
+    def act(truly: Act, realm: Realm, request: v1.CreateCatalogRequest) -> Any:
+        keys.append(request.idempotency.key)
+        if len(keys) < 3:
+            raise Unavailable("not now")
+        return truly(realm, request)
+
+    server.disturb("CreateCatalog", act)
+    lake.catalogs.delete(lake.catalogs.create("shared"))
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    ids = {call.headers["x-correlation-id"] for call in server.seen if call.method == "CreateCatalog"}
+    assert len(ids) == 1
+
+
+def test_ids_come_from_where_the_caller_says(server: Server) -> None:
+    with Metastore(server.address, ids=lambda: "mine") as lake:
+        lake.catalogs.find("lake")
+    assert {call.headers["x-correlation-id"] for call in server.seen} == {"mine"}
+
+
+def test_token_account_and_headers_travel_with_every_call(server: Server) -> None:
+    with Metastore(server.address, token="s3cret", account="default", headers={"X-Session": "abc"}) as lake:
+        lake.catalogs.find("lake")
+        assert "s3cret" not in repr(lake) + repr(lake._calls)
+    for call in server.seen:
+        assert call.headers["authorization"] == "Bearer s3cret"
+        assert call.headers["x-skiway-account"] == "default"
+        assert call.headers["x-session"] == "abc"
+
+
+def test_an_unknown_account_is_told_by_the_server(server: Server) -> None:
+    with Metastore(server.address, account="nobody") as lake, pytest.raises(Unauthorized, match="names account nobody"):
+        lake.catalogs.find("lake")
+
+
+def test_query_and_engine_travel_where_they_are_given(server: Server, lake: Metastore) -> None:
+    lake.with_query("q-1").with_engine("trino", "470").catalogs.find("lake")
+    lake.catalogs.find("lake")
+    told = {"x-query-id": "q-1", "x-engine-kind": "trino", "x-engine-version": "470"}
+    for call in server.seen[:2]:
+        assert told.items() <= call.headers.items()
+    for call in server.seen[2:]:
+        assert not told.keys() & call.headers.keys()
+
+
+def test_a_call_made_while_another_is_served_belongs_to_it(server: Server, lake: Metastore) -> None:
+    served = CallContext(
+        "c-1", query_id="q-1", engine_kind="trino", engine_version="470", authorization={"x-session": "abc"}
+    )
+    with serving(served):
+        lake.catalogs.find("lake")
+    told = {
+        "x-correlation-id": "c-1",
+        "x-query-id": "q-1",
+        "x-engine-kind": "trino",
+        "x-engine-version": "470",
+        "x-session": "abc",
+    }
+    assert all(told.items() <= call.headers.items() for call in server.seen)
+
+
+def test_ones_own_token_query_and_engine_win_over_those_of_the_served_call(server: Server) -> None:
+    served = CallContext(
+        "c-1",
+        query_id="q-1",
+        engine_kind="trino",
+        engine_version="470",
+        authorization={"authorization": "Bearer theirs"},
+    )
+    with Metastore(server.address, token="ours") as lake, serving(served):
+        lake.with_query("q-2").with_engine("duckdb", "1.5").catalogs.find("lake")
+    headers = server.seen[0].headers
+    assert headers["authorization"] == "Bearer ours"
+    assert (headers["x-query-id"], headers["x-engine-kind"], headers["x-engine-version"]) == ("q-2", "duckdb", "1.5")
+
+
+@pytest.mark.parametrize("own", ["Authorization", "x-session"])
+def test_ones_own_credentials_in_headers_are_not_mixed_with_those_of_the_served_call(server: Server, own: str) -> None:
+    theirs = {"authorization": "Bearer theirs", "x-session": "theirs"}
+    with Metastore(server.address, headers={own: "ours"}) as lake, serving(CallContext("c-1", authorization=theirs)):
+        lake.catalogs.find("lake")
+    sent = server.seen[0].headers
+    assert {name: sent[name] for name in theirs if name in sent} == {own.lower(): "ours"}
+
+
+def test_half_an_engine_is_not_mirrored(server: Server, lake: Metastore) -> None:
+    with serving(CallContext("c-1", engine_kind="trino")):
+        lake.catalogs.find("lake")
+    assert not {"x-engine-kind", "x-engine-version"} & server.seen[0].headers.keys()
+
+
+def test_half_an_engine_is_refused(lake: Metastore) -> None:
+    with pytest.raises(InvalidArgument, match="give both, or none"):
+        lake.with_engine("duckdb", "")
+
+
+@pytest.mark.parametrize(
+    "options", [{"token": "a\nb"}, {"account": "Żabka"}, {"headers": {"x y": "z"}}, {"headers": {"x-bin": "z"}}]
+)
+def test_headers_that_cannot_travel_are_refused_without_showing_them(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"printable ASCII|cannot be the name of a header") as refused:
+        Metastore("127.0.0.1:1", **options)
+    assert "a\nb" not in refused.value.message
+
+
+# errors
+
+RAISED = [
+    getattr(errors, name) for name in errors.__all__ if name not in ("SkiwayError", "Internal") and name != "NullRowId"
+]
+
+
+@pytest.mark.parametrize("kind", RAISED, ids=lambda kind: kind.__name__)
+def test_an_error_arrives_as_what_it_was_raised_as(server: Server, kind: type[SkiwayError]) -> None:
+    server.fail("ResolveCatalog", kind("what happened, and what to do", key="some.key", field="ref", found="x"))
+    with Metastore(server.address, retries=Retries(limit=0)) as lake, pytest.raises(SkiwayError) as failed:
+        lake.directory.resolve_catalog("lake")
+    error = failed.value
+    coarse = {errors.SchemaNotEmpty: PreconditionFailed, errors.ConstraintViolation: PreconditionFailed}
+    assert type(error) is coarse.get(kind, kind)  # the wire tells codes, not all classes
+    assert (error.message, error.key, error.code) == ("what happened, and what to do", "some.key", kind.code)
+    correlation_id = server.seen[0].headers["x-correlation-id"]
+    assert error.params == {"field": "ref", "found": "x", "correlation_id": correlation_id}
+    assert error.__notes__ == [f"correlation id: {correlation_id}"]
+
+
+def test_a_fault_of_the_server_is_internal_and_tells_where_to_look(
+    server: Server, lake: Metastore, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.fail("ResolveCatalog", ZeroDivisionError("a secret of the server"))
+    with pytest.raises(Internal) as failed:
+        lake.directory.resolve_catalog("lake")
+    assert "secret" not in failed.value.message
+    assert failed.value.params["correlation_id"] in failed.value.message
+
+
+def test_a_code_of_the_future_is_taken_by_its_status() -> None:
+    details = v1.Error(code=99, message="new", message_key="k")  # type: ignore[arg-type]
+    with _answering(grpc.StatusCode.FAILED_PRECONDITION, details) as lake, pytest.raises(PreconditionFailed) as failed:
+        lake.directory.resolve_catalog("lake")
+    assert failed.value.key == "k"
+
+
+def test_an_expired_snapshot_is_a_precondition_that_failed() -> None:
+    details = v1.Error(code=v1.MC_SNAPSHOT_EXPIRED, message="gone", message_key="snapshot.expired")
+    with _answering(grpc.StatusCode.FAILED_PRECONDITION, details) as lake, pytest.raises(PreconditionFailed) as failed:
+        lake.directory.resolve_catalog("lake")
+    assert (failed.value.message, failed.value.key) == ("gone", "snapshot.expired")
+
+
+@pytest.mark.parametrize("details", [None, b"", b"\xff\xff\xff", b"\x1a\x05hello", b'{"code": "x"}'])
+def test_a_status_without_our_details_says_what_it_can(details: bytes | None) -> None:
+    with _answering(grpc.StatusCode.PERMISSION_DENIED, details) as lake, pytest.raises(PermissionDenied) as failed:
+        lake.directory.resolve_catalog("lake")
+    assert (failed.value.message, failed.value.key) == ("said", "")
+    assert failed.value.params["correlation_id"]
+
+
+def test_a_server_that_is_no_metastore_is_told_so() -> None:
+    with _serving(()) as address, Metastore(address) as lake, pytest.raises(errors.Unsupported) as failed:
+        lake.catalogs.find("lake")
+    assert "it is no metastore, or of another version" in failed.value.message
+
+
+def test_an_answer_that_is_no_message_is_internal() -> None:
+    def handle(request: bytes, context: Any) -> bytes:
+        return b"\xff\xff\xff"
+
+    handlers = {"ResolveCatalog": grpc.unary_unary_rpc_method_handler(handle)}
+    with (
+        _serving_directory(handlers) as lake,
+        pytest.raises(Internal, match="something else than a ResolveCatalogResponse"),
+    ):
+        lake.directory.resolve_catalog("lake")
+
+
+# retries
+
+
+@pytest.mark.parametrize("failures", [1, 5])
+def test_a_read_is_made_again_while_the_server_is_unavailable(server: Server, lake: Metastore, failures: int) -> None:
+    server.fail("ResolveCatalog", *[Unavailable("not now")] * failures)
+    assert lake.directory.resolve_catalog("lake")
+    assert server.methods() == ["ResolveCatalog"] * (failures + 1)
+
+
+def test_retries_end(server: Server, lake: Metastore) -> None:
+    server.fail("ResolveCatalog", *[Unavailable("not now")] * 6)
+    with pytest.raises(Unavailable, match="not now"):
+        lake.directory.resolve_catalog("lake")
+    assert len(server.seen) == 6
+
+
+def test_an_update_is_not_made_again_when_it_may_have_happened(server: Server, lake: Metastore) -> None:
+    server.fail("UpdateCatalog", Unavailable("not now"))
+    with pytest.raises(Unavailable):
+        lake.catalogs.update("lake", description="x")
+    assert server.methods().count("UpdateCatalog") == 1
+
+
+def test_a_delete_is_not_made_again_when_it_may_have_happened(server: Server, lake: Metastore) -> None:
+    server.fail("DeleteCatalog", Unavailable("not now"))
+    with pytest.raises(Unavailable):
+        lake.catalogs.delete("lake")
+    assert server.methods().count("DeleteCatalog") == 1
+
+
+def test_a_lost_race_is_run_again_by_any_call(server: Server, lake: Metastore) -> None:
+    server.fail("UpdateCatalog", *[Contention("others were faster")] * 3)
+    assert lake.catalogs.update("lake", description="y").description == "y"
+    assert server.methods().count("UpdateCatalog") == 4
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Conflict("no"),
+        errors.AlreadyExists("no"),
+        PreconditionFailed("no"),
+        errors.LimitExceeded("no"),
+        errors.Unsupported("no"),
+        errors.Cancelled("no"),
+        TimedOut("no"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_nothing_else_is_made_again(server: Server, lake: Metastore, error: SkiwayError) -> None:
+    server.fail("ResolveCatalog", error)
+    with pytest.raises(type(error)):
+        lake.directory.resolve_catalog("lake")
+    assert len(server.seen) == 1
+
+
+def test_pauses_double_up_to_a_limit_and_are_shortened_by_chance() -> None:
+    plain = Retries(limit=6, first_pause_s=0.1, longest_pause_s=1.0, jitter=0.5, random=lambda: 0.0)
+    assert list(plain.pauses()) == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+    shortest = Retries(limit=2, first_pause_s=0.1, jitter=0.5, random=lambda: 1.0)
+    assert list(shortest.pauses()) == pytest.approx([0.05, 0.1])
+
+
+def test_a_create_whose_answer_was_lost_makes_one_resource(server: Server) -> None:
+    with wire_to(server) as wire, Metastore(wire.address, retries=QUICK) as lake:
+        made = []
+
+        def act(truly: Act, realm: Realm, request: v1.CreateTableRequest) -> Any:
+            answer = truly(realm, request)
+            made.append(answer.table.resource_id.id)
+            if len(made) == 1:
+                wire.cut()  # it is done, and nobody will know
+            return answer
+
+        server.disturb("CreateTable", act)
+        table = lake.tables.create("lake.sales.lost", schema=SCHEMA)
+        assert wire.cuts == 1
+        assert made == [table.id, table.id]
+        assert [each.id for each in lake.tables("lake.sales") if each.name == "lost"] == [table.id]
+        lake.tables.delete(table)
+
+
+def test_an_update_whose_answer_was_lost_is_told_as_unavailable(server: Server) -> None:
+    with wire_to(server) as wire, Metastore(wire.address, retries=QUICK) as lake:
+
+        def act(truly: Act, realm: Realm, request: Any) -> Any:
+            answer = truly(realm, request)
+            wire.cut()
+            return answer
+
+        server.disturb("UpdateCatalog", act)
+        with pytest.raises(Unavailable, match=r"during the call .*: look whether it was done, then call again"):
+            lake.catalogs.update("lake", description="once")
+        assert server.methods().count("UpdateCatalog") == 1
+        assert lake.catalogs.get("lake").description == "once"  # and the client goes on
+
+
+def test_a_blank_key_is_a_wish_for_none(server: Server, lake: Metastore) -> None:
+    server.fail("CreateCatalog", Unavailable("not now"))
+    with pytest.raises(Unavailable):
+        lake.catalogs.create("keyless", idempotency_key="")
+    assert len(server.seen) == 1
+
+
+def test_the_same_key_makes_one_resource_and_another_request_is_refused(lake: Metastore) -> None:
+    first = lake.catalogs.create("keyed", idempotency_key="k-1")
+    assert lake.catalogs.create("keyed", idempotency_key="k-1") == first
+    with pytest.raises(Conflict) as refused:
+        lake.catalogs.create("keyed again", idempotency_key="k-1")
+    assert refused.value.key == "idempotency.mismatch"
+    lake.catalogs.delete(first)
+
+
+# deadlines
+
+
+def test_a_call_that_takes_too_long_is_timed_out_and_not_made_again(server: Server) -> None:
+    release = threading.Event()
+
+    def act(truly: Act, realm: Realm, request: Any) -> Any:
+        release.wait(20)
+        return truly(realm, request)
+
+    server.disturb("ResolveCatalog", act)
+    try:
+        with Metastore(server.address, timeout_s=0.2) as lake, pytest.raises(TimedOut, match="timeout_s"):
+            lake.directory.resolve_catalog("lake")
+        assert len(server.seen) == 1
+    finally:
+        release.set()
+
+
+def test_the_deadline_is_for_all_attempts_together(server: Server) -> None:
+    server.fail("ResolveCatalog", *[Unavailable("not now")] * 10_000)
+    patient = Retries(limit=10_000, first_pause_s=0.02, longest_pause_s=0.02)
+    begun = time.monotonic()
+    with Metastore(server.address, timeout_s=0.3, retries=patient) as lake, pytest.raises((Unavailable, TimedOut)):
+        lake.directory.resolve_catalog("lake")
+    assert time.monotonic() - begun < 5
+    assert 1 < len(server.seen) < 100
+
+
+def test_a_pause_that_would_outlast_the_deadline_is_not_begun(server: Server) -> None:
+    server.fail("ResolveCatalog", *[Unavailable("not now")] * 9)
+    begun = time.monotonic()
+    slow = Retries(first_pause_s=30, longest_pause_s=30)
+    with Metastore(server.address, timeout_s=2, retries=slow) as lake, pytest.raises(Unavailable, match="not now"):
+        lake.directory.resolve_catalog("lake")
+    assert time.monotonic() - begun < 2
+    assert len(server.seen) == 1
+
+
+def test_without_a_deadline_calls_are_made_again_too(server: Server) -> None:
+    server.fail("ResolveCatalog", Unavailable("not now"))
+    with Metastore(server.address, timeout_s=None, retries=QUICK) as lake:
+        assert lake.directory.resolve_catalog("lake")
+
+
+# threads
+
+
+def test_many_threads_share_one_client_and_one_connection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialed = []
+    dial = grpc.insecure_channel
+
+    def counting(*args: Any, **options: Any) -> grpc.Channel:
+        dialed.append(args)
+        return dial(*args, **options)
+
+    monkeypatch.setattr(grpc, "insecure_channel", counting)
+    with Metastore(server.address) as lake, ThreadPoolExecutor(16) as pool:
+
+        def work(number: int) -> bool:
+            made = lake.tables.create(f"lake.sales.t{number}", schema=SCHEMA)
+            found = lake.tables.get(f"lake.sales.t{number}")
+            lake.tables.update(found, description=str(number))
+            lake.tables.delete(made)
+            return found == made
+
+        assert all(pool.map(work, range(80)))
+        assert list(lake.tables("lake.sales")) == []
+    assert len(dialed) == 1
+
+
+# servers that are no metastore
+
+
+def _answering(code: grpc.StatusCode, details: v1.Error | bytes | None) -> AbstractContextManager[Metastore]:
+    if isinstance(details, v1.Error):
+        status = status_pb2.Status(code=code.value[0], message="said")
+        status.details.add().Pack(details)
+        details = status.SerializeToString()
+
+    def handle(request: bytes, context: Any) -> bytes:
+        if details is not None:
+            context.set_trailing_metadata((("grpc-status-details-bin", details),))
+        context.abort(code, "said")
+        raise AssertionError
+
+    return _serving_directory({"ResolveCatalog": grpc.unary_unary_rpc_method_handler(handle)})
+
+
+@contextmanager
+def _serving_directory(handlers: dict[str, Any]) -> Iterator[Metastore]:
+    generic = grpc.method_handlers_generic_handler("skiway.v1.DirectoryService", handlers)
+    with _serving((generic,)) as address, Metastore(address) as lake:
+        yield lake
+
+
+@contextmanager
+def _serving(handlers: Sequence[grpc.GenericRpcHandler]) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers(handlers)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
