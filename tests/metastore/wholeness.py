@@ -9,7 +9,7 @@ from skiway.metastore.kinds import KINDS
 from skiway.storage import Pointer, Stores
 
 # Pointers that hold something else than the address of a blob.
-PLAIN = ("/closing/",)
+PLAIN = ("/closing/", "/pins/", "/secrets/")
 
 
 def damage(stores: Stores) -> list[str]:

@@ -4,9 +4,9 @@ Every slice looks at one page and says where the next begins, so a sweep goes ro
 and no account waits for more than one round. A slice reads first and removes then: an error while reading removes
 nothing. A dry run says what would be removed.
 
-Nothing that can be read is ever removed: a blob, only if it was old before its pointer was looked at and no pointer
-names it; a pointer, only at the version that was found stale. Resources whose blob is lost are reported, not removed:
-a store that is unreachable for a moment looks the same.
+Nothing that can be read is ever removed: a blob, only if it was old before its pointer was looked at, no pointer names
+it, and then no query has pinned it; a pointer, only at the version that was found stale. Resources whose blob is lost
+are reported, not removed: a store that is unreachable for a moment looks the same.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from datetime import datetime, timedelta
 
 from skiway.errors import Conflict
 from skiway.metastore import keys
+from skiway.metastore.connector_secrets import marked_at, removed_if_unused
+from skiway.metastore.job_rules import FINISHED
 from skiway.metastore.kinds import JOB
+from skiway.metastore.pinning import is_pinned
 from skiway.metastore.repository import Repository
-from skiway.model import v1
+from skiway.security import SecretsStore
 from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Pointer, Stores
 
-__all__ = ["Slice", "run", "sweep_blobs", "sweep_expired", "sweep_pointers"]
+__all__ = ["Slice", "run", "sweep_blobs", "sweep_expired", "sweep_pointers", "sweep_secrets"]
 
-FINISHED = (v1.JS_SUCCEEDED, v1.JS_FAILED, v1.JS_CANCELLED)
 WEEK_S = 7 * 24 * 3600.0
 
 
@@ -77,14 +79,17 @@ def sweep_blobs(
     dry_run: bool = False,
     pinned: Callable[[str], bool] = lambda _: False,
 ) -> Slice:
-    """Remove blobs that no resource names and that were written long enough ago, except those somebody has pinned.
+    """Remove blobs that no resource names and that were written long enough ago, except those a query has pinned.
+
+    `pinned` may name more to be kept.
 
     `min_age_s` must be longer than any writer takes from its blob to its pointers; the stores' page tells by how much.
     """
     oldest = clock() - timedelta(seconds=min_age_s)
     page = stores.blobs.page("", size=size, token=token)
     unused = [head.uri for head in page.items if _old(head, oldest) and _unused(stores, head.uri)]
-    removed = [uri for uri in unused if not pinned(uri)]
+    # Looked for after what is unused, never before: who pins makes sure afterwards that it still was in use.
+    removed = [uri for uri in unused if not pinned(uri) and not is_pinned(stores, uri)]
     if not dry_run:
         removed = [uri for uri in removed if _delete_blob(stores, uri, oldest)]
     return Slice(len(page.items), tuple(removed), next_token=page.next_token)
@@ -100,7 +105,7 @@ def sweep_pointers(
     dry_run: bool = False,
 ) -> Slice:
     """Remove names without a resource, what is left of deleted tables, and jobs that were over long ago."""
-    page = stores.pointers.page("/accounts/", size=size, token=token)
+    page = stores.pointers.page("/", size=size, token=token)
     before = clock() - timedelta(seconds=job_retention_s)
     removed: list[str] = []
     damaged: list[str] = []
@@ -115,6 +120,24 @@ def sweep_pointers(
         if batch and (dry_run or _applied(stores, batch)):
             removed.append(pointer.key)
     return Slice(len(page.items), tuple(removed), tuple(damaged), page.next_token)
+
+
+def sweep_secrets(
+    stores: Stores,
+    secrets: SecretsStore,
+    *,
+    clock: Clock,
+    min_age_s: float = 900.0,
+    size: int = 500,
+    token: str | None = None,
+    dry_run: bool = False,
+) -> Slice:
+    """Remove credentials that no connector names: what is left by those who died while they changed some."""
+    oldest = clock() - timedelta(seconds=min_age_s)
+    page = stores.pointers.page("/secrets/", size=size, token=token)
+    old = (marker for marker in page.items if marked_at(marker) < oldest)
+    removed = [each.key for each in old if removed_if_unused(stores, secrets, each, dry_run=dry_run)]
+    return Slice(len(page.items), tuple(removed), next_token=page.next_token)
 
 
 def _old(head: BlobHead, oldest: datetime) -> bool:
@@ -163,7 +186,9 @@ def _finished(stores: Stores, pointer: Pointer, before: float) -> Iterator[Opera
         return
     found = Repository(stores, JOB).follow(pointer)
     if found and found.value.state in FINISHED and found.value.finished_at.ToSeconds() < before:
-        yield Delete(found.pointer.key, expect=found.pointer.version)
+        named = filter(None, map(stores.pointers.get, JOB.names(found.value)))
+        own = (each for each in named if each.blob_uri == found.pointer.blob_uri)
+        yield from (Delete(each.key, expect=each.version) for each in (found.pointer, *own))
 
 
 def _applied(stores: Stores, batch: tuple[Operation, ...]) -> bool:
