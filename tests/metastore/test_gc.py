@@ -125,9 +125,9 @@ def test_names_without_a_resource_are_removed_and_nothing_else(world):
     world.stores.pointers.compare_and_delete(keys.catalog("a1", lose.resource_id.id), expect=1)
     before = list(world.stores.pointers.scan())
     name = keys.catalog_name("a1", "lose")
-    assert gc.sweep_pointers(world.stores, clock=world.clock, dry_run=True).removed == (name,)
+    assert gc.sweep_pointers(world.stores, dry_run=True).removed == (name,)
     assert list(world.stores.pointers.scan()) == before
-    assert gc.sweep_pointers(world.stores, clock=world.clock).removed == (name,)
+    assert gc.sweep_pointers(world.stores).removed == (name,)
     assert [each for each in before if each.key != name] == list(world.stores.pointers.scan())
     assert catalogs.get(world.home, v1.GetCatalogRequest(catalog_id=keep.resource_id)).catalog == keep
     world.catalog("lose")
@@ -140,7 +140,7 @@ def test_an_account_may_be_called_like_a_part_of_keys(world):
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="x"))
     catalog = catalogs.create(realm, request).catalog
     world.stores.pointers.compare_and_delete(keys.catalog("idempotency", catalog.resource_id.id), expect=1)
-    assert len(gc.sweep_pointers(world.stores, clock=world.clock).removed) == 1
+    assert len(gc.sweep_pointers(world.stores).removed) == 1
 
 
 @behaviour(76)
@@ -150,7 +150,7 @@ def test_what_is_left_of_a_deleted_table_is_removed(world):
     world.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))
     pointer = keys.current_snapshot("a1", table.resource_id.id)
     world.stores.pointers.compare_and_set(pointer, "1", expect=0)
-    assert len(gc.sweep_pointers(world.stores, clock=world.clock).removed) == 3
+    assert len(gc.sweep_pointers(world.stores).removed) == 3
     assert list(world.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
 
 
@@ -158,7 +158,7 @@ def test_what_is_left_of_a_deleted_table_is_removed(world):
 def test_a_resource_whose_blob_is_lost_is_reported_and_kept(world):
     created = catalogs.create(world.home, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="x")))
     world.stores.blobs.delete(created.meta.blob_uri)
-    swept = gc.sweep_pointers(world.stores, clock=world.clock)
+    swept = gc.sweep_pointers(world.stores)
     assert (swept.damaged, swept.removed) == ((created.meta.pointer_key,), ())
 
 
@@ -173,8 +173,28 @@ def test_jobs_that_were_over_long_ago_are_removed(world):
         finished_at = timestamp(world.clock() - age)
         job = v1.Job(account_id="a1", job_id=job_id, state=state, finished_at=finished_at)
         world.home.all(JOB).create(job)
-    removed = gc.sweep_pointers(world.stores, clock=world.clock).removed
+    removed = gc.sweep_jobs(world.stores, clock=world.clock).removed
     assert removed == (keys.job("a1", "failed"), keys.job("a1", "old"))
+
+
+@behaviour(77)
+@pytest.mark.parametrize(("size", "accounts"), [(1, 50), (2, 1), (200, 1), (200, 50)])
+def test_jobs_of_all_accounts_are_swept_once_each_also_of_accounts_that_are_gone(world, size, accounts):
+    long_ago = timestamp(world.clock() - timedelta(days=8))
+    expected = []
+    for account in ("a-1", "a1", "a1.b", "gone", "z"):
+        for number in range(3):
+            job = v1.Job(account_id=account, job_id=f"j{number}", state=v1.JS_FAILED, finished_at=long_ago)
+            world.realm(account).all(JOB).create(job)
+            expected.append(keys.job(account, f"j{number}"))
+    seen: list[str] = []
+    token, slices = None, 0
+    while token is not None or not slices:
+        done = gc.sweep_jobs(world.stores, clock=world.clock, size=size, accounts=accounts, token=token, dry_run=True)
+        seen, token, slices = [*seen, *done.removed], done.next_token, slices + 1
+    assert sorted(seen) == sorted(expected)
+    assert (slices == 1) == ((size, accounts) == (200, 50))
+    assert world.stores.pointers.get(expected[0]) is not None  # nothing goes in a dry run
 
 
 @behaviour(77)
@@ -232,7 +252,7 @@ def test_a_collector_does_not_disturb_writers(tmp_path):
         writer.start()
         while not over.is_set():
             gc.run(lambda token: gc.sweep_blobs(stores, clock=real_now, min_age_s=10, token=token), seconds=9)
-            swept = gc.sweep_pointers(stores, clock=real_now)
+            swept = gc.sweep_pointers(stores)
             assert (swept.removed, swept.damaged) == ((), ())
         writer.join()
         assert damage(stores) == []

@@ -382,7 +382,7 @@ def test_what_cannot_be_read_does_not_keep_others_waiting(world, files):
     good = trigger(world, files, full_rescan=True)
     world.stores.blobs.delete(world.stores.pointers.get(keys.job("a1", lost)).blob_uri)
     assert queue(world).lease("w").job.job_id == good
-    assert keys.job("a1", lost) in gc.sweep_pointers(world.stores, clock=world.clock).damaged
+    assert keys.job("a1", lost) in gc.sweep_pointers(world.stores).damaged
 
 
 def test_leasing_and_enqueueing_cost_the_same_however_many_jobs_there_are(world, files, calls):
@@ -408,13 +408,13 @@ def test_jobs_over_for_long_are_removed_with_all_that_finds_them(world, files, l
     queue(world).complete(leased, Progress())
     world.clock.advance(7 * 24 * 3600 - 60)
     kept = trigger(world, files, full_rescan=True)
-    assert gc.sweep_pointers(world.stores, clock=world.clock).removed == ()
+    assert gc.sweep_jobs(world.stores, clock=world.clock).removed == ()
     world.clock.advance(61)
-    removed = gc.sweep_pointers(world.stores, clock=world.clock).removed
+    removed = gc.sweep_jobs(world.stores, clock=world.clock).removed
     assert removed == (keys.job("a1", leased.job.job_id),)
     assert listed(world) == [kept]
     assert damage(world.stores) == []
-    assert gc.sweep_pointers(world.stores, clock=world.clock).removed == ()
+    assert gc.sweep_jobs(world.stores, clock=world.clock).removed == ()
 
 
 @behaviour(76)
@@ -422,6 +422,6 @@ def test_a_place_in_the_queue_without_its_job_is_removed(world, files):
     job_id = trigger(world, files)
     world.stores.pointers.compare_and_delete(keys.job("a1", job_id), expect=1)
     assert queue(world).lease("w") is None
-    removed = gc.sweep_pointers(world.stores, clock=world.clock).removed
+    removed = gc.sweep_pointers(world.stores).removed
     assert len(removed) == 6
     assert world.stores.pointers.count("/queue/") == 0

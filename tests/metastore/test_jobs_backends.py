@@ -46,7 +46,7 @@ def live_job(world: World) -> None:
     assert queue(world).complete(second, Progress()).state == v1.JS_SUCCEEDED
     assert world.stores.pointers.count("/queue/") == 0
     world.clock.advance(gc.WEEK_S + 1)
-    assert len(gc.sweep_pointers(world.stores, clock=world.clock).removed) == 1
+    assert len(gc.sweep_jobs(world.stores, clock=world.clock).removed) == 1
     assert world.stores.pointers.count("/accounts/a1/jobs/") == 0
 
 

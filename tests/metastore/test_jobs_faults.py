@@ -69,7 +69,7 @@ def cancel_running(world: World) -> Change:
 def collect_job(world: World) -> Change:
     complete(world)(world)
     world.clock.advance(gc.WEEK_S + 1)
-    return lambda doomed: gc.sweep_pointers(doomed.stores, clock=doomed.clock)
+    return lambda doomed: gc.sweep_jobs(doomed.stores, clock=doomed.clock)
 
 
 def begin(world: World) -> Change:

@@ -156,7 +156,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def collect(self):
-        swept = gc.sweep_pointers(self.world.stores, clock=self.clock, job_retention_s=RETENTION_S)
+        swept = gc.sweep_jobs(self.world.stores, clock=self.clock, retention_s=RETENTION_S)
         oldest = int((self.clock() - timedelta(seconds=RETENTION_S)).timestamp())
         old = {
             each for each, job in self.model.items() if job.state in FINISHED and int(job.until.timestamp()) < oldest

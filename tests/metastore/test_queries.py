@@ -92,7 +92,7 @@ def put_statistics(world: World, table: v1.Table, snapshot_id: int, rows: int) -
 def collect(world: World) -> set[str]:
     """All that gc removes now. Blobs are as old as the machine says, so the collector's clock runs ahead of it."""
     gc.sweep_expired(world.stores)
-    gc.sweep_pointers(world.stores, clock=world.clock)
+    gc.sweep_pointers(world.stores)
     return set(gc.sweep_blobs(world.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1)).removed)
 
 

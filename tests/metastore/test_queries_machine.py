@@ -150,7 +150,7 @@ class Queries(RuleBasedStateMachine):
     @rule()
     def collect(self):
         gc.sweep_expired(self.world.stores)
-        swept = gc.sweep_pointers(self.world.stores, clock=self.clock)
+        swept = gc.sweep_pointers(self.world.stores)
         assert (swept.removed, swept.damaged) == ((), ())
         gc.sweep_blobs(self.world.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1), size=10_000)
         # What is left is in use: named by a pointer, which a pin is too.

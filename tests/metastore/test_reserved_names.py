@@ -240,7 +240,7 @@ def test_a_change_that_keeps_the_name_keeps_the_claim(world):
     )
     namespaces.update(world.home, request)
     assert broken_claims(world) == damage(world.stores) == []
-    assert gc.sweep_pointers(world.stores, clock=world.clock).removed == ()
+    assert gc.sweep_pointers(world.stores).removed == ()
     with refused(AlreadyExists, "relation.name.already.claimed"):
         world.table("orders")
 

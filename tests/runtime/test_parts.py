@@ -235,7 +235,7 @@ def gone_by(world: World, *, dry_run: bool, **flags: str) -> dict[str, list[str]
 
 def test_a_dry_round_names_what_the_next_one_removes(world):
     unused = outdated(world)
-    nothing = {"pointer": [], "secrets": [], "cas": []}
+    nothing = {"pointer": [], "jobs": [], "secrets": [], "cas": []}
     would_go = gone_by(world, dry_run=True)
     assert would_go == {**nothing, "cas": [unused]}
     assert world.stores.blobs.head(unused) is not None
@@ -285,16 +285,17 @@ def test_expired_keys_are_freed_page_by_page(world):
     assert [step(None).next_token is None for _ in range(3)] == [False, False, True]
 
 
-@pytest.mark.parametrize(("enabled", "kept"), [("true", False), ("false", True)])
-def test_finished_jobs_go_unless_that_is_off(world, enabled, kept):
+def test_finished_jobs_go_after_their_time(world):
     from skiway.metastore.kinds import JOB
     from skiway.metastore.realm import timestamp
 
     long_ago = timestamp(datetime(2020, 1, 1, tzinfo=UTC))
     job = v1.Job(account_id="a1", job_id="j1", state=v1.JS_SUCCEEDED, finished_at=long_ago)
     world.home.all(JOB).create(job)
-    gone_by(world, dry_run=False, gc__reconcile_jobs__enabled=enabled)
-    assert (world.stores.pointers.get(JOB.key(job)) is not None) == kept
+    assert sweep_named(world, "jobs", gc__reconcile_jobs__retention_ms="999999999999").step(None).removed == 0
+    assert sweep_named(world, "jobs").step(None).removed == 1
+    assert world.stores.pointers.get(JOB.key(job)) is None
+    assert not sweep_named(world, "jobs", gc__reconcile_jobs__enabled="false").enabled
 
 
 def test_gc_is_measured():

@@ -14,6 +14,8 @@ __all__ = ["Gc", "Idempotency", "Metadata", "Metrics", "Query", "Reconciler", "S
 # A blob may be written, and found already there, up to ten seconds before a pointer leads to it.
 MIN_AGE = whole(at_least=10_000, of=" of milliseconds")
 
+UNUSED = "Understood and without effect: {}."
+
 JobBackend = Literal["durable", "memory"]
 ReconcilerBackend = Literal["local", "remote"]
 SeedMode = Literal["fake", "iceberg"]
@@ -45,7 +47,7 @@ class IdempotencyGc:
     page_size: int = setting(500, COUNT, "Records looked at in one step.")
     batch_limit: int = setting(2_000, COUNT, "Records removed in one slice.")
     slice_millis: int = setting(1_500, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, "Accounts read in one step.")
+    accounts_page_size: int = setting(50, COUNT, UNUSED.format("pages go through the whole store, not by account"))
 
 
 @section
@@ -57,7 +59,7 @@ class CasGc:
     page_size: int = setting(500, COUNT, "Blobs looked at in one step.")
     min_age_ms: int = setting(30_000, MIN_AGE, "A younger blob is left alone: its pointer may be on its way.")
     max_tick_millis: int = setting(4_000, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, "Accounts read in one step.")
+    accounts_page_size: int = setting(50, COUNT, UNUSED.format("pages go through the whole store, not by account"))
 
 
 @section
@@ -67,9 +69,9 @@ class PointerGc:
     enabled: bool = setting(True, FLAG, "Collect pointers that lead nowhere.")
     tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Time between two slices.")
     page_size: int = setting(500, COUNT, "Pointers looked at in one step.")
-    min_age_ms: int = setting(30_000, MIN_AGE, "A pointer to a younger blob is left alone.")
+    min_age_ms: int = setting(30_000, MIN_AGE, UNUSED.format("a pointer is judged by its version, not by its age"))
     max_tick_millis: int = setting(4_000, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, "Accounts read in one step.")
+    accounts_page_size: int = setting(50, COUNT, UNUSED.format("pages go through the whole store, not by account"))
 
 
 @section
@@ -80,10 +82,10 @@ class JobsGc:
     tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Time between two slices.")
     page_size: int = setting(200, COUNT, "Jobs looked at in one step.")
     batch_limit: int = setting(1_000, COUNT, "Jobs removed in one slice.")
-    global_ready_batch_limit: int = setting(1_000, COUNT, "Entries of the queue removed in one slice.")
-    slice_millis: int = setting(4_000, COUNT, "How long an account's part of a slice may take.")
+    global_ready_batch_limit: int = setting(1_000, COUNT, UNUSED.format("gc.pointer removes them"))
+    slice_millis: int = setting(4_000, COUNT, "How long a slice may take, if shorter than `max_tick_millis`.")
     max_tick_millis: int = setting(4_000, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, "Accounts read in one step.")
+    accounts_page_size: int = setting(50, COUNT, "Accounts whose jobs are looked at in one step.")
     retention_ms: int = setting(604_800_000, MILLIS, "How long a finished job is kept.")
 
 
@@ -159,7 +161,7 @@ class Graph:
 class Hint:
     """The cache of planners' hints."""
 
-    cache_max_weight: int = setting(67_108_864, COUNT, "Bytes of hints remembered.")
+    cache_max_weight: int = setting(67_108_864, COUNT, UNUSED.format("planners get no hints yet"))
 
 
 @section

@@ -26,7 +26,7 @@ from skiway.metastore.repository import Repository
 from skiway.security import SecretsStore
 from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Pointer, Stores
 
-__all__ = ["Slice", "run", "sweep_blobs", "sweep_expired", "sweep_pointers", "sweep_secrets"]
+__all__ = ["Slice", "run", "sweep_blobs", "sweep_expired", "sweep_jobs", "sweep_pointers", "sweep_secrets"]
 
 WEEK_S = 7 * 24 * 3600.0
 
@@ -98,15 +98,12 @@ def sweep_blobs(
 def sweep_pointers(
     stores: Stores,
     *,
-    clock: Clock,
-    job_retention_s: float = WEEK_S,
     size: int = 500,
     token: str | None = None,
     dry_run: bool = False,
 ) -> Slice:
-    """Remove names without a resource, what is left of deleted tables, and jobs that were over long ago."""
+    """Remove names without a resource, and what is left of deleted tables."""
     page = stores.pointers.page("/", size=size, token=token)
-    before = clock() - timedelta(seconds=job_retention_s)
     removed: list[str] = []
     damaged: list[str] = []
     for pointer in page.items:
@@ -116,10 +113,47 @@ def sweep_pointers(
             if stores.pointers.get(pointer.key) == pointer:
                 damaged.append(pointer.key)
             continue
-        batch = tuple(_stale(stores, pointer)) or tuple(_finished(stores, pointer, before.timestamp()))
+        batch = tuple(_stale(stores, pointer))
         if batch and (dry_run or _applied(stores, batch)):
             removed.append(pointer.key)
     return Slice(len(page.items), tuple(removed), tuple(damaged), page.next_token)
+
+
+def sweep_jobs(
+    stores: Stores,
+    *,
+    clock: Clock,
+    retention_s: float = WEEK_S,
+    size: int = 200,
+    accounts: int = 50,
+    token: str | None = None,
+    dry_run: bool = False,
+) -> Slice:
+    """Remove jobs that were over long ago, of one account after the other; a slice ends after that many accounts."""
+    before = (clock() - timedelta(seconds=retention_s)).timestamp()
+    account, _, within = (token or "").partition(" ")
+    looked_at = 0
+    removed: list[str] = []
+    for _ in range(accounts):
+        account = account if within else _next_account(stores, account)
+        if not account:
+            return Slice(looked_at, tuple(removed))
+        page = stores.pointers.page(f"{account}jobs/by-id/", size=size, token=within or None)
+        for pointer in page.items:
+            batch = tuple(_finished(stores, pointer, before))
+            if batch and (dry_run or _applied(stores, batch)):
+                removed.append(pointer.key)
+        looked_at, within = looked_at + len(page.items), page.next_token or ""
+        if looked_at >= size:
+            break
+    return Slice(looked_at, tuple(removed), next_token=f"{account} {within}")
+
+
+def _next_account(stores: Stores, account: str) -> str:
+    """What the keys of the account after this one begin with; empty behind the last. Also of accounts that are gone."""
+    behind = stores.pointers.token_after("/accounts/", f"{account}\U0010ffff") if account else None
+    found = stores.pointers.page("/accounts/", size=1, token=behind).items
+    return "/".join(found[0].key.split("/")[:3]) + "/" if found else ""
 
 
 def sweep_secrets(
@@ -182,8 +216,6 @@ def _stale(stores: Stores, pointer: Pointer) -> Iterator[Operation]:
 
 
 def _finished(stores: Stores, pointer: Pointer, before: float) -> Iterator[Operation]:
-    if "/jobs/by-id/" not in pointer.key:
-        return
     found = Repository(stores, JOB).follow(pointer)
     if found and found.value.state in FINISHED and found.value.finished_at.ToSeconds() < before:
         named = filter(None, map(stores.pointers.get, JOB.names(found.value)))

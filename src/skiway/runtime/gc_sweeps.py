@@ -4,7 +4,8 @@
 |-------------|-------------------------------|-------------------------------------------------------|
 | idempotency | gc.idempotency                | what has expired                                      |
 | cas         | gc.cas                        | blobs that nothing names                              |
-| pointer     | gc.pointer, gc.reconcile_jobs | names that lead nowhere; jobs that were over long ago |
+| pointer     | gc.pointer                    | names that lead nowhere                               |
+| jobs        | gc.reconcile_jobs             | jobs that were over long ago                          |
 | secrets     | gc.pointer                    | credentials that no connector names                   |
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from skiway.config.kept import Gc
 from skiway.metastore import gc
@@ -23,14 +23,11 @@ from skiway.storage import Clock, Stores, utc_now
 
 __all__ = ["once_round", "sweeps"]
 
-KEPT_S: Final = 50 * 365 * 24 * 3600.0
-"""How long finished jobs are kept where gc.reconcile_jobs is off: longer than there is anything."""
-
 
 def sweeps(stores: Stores, secrets: SecretsStore, settings: Gc, *, clock: Clock = utc_now) -> list[Sweep]:
     """All sweeps, also those that are off."""
     work = _Work(stores, secrets, settings, clock)
-    expired, cas, pointer = settings.idempotency, settings.cas, settings.pointer
+    expired, cas, pointer, jobs = settings.idempotency, settings.cas, settings.pointer, settings.reconcile_jobs
     return [
         Sweep(
             "idempotency",
@@ -55,6 +52,14 @@ def sweeps(stores: Stores, secrets: SecretsStore, settings: Gc, *, clock: Clock 
             enabled=pointer.enabled,
         ),
         Sweep(
+            "jobs",
+            lambda token: _progress(_jobs(work, token)),
+            every_s=jobs.tick_every.total_seconds(),
+            slice_s=min(jobs.slice_millis, jobs.max_tick_millis) / 1000,
+            batch_limit=jobs.batch_limit,
+            enabled=jobs.enabled,
+        ),
+        Sweep(
             "secrets",
             lambda token: _progress(_secrets(work, token)),
             every_s=pointer.tick_every.total_seconds(),
@@ -74,7 +79,7 @@ def once_round(
     if not dry_run:
         gc.sweep_expired(stores)
     work = _Work(stores, secrets, settings, clock, dry_run=dry_run)
-    for name, step in (("pointer", _pointers), ("secrets", _secrets), ("cas", _blobs)):
+    for name, step in (("pointer", _pointers), ("jobs", _jobs), ("secrets", _secrets), ("cas", _blobs)):
         token: str | None = None
         while True:
             done = step(work, token)
@@ -111,12 +116,17 @@ def _blobs(work: _Work, token: str | None) -> gc.Slice:
 
 
 def _pointers(work: _Work, token: str | None) -> gc.Slice:
+    return gc.sweep_pointers(work.stores, size=work.settings.pointer.page_size, token=token, dry_run=work.dry_run)
+
+
+def _jobs(work: _Work, token: str | None) -> gc.Slice:
     jobs = work.settings.reconcile_jobs
-    return gc.sweep_pointers(
+    return gc.sweep_jobs(
         work.stores,
         clock=work.clock,
-        job_retention_s=jobs.retention_ms / 1000 if jobs.enabled else KEPT_S,
-        size=work.settings.pointer.page_size,
+        retention_s=jobs.retention_ms / 1000,
+        size=jobs.page_size,
+        accounts=jobs.accounts_page_size,
         token=token,
         dry_run=work.dry_run,
     )
