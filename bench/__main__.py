@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bench import airport_reading, airport_writing
+from bench import airport_reading, airport_writing, metastore
 from bench.report import report
 
-PARTS = {"airport_reading": airport_reading.figures, "airport_writing": airport_writing.figures}
+PARTS = {
+    "airport_reading": airport_reading.figures,
+    "airport_writing": airport_writing.figures,
+    "metastore": metastore.figures,
+}
 
 
 def main() -> None:

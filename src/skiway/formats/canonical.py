@@ -1,0 +1,130 @@
+"""Statistics of files as text, in the form the metastore keeps: a list per file, with a struct per column.
+
+Whole columns are turned into text at once. Bytes and UUIDs, for which Arrow has no words, are spelled one by one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.formats.schemas import Leaf, leaves
+from skiway.formats.source import PartitionSpec
+
+__all__ = ["canonical_columns", "logical_type", "partition_json"]
+
+_COUNTS: Final = ("value_count", "null_count", "nan_count")
+
+
+def canonical_columns(files: pa.Table, schema: pa.Schema) -> pa.ListArray:
+    """For each file of a file table the statistics of the columns of `schema`, bounds as canonical text."""
+    shown = [leaf for leaf in leaves(schema) if logical_type(leaf.type)]
+    stats = files["stats"].combine_chunks()
+    rows, width = files.num_rows, len(shown)
+    parts = [_column(stats.field(str(leaf.id)), leaf) for leaf in shown]
+    if not parts:
+        return pa.nulls(rows, pa.list_(pa.struct([])))
+    by_file = pa.array(np.arange(rows * width).reshape(width, rows).T.ravel())
+    offsets = pa.array(np.arange(0, rows * width + 1, width, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.concat_arrays(parts).take(by_file))
+
+
+def _column(stats: pa.StructArray, leaf: Leaf) -> pa.StructArray:
+    rows = len(stats)
+    columns = {
+        "column_id": pa.repeat(pa.scalar(leaf.id, pa.int64()), rows),
+        "column_name": pa.repeat(".".join(leaf.path), rows),
+        "logical_type": pa.repeat(logical_type(leaf.type), rows),
+        **{name: stats.field(name) for name in _COUNTS},
+        "min": _text(_whole_micros(stats.field("min"), pc.floor_temporal)),
+        "max": _text(_whole_micros(stats.field("max"), pc.ceil_temporal)),
+    }
+    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+
+
+def logical_type(of: pa.DataType) -> str:
+    """What the metastore calls a type; empty for one that has no bounds."""
+    if pa.types.is_dictionary(of):
+        of = of.value_type
+    if pa.types.is_decimal(of):
+        return f"DECIMAL({of.precision},{of.scale})"
+    if pa.types.is_timestamp(of):
+        return "TIMESTAMPTZ" if of.tz else "TIMESTAMP"
+    for name, is_kind in _KINDS.items():
+        if is_kind(of):
+            return name
+    return ""
+
+
+_KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
+    "UUID": lambda of: of == pa.uuid(),
+    "BOOLEAN": pa.types.is_boolean,
+    "INT": pa.types.is_integer,
+    "FLOAT": pa.types.is_float32,
+    "DOUBLE": pa.types.is_float64,
+    "DATE": pa.types.is_date,
+    "TIME": pa.types.is_time,
+    "STRING": lambda of: of in (pa.string(), pa.large_string(), pa.string_view()),
+    "BINARY": lambda of: of in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(of),
+}
+
+
+def _whole_micros(values: pa.Array, rounded: Callable[..., pa.Array]) -> pa.Array:
+    """Moments finer than microseconds, moved outwards."""
+    of = values.type
+    if pa.types.is_timestamp(of) and of.unit == "ns":
+        values = rounded(values, unit="microsecond").cast(pa.timestamp("us", tz=of.tz))
+    return values
+
+
+def _text(values: pa.Array) -> pa.Array:
+    of = values.type
+    if pa.types.is_timestamp(of):
+        said = pc.strftime(values.cast(pa.timestamp("us", tz=of.tz)).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
+        return pc.binary_join_element_wise(_without_zeros(said), "Z" if of.tz else "", "")
+    if pa.types.is_time(of):
+        return _without_zeros(values.cast(pa.time64("us")).cast(pa.string()))
+    if pa.types.is_floating(of):
+        # Through double: the shortest text of a float would be another number to those who read it as a double.
+        said = pc.add(values.cast(pa.float64()), 0.0).cast(pa.string())
+        return pc.replace_substring_regex(said, "inf$", "Infinity")
+    if pa.types.is_decimal(of):
+        return pa.array([None if value is None else _digits(value) for value in values.to_pylist()], pa.string())
+    if pa.types.is_fixed_size_binary(of) and of.byte_width == 16:
+        return pa.array(
+            [None if value is None else str(UUID(bytes=value)) for value in values.to_pylist()], pa.string()
+        )
+    if pa.types.is_binary(of) or pa.types.is_fixed_size_binary(of):
+        spelled = [None if value is None else base64.b64encode(value).decode() for value in values.to_pylist()]
+        return pa.array(spelled, pa.string())
+    return values.cast(pa.string())
+
+
+def _without_zeros(said: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(said, r"\.0+$", "")
+
+
+def _digits(value: Decimal) -> str:
+    plain = format(value, "f")
+    kept = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    return "0" if value == 0 else kept
+
+
+def partition_json(files: pa.Table, specs: Sequence[PartitionSpec]) -> pa.Array:
+    """The partition values of each file as a JSON object, by the names of its spec's fields, with canonical texts."""
+    values = files["partition"].combine_chunks()
+    texts = {each.name: _text(values.field(each.name)).to_pylist() for each in values.type}
+    by_id = {spec.id: spec for spec in specs}
+    said = [
+        json.dumps({field.name: texts[str(field.id)][row] for field in by_id[spec_id].fields}, ensure_ascii=False)
+        for row, spec_id in enumerate(files["spec_id"].to_pylist())
+    ]
+    return pa.array(said, pa.string())

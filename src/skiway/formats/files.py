@@ -1,0 +1,237 @@
+"""Files of a source: opened and listed on this machine and in S3 alike, with errors that name the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from skiway.errors import Conflict, InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
+from skiway.formats.locations import Location, Reach, location
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+    from pyarrow.fs import FileSystem
+
+__all__ = ["Files", "Found"]
+
+_CONNECT_S: Final = 5
+_REQUEST_S: Final = 30
+_REFUSED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "403", "401", "Forbidden")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file in a listing. `etag` changes whenever its content does."""
+
+    location: Location
+    size: int
+    etag: str
+    modified_us: int
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a source may read.
+
+    `properties` are named as in Iceberg: `s3.endpoint`, `s3.region`, `s3.access-key-id`, `s3.secret-access-key`,
+    `s3.session-token`. Without keys S3 is asked anonymously, unless `s3.ambient-credentials` is `true`: then with
+    those of the machine.
+    """
+
+    properties: Mapping[str, str]
+    reach: Reach
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What may be read is the same for those with the same identity."""
+        return tuple(sorted(self.properties.items())), self.reach
+
+    def open(self, uri: str) -> pa.NativeFile:
+        """The file, for random access."""
+        place = self.reach.check(location(uri))
+        with self.translated(place):
+            if place.scheme == "file":
+                return self._local.open_input_file(place.path)
+            return self._s3.open_input_file(f"{place.bucket}/{place.path}")
+
+    def read(self, uri: str, *, offset: int = 0, size: int | None = None) -> bytes:
+        """The file's bytes, or some of them."""
+        with self.open(uri) as file, self.translated(location(uri)):
+            return bytes(file.read_at(file.size() - offset if size is None else size, offset))
+
+    def children(self, folder: Location) -> tuple[list[Location], list[Found]]:
+        """The folders and the files in `folder`, both by name; two empty lists where there is none."""
+        self.reach.check(folder)
+        with self.translated(folder):
+            folders, found = _disk_level(folder) if folder.scheme == "file" else self._s3_level(folder)
+        return sorted(folders, key=str), sorted(found, key=lambda each: str(each.location))
+
+    def walk(self, folder: Location) -> list[Found]:
+        """All files below `folder`, by name."""
+        folders, found = self.children(folder)
+        below = [each for inner in folders for each in self.walk(inner)]
+        return sorted([*found, *below], key=lambda each: str(each.location))
+
+    def find(self, uri: str) -> Found | None:
+        """The file, or None."""
+        import obstore
+
+        place = self.reach.check(location(uri))
+        with self.translated(place):
+            try:
+                if place.scheme == "file":
+                    return _on_disk(place, Path(place.path).stat()) if Path(place.path).is_file() else None
+                return _in_s3(place.bucket, obstore.head(self._bucket(place.bucket), place.path))
+            except FileNotFoundError:
+                return None
+
+    def check_unchanged(self, uri: str, etag: str) -> None:
+        """Conflict if the file's content is not the one that `etag` was seen with."""
+        found = self.find(uri)
+        if found is None:
+            raise _missing(uri)
+        if found.etag != etag:
+            raise Conflict(
+                f"file {uri!r} was changed since the table was looked at; synchronise the table again",
+                key="file.changed",
+                file=uri,
+            )
+
+    def _s3_level(self, folder: Location) -> tuple[list[Location], list[Found]]:
+        import obstore
+
+        level = obstore.list_with_delimiter(self._bucket(folder.bucket), folder.path or None)
+        folders = [Location("s3", folder.bucket, path.rstrip("/")) for path in level["common_prefixes"]]
+        return folders, [_in_s3(folder.bucket, each) for each in level["objects"]]
+
+    @cached_property
+    def _local(self) -> FileSystem:
+        from pyarrow.fs import LocalFileSystem
+
+        return LocalFileSystem()
+
+    @cached_property
+    def _s3(self) -> FileSystem:
+        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+        endpoint = self.properties.get("s3.endpoint", "")
+        scheme, _, address = endpoint.rpartition("://")
+        return S3FileSystem(
+            access_key=self.properties.get("s3.access-key-id"),
+            secret_key=self.properties.get("s3.secret-access-key"),
+            session_token=self.properties.get("s3.session-token"),
+            region=self.properties.get("s3.region"),
+            endpoint_override=address or None,
+            scheme=scheme or "https",
+            anonymous=self.is_anonymous,
+            connect_timeout=_CONNECT_S,
+            request_timeout=_REQUEST_S,
+            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
+        )
+
+    def _bucket(self, bucket: str) -> ObjectStore:
+        from obstore.store import S3Store
+
+        keys = {
+            "access_key_id": "s3.access-key-id",
+            "secret_access_key": "s3.secret-access-key",
+            "token": "s3.session-token",
+            "region": "s3.region",
+            "endpoint": "s3.endpoint",
+        }
+        config: Any = {name: self.properties[key] for name, key in keys.items() if key in self.properties}
+        return S3Store(
+            bucket,
+            **config,
+            skip_signature=self.is_anonymous,
+            client_options={"allow_http": True, "connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"},
+            retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=_REQUEST_S)},
+        )
+
+    @property
+    def is_anonymous(self) -> bool:
+        has_keys = "s3.access-key-id" in self.properties
+        return not has_keys and self.properties.get("s3.ambient-credentials", "").lower() != "true"
+
+    @contextmanager
+    def translated(self, place: Location | str) -> Iterator[None]:
+        """A block in which what goes wrong with a file becomes an error that names it."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except (SkiwayError, NotImplementedError):
+            raise
+        except FileNotFoundError as error:
+            raise _missing(str(place)) from error
+        except (OSError, BaseError, pa.ArrowException) as error:
+            raise _translated(str(place), error) from error
+        except ValueError as error:
+            raise InvalidArgument(f"{place}: {_first_line(error)}", key="file.invalid", file=str(place)) from error
+
+
+def _disk_level(folder: Location) -> tuple[list[Location], list[Found]]:
+    if not Path(folder.path).is_dir():
+        return [], []
+    with os.scandir(folder.path) as entries:
+        here = [(folder / entry.name, entry) for entry in entries]
+        folders = [place for place, entry in here if entry.is_dir()]
+        return folders, [_on_disk(place, entry.stat()) for place, entry in here if entry.is_file()]
+
+
+def _on_disk(place: Location, stat: os.stat_result) -> Found:
+    etag = f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+    return Found(place, stat.st_size, etag, stat.st_mtime_ns // 1000)
+
+
+def _in_s3(bucket: str, listed: ObjectMeta) -> Found:
+    modified_us = round(listed["last_modified"].timestamp() * 1_000_000)
+    return Found(Location("s3", bucket, listed["path"]), listed["size"], listed["e_tag"] or "", modified_us)
+
+
+def _missing(place: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"file {place!r} is missing: it was deleted, or is not yet there; synchronise the table again, or ask for a "
+        "newer snapshot",
+        key="file.missing",
+        file=place,
+    )
+
+
+def _translated(place: str, error: Exception) -> SkiwayError:
+    reason = _first_line(error)
+    if isinstance(error, PermissionError) or any(mark in str(error) for mark in _REFUSED):
+        return PreconditionFailed(
+            f"file {place!r} may not be read: {reason}; check the credentials of the source, or the file's permissions",
+            key="source.credentials",
+            file=place,
+        )
+    if isinstance(error, pa.ArrowInvalid) or _is_of_content(error):
+        return PreconditionFailed(
+            f"file {place!r} is corrupt: {reason}; restore it, or remove it from the table",
+            key="file.corrupt",
+            file=place,
+        )
+    return Unavailable(
+        f"file {place!r} cannot be read: {reason}; check address, region and network of the source, then try again",
+        key="source.unavailable",
+        file=place,
+    )
+
+
+def _is_of_content(error: Exception) -> bool:
+    """Pages that cannot be unpacked are told as errors of input, but neither the system nor S3 has told them."""
+    return isinstance(error, OSError) and error.errno is None and "AWS Error" not in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,107 @@
+"""What the footer of a Parquet file says about its row groups.
+
+Only what can be trusted: bounds of types that all writers order alike. Texts and bytes may have been cut short by their
+writer, so their bounds are never called exact; NaN is in no bounds, and nobody counted it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from skiway.formats.schemas import Leaf, leaves
+from skiway.formats.statistics import bound_type, column_stats, stats_struct
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+__all__ = ["row_groups"]
+
+_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+def row_groups(footer: FileMetaData, source: pa.Schema, target: Sequence[Leaf]) -> pa.Table:
+    """A row per row group: its number, its first row's position, its size, and the `stats` of the columns `target`.
+
+    `source` is the schema of the file with ids; what it does not have, the result has not either.
+    """
+    groups = range(footer.num_row_groups)
+    counts = pa.array([footer.row_group(group).num_rows for group in groups], pa.int64())
+    starts, start = [], 0
+    for count in counts.to_pylist():
+        starts.append(start)
+        start += count
+    found = {leaf.id: leaf for leaf in leaves(source)}
+    stats = {leaf.id: _column(footer, found[leaf.id], leaf, counts) for leaf in target if leaf.id in found}
+    return pa.table(
+        {
+            "row_group": pa.array(groups, pa.int32()),
+            "start": pa.array(starts, pa.int64()),
+            "row_count": counts,
+            "stats": stats_struct(stats, len(counts)),
+        }
+    )
+
+
+def _column(footer: FileMetaData, source: Leaf, target: Leaf, counts: pa.Array) -> pa.StructArray:
+    chunks = [footer.row_group(group).column(source.index) for group in range(footer.num_row_groups)]
+    stats = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
+    nulls = [one.null_count if one is not None and one.has_null_count else None for one in stats]
+    bounds = _bounds(source.type, target.type, stats)
+    exact = not (pa.types.is_string(bound_type(target.type)) or pa.types.is_binary(bound_type(target.type)))
+    return column_stats(
+        target.type,
+        len(chunks),
+        exact=exact,
+        value_count=counts,
+        null_count=pa.array(nulls, pa.int64()),
+        **bounds,
+    )
+
+
+def _bounds(source: pa.DataType, target: pa.DataType, stats: list[Any]) -> dict[str, pa.Array]:
+    of = bound_type(source)
+    read = _reader(of)
+    if read is None:
+        return {}
+    known = [one if one is not None and one.has_min_max and _is_readable(one, of) else None for one in stats]
+    try:
+        return {name: read(known, name).cast(bound_type(target)) for name in ("min", "max")}
+    except (pa.ArrowException, ValueError, OverflowError):
+        return {}  # bounds that are no values of the type say nothing
+
+
+def _is_readable(stats: Any, of: pa.DataType) -> bool:
+    if stats.physical_type == "INT96":
+        return False  # its order was never agreed upon
+    if pa.types.is_timestamp(of) or pa.types.is_time(of):
+        said = json.loads(stats.logical_type.to_json())
+        return bool(said.get("timeUnit") == _UNITS[of.unit])
+    return True
+
+
+def _reader(of: pa.DataType) -> Callable[[list[Any], str], pa.Array] | None:
+    """What reads the bounds of all row groups as values of type `of`."""
+    if pa.types.is_decimal(of):
+        return lambda stats, name: pa.array([None if one is None else getattr(one, name) for one in stats], of)
+    if pa.types.is_timestamp(of) or pa.types.is_time(of) or pa.types.is_date32(of):
+        whole = pa.int32() if of.bit_width == 32 else pa.int64()
+        return lambda stats, name: _raw(stats, name, whole).view(of)
+    if pa.types.is_unsigned_integer(of):
+        most = (1 << of.bit_width) - 1  # some are read as signed numbers
+        return lambda stats, name: pa.array(
+            [None if one is None else getattr(one, f"{name}_raw") & most for one in stats], of
+        )
+    if pa.types.is_string(of):
+        return lambda stats, name: _raw(stats, name, pa.binary()).cast(of)
+    plain = pa.types.is_boolean(of) or pa.types.is_signed_integer(of) or of in (pa.float32(), pa.float64())
+    if plain or pa.types.is_binary(of) or pa.types.is_fixed_size_binary(of):
+        return lambda stats, name: _raw(stats, name, of)
+    return None
+
+
+def _raw(stats: list[Any], name: str, of: pa.DataType) -> pa.Array:
+    return pa.array([None if one is None else getattr(one, f"{name}_raw") for one in stats], of)

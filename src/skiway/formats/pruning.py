@@ -1,0 +1,201 @@
+"""Units of rows that a filter cannot match, found by their statistics: whole files, and row groups in a file.
+
+A unit is left out only where its statistics prove that the filter is true on none of its rows. What is unknown proves
+nothing, and neither does what the filter says in words that are not understood.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.airport.filters.arrow_values import literal_type, scalar
+from skiway.airport.filters.logic import Unsaid, column_path, encode, sided
+from skiway.airport.filters.nodes import (
+    ColumnRef,
+    Compare,
+    Comparison,
+    Constant,
+    Filter,
+    Function,
+    Node,
+    Operator,
+    type_of,
+)
+from skiway.airport.filters.patterns import literal_prefix, match_parts
+from skiway.airport.filters.types import LogicalType
+from skiway.formats.schemas import leaves
+
+__all__ = ["pruned"]
+
+_MOST_CONDITIONS: Final = 500
+_MOST_VALUES: Final = 50  # of an IN that are looked for one by one
+
+
+def pruned(units: pa.Table, filter: Filter | None, schema: pa.Schema) -> pa.Table:  # noqa: A002
+    """The rows of `units`, a table with a column `stats`, that may hold rows on which `filter` is true.
+
+    `schema` has the columns the filter speaks of, with their ids.
+    """
+    if not filter or not units.num_rows:
+        return units
+    maybe = _Maybe(schema, units.schema.field("stats").type)
+    said = encode(filter, maybe.say, every=_joined(pc.and_kleene), some=_joined(pc.or_kleene), limit=_MOST_CONDITIONS)
+    return units if said is None else units.filter(said)
+
+
+def _joined(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
+    def join(said: Sequence[pc.Expression]) -> pc.Expression:
+        middle = len(said) // 2
+        return by(join(said[:middle]), join(said[middle:])) if middle else said[0]
+
+    return join
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """The statistics of a column as expressions, and the type of its bounds."""
+
+    number: str
+    type: pa.DataType
+
+    def __getitem__(self, name: str) -> pc.Expression:
+        return pc.field("stats", self.number, name)
+
+    @property
+    def has_values(self) -> pc.Expression:
+        return _unless_known(self["null_count"] < self["value_count"])
+
+    @property
+    def has_nulls(self) -> pc.Expression:
+        return _unless_known(self["null_count"] > 0)
+
+    @property
+    def has_nan(self) -> pc.Expression:
+        return _unless_known(self["nan_count"] > 0) if pa.types.is_floating(self.type) else pc.scalar(False)
+
+
+def _unless_known(said: pc.Expression) -> pc.Expression:
+    """`said`, or true where it is not known."""
+    return pc.coalesce(said, pc.scalar(True))
+
+
+class _Maybe:
+    """Says of a condition when it may be true on some row of a unit."""
+
+    def __init__(self, schema: pa.Schema, stats: pa.StructType) -> None:
+        self.columns = {leaf.path: str(leaf.id) for leaf in leaves(schema)}
+        self.stats = stats
+
+    def say(self, node: Node) -> pc.Expression:
+        match node:
+            case Constant(None | bool() as value, LogicalType("BOOLEAN")):
+                return pc.scalar(bool(value))
+            case Comparison():
+                return self.comparison(sided(node))
+            case ColumnRef() | Function("struct_extract") if _is_boolean(node):
+                return self.compared(node, Compare.EQ, pa.scalar(True))
+            case Operator("NOT", ((ColumnRef() | Function("struct_extract")) as child,)) if _is_boolean(child):
+                return self.compared(child, Compare.EQ, pa.scalar(False))
+            case Operator("IS NULL", (child,)):
+                return self.column(child).has_nulls
+            case Operator("IS NOT NULL", (child,)):
+                return self.column(child).has_values
+            case Operator("IN", (probe, *among)):
+                return self.among(probe, among)
+            case Function():
+                return self.prefixed(node)
+            case _:
+                raise Unsaid
+
+    def column(self, node: Node) -> _Column:
+        number = self.columns.get(column_path(node), "")
+        place = self.stats.get_field_index(number)
+        of = type_of(node)
+        if place < 0 or of is None or of.alias not in ("", "JSON") or of.collation:
+            raise Unsaid
+        return _Column(number, self.stats.field(place).type.field("min").type)
+
+    def literal(self, node: Node, beside: Node) -> pa.Scalar:
+        of = type_of(beside)
+        assert of is not None
+        return scalar(node, literal_type(of, self.column(beside).type))
+
+    def comparison(self, node: Comparison) -> pc.Expression:
+        column = self.column(node.left)
+        match node.op, node.right:
+            case Compare.NOT_DISTINCT, Constant(None):
+                return column.has_nulls
+            case Compare.DISTINCT, Constant(None):
+                return column.has_values
+            case _, Constant(None):
+                return pc.scalar(False)  # NULL on every row
+            case Compare.DISTINCT, Constant():
+                return self.compared(node.left, Compare.NE, self.literal(node.right, node.left)) | column.has_nulls
+            case Compare.NOT_DISTINCT, Constant():
+                return self.compared(node.left, Compare.EQ, self.literal(node.right, node.left))
+            case op, Constant():
+                return self.compared(node.left, op, self.literal(node.right, node.left))
+            case _:
+                raise Unsaid
+
+    def compared(self, node: Node, op: Compare, value: pa.Scalar) -> pc.Expression:
+        column = self.column(node)
+        if pa.types.is_floating(column.type) and math.isnan(value.as_py()):
+            raise Unsaid  # NaN is outside of all bounds
+        low, high = column["min"], column["max"]
+        match op:
+            case Compare.EQ:
+                maybe = _unless_known(low <= value) & _unless_known(high >= value)
+            case Compare.LT:
+                maybe = _unless_known(low < value)
+            case Compare.LE:
+                maybe = _unless_known(low <= value)
+            case Compare.GT:  # NaN is greater than every number
+                maybe = _unless_known(high > value) | column.has_nan
+            case Compare.GE:
+                maybe = _unless_known(high >= value) | column.has_nan
+            case _:
+                maybe = _unless_known((low != value) | (high != value)) | column.has_nan
+        return maybe & column.has_values
+
+    def among(self, probe: Node, among: Sequence[Node]) -> pc.Expression:
+        values = [self.literal(one, probe) for one in among if not (isinstance(one, Constant) and one.value is None)]
+        if not values:
+            return pc.scalar(False)
+        if len(values) <= _MOST_VALUES:
+            return _joined(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
+        ends = pc.min_max(pa.array(values, values[0].type))
+        least, most = ends["min"], ends["max"]
+        return self.compared(probe, Compare.GE, least) & self.compared(probe, Compare.LE, most)
+
+    def prefixed(self, node: Function) -> pc.Expression:
+        """Texts that begin alike lie beside each other."""
+        match node:
+            case Function("prefix" | "starts_with", (text, Constant(str() as prefix)), _, True):
+                pass
+            case _:
+                text, pattern, escape = match_parts(node)
+                prefix = literal_prefix(pattern, escape)
+        column = self.column(text)
+        if not prefix or column.type != pa.string():
+            raise Unsaid
+        maybe = _unless_known(column["max"] >= prefix) & column.has_values
+        after = _following(prefix)
+        return maybe if after is None else maybe & _unless_known(column["min"] < after)
+
+
+def _following(prefix: str) -> str | None:
+    """The least text after all that begin with `prefix`."""
+    last = ord(prefix[-1]) + 1
+    return None if last > 0x10FFFF or 0xD800 <= last <= 0xDFFF else prefix[:-1] + chr(last)
+
+
+def _is_boolean(node: Node) -> bool:
+    of = type_of(node)
+    return of is not None and of.id == "BOOLEAN"

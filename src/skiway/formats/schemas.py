@@ -1,0 +1,199 @@
+"""Schemas whose fields have ids.
+
+A table's schema, and that of each of its files, is an Arrow schema in which every field carries an id, in the metadata
+that Arrow itself uses for the field ids of Parquet. Fields are the same where their ids are, whatever their names.
+Formats without ids of their own know a field by its name alone: there the id is made of the path of names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from skiway.errors import Unsupported
+
+__all__ = ["Leaf", "TableSchema", "field_id", "identified", "leaves", "path_id", "schema_json", "with_id"]
+
+Path: TypeAlias = tuple[str, ...]
+
+_ID: Final = b"PARQUET:field_id"
+_DOC: Final = b"doc"
+_MOST: Final[int] = 2**31 - 1  # ids are positive int32 numbers in all formats
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """A table's schema: `id` within the table, as Arrow with field ids, and as Iceberg-style JSON."""
+
+    id: int
+    arrow: pa.Schema
+    json: str
+
+    @classmethod
+    def of(cls, arrow: pa.Schema) -> TableSchema:
+        """The schema of a table whose format has no ids for schemas: equal schemas get the same."""
+        body = schema_json(arrow)
+        number = _digest(body)
+        return cls(number, arrow, json.dumps({**json.loads(body), "schema-id": number}, sort_keys=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column of single values, also within structs; `index` counts all leaves, as Parquet counts its columns."""
+
+    id: int
+    path: Path
+    type: pa.DataType
+    index: int
+
+
+def field_id(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(_ID)
+    return None if found is None else int(found)
+
+
+def with_id(field: pa.Field, number: int | None) -> pa.Field:
+    """`field` with this id, or without any."""
+    kept = {key: value for key, value in (field.metadata or {}).items() if key == _DOC}
+    return field.with_metadata(kept if number is None else {**kept, _ID: str(number).encode()})
+
+
+def path_id(path: Path) -> int:
+    """The id of the field at `path` where a format knows fields by name."""
+    return _digest("\0".join(path))
+
+
+def _digest(text: str) -> int:
+    number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+    return number % _MOST + 1
+
+
+def identified(schema: pa.Schema, id_of: Callable[[Path], int | None] = path_id) -> pa.Schema:
+    """`schema` with the ids that `id_of` gives to the paths of its fields, instead of those it had."""
+    return pa.schema([_identified(field, (field.name,), id_of) for field in schema])
+
+
+def _identified(field: pa.Field, path: Path, id_of: Callable[[Path], int | None]) -> pa.Field:
+    def part(child: pa.Field, name: str) -> pa.Field:
+        return _identified(child, (*path, name), id_of)
+
+    return with_id(field.with_type(_rebuilt(field.type, part)), id_of(path))
+
+
+def _rebuilt(of: pa.DataType, part: Callable[[pa.Field, str], pa.Field]) -> pa.DataType:
+    """The nested type `of` with its fields replaced. The element of a list is called so, whatever its writer says."""
+    if pa.types.is_struct(of):
+        return pa.struct([part(child, child.name) for child in of])
+    if pa.types.is_map(of):
+        return pa.map_(part(of.key_field, "key"), part(of.item_field, "value"))
+    if _is_list(of):
+        return pa.list_(part(of.value_field, "element"))
+    return of
+
+
+def _is_list(of: pa.DataType) -> bool:
+    return any(test(of) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def leaves(schema: pa.Schema) -> list[Leaf]:
+    """The columns of single values that have ids, those in structs included; not what lists and maps hold."""
+    found = []
+    for index, (path, field) in enumerate(_all_leaves(list(schema), (), repeated=False)):
+        number = field_id(field) if path else None
+        if number is not None:
+            found.append(Leaf(number, path, field.type, index))
+    return found
+
+
+def _all_leaves(fields: list[pa.Field], above: Path, *, repeated: bool) -> Iterator[tuple[Path, pa.Field]]:
+    """Every leaf; with no path where it repeats."""
+    for field in fields:
+        children = [field.type.field(place) for place in range(field.type.num_fields)]
+        inside = repeated or not (pa.types.is_struct(field.type) or not children)
+        if pa.types.is_map(field.type):
+            children = [field.type.key_field, field.type.item_field]
+        if children:
+            yield from _all_leaves(children, (*above, field.name), repeated=inside)
+        else:
+            yield (() if repeated else (*above, field.name)), field
+
+
+def schema_json(schema: pa.Schema) -> str:
+    """The schema as Iceberg writes schemas, with the narrowest of its types that holds all values of the column's."""
+    return json.dumps({"type": "struct", "fields": [_field_json(field) for field in schema]}, sort_keys=True)
+
+
+def _field_json(field: pa.Field) -> dict[str, Any]:
+    doc = (field.metadata or {}).get(_DOC)
+    return {
+        "id": field_id(field),
+        "name": field.name,
+        "required": not field.nullable,
+        "type": _type_json(field.type, field.name),
+        **({"doc": doc.decode()} if doc else {}),
+    }
+
+
+def _type_json(of: pa.DataType, name: str) -> Any:
+    if pa.types.is_struct(of):
+        return {"type": "struct", "fields": [_field_json(child) for child in of]}
+    if pa.types.is_map(of):
+        key, value = of.key_field, of.item_field
+        return {
+            "type": "map",
+            "key-id": field_id(key),
+            "key": _type_json(key.type, name),
+            "value-id": field_id(value),
+            "value": _type_json(value.type, name),
+            "value-required": not value.nullable,
+        }
+    if _is_list(of):
+        element = of.value_field
+        return {
+            "type": "list",
+            "element-id": field_id(element),
+            "element": _type_json(element.type, name),
+            "element-required": not element.nullable,
+        }
+    return type_name(of, name)
+
+
+def type_name(of: pa.DataType, column: str) -> str:
+    """What Iceberg calls a type of single values."""
+    if pa.types.is_dictionary(of):
+        of = of.value_type
+    if pa.types.is_decimal(of):
+        return f"decimal({of.precision}, {of.scale})"
+    if pa.types.is_fixed_size_binary(of):
+        return f"fixed[{of.byte_width}]"
+    if pa.types.is_timestamp(of):
+        return f"timestamp{'tz' if of.tz else ''}{'_ns' if of.unit == 'ns' else ''}"
+    if of not in _NAMES:
+        raise Unsupported(
+            f"column {column!r} has type {of}, which tables cannot show; leave the column out, or store it as another "
+            "type",
+            key="column.type",
+            column=column,
+        )
+    return _NAMES[of]
+
+
+_NAMES: Final[dict[pa.DataType, str]] = {
+    pa.null(): "unknown",
+    pa.bool_(): "boolean",
+    **dict.fromkeys([pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()], "int"),
+    **dict.fromkeys([pa.int64(), pa.uint32()], "long"),
+    pa.uint64(): "decimal(20, 0)",
+    **dict.fromkeys([pa.float16(), pa.float32()], "float"),
+    pa.float64(): "double",
+    **dict.fromkeys([pa.string(), pa.large_string(), pa.string_view()], "string"),
+    **dict.fromkeys([pa.binary(), pa.large_binary(), pa.binary_view()], "binary"),
+    **dict.fromkeys([pa.date32(), pa.date64()], "date"),
+    **dict.fromkeys([pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")], "time"),
+    pa.uuid(): "uuid",
+}

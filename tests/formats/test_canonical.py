@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from formats.test_contents import now
+from formats.test_file_tables import TABLES
+from skiway.formats import TableHandle
+from skiway.formats.canonical import canonical_columns, partition_json
+from skiway.formats.schemas import leaves
+from skiway.metastore import bounds, file_table
+
+
+@pytest.mark.parametrize(("kind", "namespace", "name"), TABLES)
+def test_bounds_as_text_mean_the_same_values(
+    request: pytest.FixtureRequest, kind: str, namespace: tuple[str, ...], name: str
+) -> None:
+    table: TableHandle = request.getfixturevalue(kind).load(namespace, name)
+    files = table.files(now(table))
+    by_id = {leaf.id: leaf for leaf in leaves(table.schema.arrow)}
+    said = canonical_columns(files, table.schema.arrow)
+    for file, columns in zip(files.to_pylist(), said.to_pylist(), strict=True):
+        assert [each["column_id"] for each in columns] == list(by_id)
+        for column in columns:
+            stats = file["stats"][str(column["column_id"])]
+            assert {key: column[key] for key in ("value_count", "null_count", "nan_count")}.items() <= stats.items()
+            of = bounds.logical_type(column["logical_type"])
+            for end in ("min", "max"):
+                assert (column[end] is None) == (stats[end] is None)
+                if column[end] is not None:
+                    value = bounds.bound(of, column[end]).value
+                    own = stats[end].replace(tzinfo=None) if of.name == "TIMESTAMPTZ" else stats[end]
+                    assert value == own, (column, end)
+
+
+def test_the_form_is_that_of_the_metastore(request: pytest.FixtureRequest) -> None:
+    table: TableHandle = request.getfixturevalue("parquet").load((), "plain")
+    said = canonical_columns(table.files(now(table)), table.schema.arrow)
+    kept = {field.name: field.type for field in file_table.COLUMN}
+    kept.pop("rest")
+    assert {field.name: field.type for field in said.type.value_type} == kept
+
+
+def test_partition_values_are_told_by_name(request: pytest.FixtureRequest) -> None:
+    table: TableHandle = request.getfixturevalue("parquet").load(("area",), "hive")
+    told = [json.loads(each) for each in partition_json(table.files(now(table)), table.partition_specs).to_pylist()]
+    assert {"year": "2024", "day": "2026-01-01", "country": "NL"} in told
+    assert {each["country"] for each in told} == {"NL", "DE", None, "a b/c"}
+
+
+def test_a_float_is_told_as_the_double_it_is() -> None:
+    from skiway.formats.canonical import _text
+
+    assert _text(pa.array([0.1], pa.float32())).to_pylist() == ["0.10000000149011612"]
+    assert _text(pa.array([float("inf"), float("-inf"), -0.0, 1.5])).to_pylist() == [
+        "Infinity",
+        "-Infinity",
+        "0",
+        "1.5",
+    ]

@@ -1,0 +1,55 @@
+"""The page about formats says what is so."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from skiway.formats import FILE_COLUMNS, TableHandle, locations
+from skiway.formats.opening import KINDS
+
+PROJECT = Path(__file__).parents[2]
+PAGE = (PROJECT / "docs" / "formats.md").read_text()
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"id": [1], "name": ["Ada"]}), tmp_path / "data" / "people.parquet")
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(example, {})
+    assert "[()] ['people']" in (printed := capsys.readouterr().out)
+    assert "Ada" in printed
+
+
+def test_every_error_key_is_on_the_page() -> None:
+    keys = set(re.findall(r'key="([\w.]+)"', "".join(reading_modules().values())))
+    assert len(keys) > 15
+    assert {key for key in keys if f"`{key}`" not in PAGE} == set()
+
+
+def reading_modules() -> dict[str, str]:
+    """The texts of the modules that sources are made of, by name: those they are opened by, and what these import."""
+    found: dict[str, str] = {}
+    pending = {target.partition(":")[0].rpartition(".")[2] for target in KINDS.values()}
+    while pending:
+        name = pending.pop()
+        found[name] = (PROJECT / "src" / "skiway" / "formats" / f"{name}.py").read_text()
+        pending |= set(re.findall(r"from skiway\.formats\.(\w+) import", found[name])) - found.keys()
+    return found
+
+
+def test_every_kind_call_and_column_is_on_the_page() -> None:
+    calls = [name for name, each in vars(TableHandle).items() if callable(each) and not name.startswith("_")]
+    missing = [name for name in (*KINDS, *FILE_COLUMNS.names) if f"`{name}`" not in PAGE]
+    assert (missing, [name for name in calls if f"`{name}(" not in PAGE]) == ([], [])
+
+
+def test_docstrings_are_right() -> None:
+    failures, tried = doctest.testmod(locations)
+    assert (failures, tried > 0) == (0, True)

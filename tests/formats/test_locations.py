@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skiway.errors import InvalidArgument, PermissionDenied
+from skiway.formats.locations import Reach, location, web_address
+
+
+@pytest.mark.parametrize(
+    ("uri", "meant"),
+    [
+        ("/data/lake/", "/data/lake"),
+        ("file:///data/lake", "/data/lake"),
+        ("file:/data/lake", "/data/lake"),
+        ("file://localhost/data", "/data"),
+        ("s3://lake", "s3://lake/"),
+        ("s3a://lake/a b/c=d%20e", "s3://lake/a b/c=d%20e"),
+        ("S3N://lake/x/", "s3://lake/x"),
+    ],
+)
+def test_a_location_is_understood(uri: str, meant: str) -> None:
+    assert str(location(uri)) == meant
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *(
+            "",
+            "s3://",
+            "s3:lake",
+            "s3:///key",
+            "s3://UPPER/x",
+            "s3://user:password@lake/x",
+            "http://host/x",
+            "gopher:x",
+        ),
+        *(
+            "/data/../etc",
+            "file:///data/..",
+            "s3://lake/a/../b",
+            "file:relative",
+            "file://other/data",
+            "/a\0b",
+            "/a\nb",
+        ),
+        "..\\windows",
+    ],
+)
+def test_a_location_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidArgument, match="is refused"):
+        location(uri)
+
+
+@pytest.mark.parametrize("uri", ["ftp://host", "http://", "http://user:secret@host", "http://host/?q=1", "file:///x"])
+def test_a_web_address_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidArgument, match="is refused"):
+        web_address(uri)
+
+
+def test_links_do_not_lead_out_of_reach(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "inside" / "link").symlink_to(tmp_path / "outside")
+    reach = Reach((location(str(tmp_path / "inside")),))
+    assert reach.check(location(str(tmp_path / "inside" / "file")))
+    for beyond in ("inside/link/file", "outside/file", "inside-too/file"):
+        with pytest.raises(PermissionDenied, match="outside"):
+            reach.check(location(str(tmp_path / beyond)))

@@ -1,0 +1,40 @@
+"""A scan holds some batches in memory, not the table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+PROGRAM = """
+import sys, pyarrow as pa
+from skiway.formats import open_source
+
+with open_source("parquet", sys.argv[1]) as source:
+    table = source.load((), "big")
+    rows = 0
+    for batch in table.read(table.current()):
+        rows += batch.num_rows
+        del batch
+print(rows, pa.default_memory_pool().max_memory())
+"""
+
+
+def test_a_long_scan_stays_small(tmp_path: Path) -> None:
+    """In a process of its own, as the pool remembers its peak for ever."""
+    rows, groups = 1_000_000, 4
+    schema = pa.schema({"id": pa.int64(), "text": pa.string()})
+    with pq.ParquetWriter(tmp_path / "big.parquet", schema) as writer:
+        for start in range(0, rows * groups, rows):
+            ids = pa.array(range(start, start + rows), pa.int64())
+            text = pc.binary_join_element_wise(pc.utf8_lpad(ids.cast(pa.string()), 100, "x"), "", "")
+            writer.write_table(pa.table({"id": ids, "text": text}), row_group_size=rows)
+    decoded = rows * groups * (8 + 4 + 100)
+    run = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, capture_output=True, text=True)
+    seen, peak = map(int, run.stdout.split())
+    assert seen == rows * groups
+    assert peak < decoded / 6, f"{peak} bytes at most, of {decoded} that were read"

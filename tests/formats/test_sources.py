@@ -1,0 +1,248 @@
+"""Where tables are found: catalogs, folders, object storage; and what is said when they are not."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from formats.oracles import assert_same_rows
+from formats.rest_catalog import TOKEN, serving
+from formats.test_contents import ids, now
+from formats.written import make_fixtures
+from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
+from skiway.formats import Source, open_source
+from skiway.formats.opening import KINDS
+
+PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
+
+
+@pytest.fixture(scope="module")
+def rest(lake: Path) -> Iterator[str]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    with SqlCatalog("lake", uri=f"sqlite:///{lake}/iceberg/catalog.db") as catalog, serving(catalog) as address:
+        yield address
+
+
+def test_a_rest_catalog_shows_the_same_tables_as_its_database(rest: str, lake: Path, iceberg: Source) -> None:
+    options = {"warehouse": str(lake / "iceberg" / "warehouse")}
+    with open_source("iceberg", rest, options=options, credentials={"token": TOKEN}) as source:
+        assert source.namespaces() == iceberg.namespaces()
+        assert source.tables(("sales",)) == iceberg.tables(("sales",))
+        table = source.load(("sales", "eu"), "partitioned")
+        assert ids(table, now(table)) == list(range(72))
+        with pytest.raises(NotFound, match=r"no 'sales\.nothing'"):
+            source.load(("sales",), "nothing")
+
+
+def test_a_wrong_token_is_told_apart_from_a_service_that_is_down(rest: str) -> None:
+    with open_source("iceberg", rest, credentials={"token": "wrong"}) as source:
+        with pytest.raises(PreconditionFailed, match="refused the credentials") as refused:
+            source.namespaces()
+        assert "wrong" not in str(refused.value)
+    with (
+        open_source("iceberg", "http://127.0.0.1:9", credentials={"token": TOKEN}) as source,
+        pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:9.* does not answer"),
+    ):
+        source.namespaces()
+
+
+def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, lake: Path) -> None:
+    with (
+        open_source("iceberg", rest, credentials={"token": TOKEN}) as source,
+        pytest.raises(PermissionDenied, match=r"outside of what this source may read .*'allowed-locations'"),
+    ):
+        source.load(("sales",), "types")
+    options = {"allowed-locations": f"/nowhere, {lake}/iceberg"}
+    with open_source("iceberg", rest, options=options, credentials={"token": TOKEN}) as source:
+        table = source.load(("sales",), "many")
+        assert ids(table, now(table)) == list(range(12))
+
+
+def test_a_folder_of_iceberg_tables_is_a_source(lake: Path, iceberg: Source) -> None:
+    with open_source("iceberg", f"file://{lake}/iceberg/warehouse") as source:
+        assert source.namespaces() == [("sales",), ("sales.eu",)]  # PyIceberg makes one folder of both
+        table = source.load(("sales",), "types")
+        assert_same_rows(
+            table.read(now(table)).read_all(), iceberg.load(("sales",), "types").read(now(table)).read_all()
+        )
+
+
+def test_a_metadata_file_is_a_table(iceberg: Source) -> None:
+    place = iceberg.load(("sales",), "many").metadata_location
+    with open_source("iceberg", place) as source:
+        assert (source.namespaces(), source.tables(())) == ([()], ["many"])
+        table = source.load((), "many")
+        assert ids(table, now(table)) == list(range(12))
+    named = {"external.namespace": "a.b", "external.table-name": "c"}
+    with open_source("iceberg", place, options=named) as source:
+        assert (source.namespaces(), source.tables(("a", "b"))) == ([("a", "b")], ["c"])
+
+
+def test_a_hint_says_which_metadata_is_current(tmp_path: Path, iceberg: Source) -> None:
+    found = iceberg.load(("sales",), "many")
+    versions = sorted(Path(found.metadata_location.removeprefix("file://")).parent.glob("*.metadata.json"))
+    folder = tmp_path / "t" / "metadata"
+    folder.mkdir(parents=True)
+    for number, file in enumerate(versions[:6]):
+        shutil.copy(file, folder / f"v{number}.metadata.json")
+
+    def snapshots() -> int:
+        with open_source("iceberg", str(tmp_path)) as source:
+            return len(source.load((), "t").snapshots())
+
+    assert snapshots() == 5
+    (folder / "version-hint.text").write_text("5")
+    assert snapshots() == 5
+    (folder / "v4.metadata.json").unlink()
+    (folder / "version-hint.text").write_text("3\n")
+    assert snapshots() == 3
+    (folder / "version-hint.text").write_text("nonsense")
+    with pytest.raises(PreconditionFailed, match="'nonsense', which is no version"):
+        snapshots()
+
+
+def test_two_metadata_files_of_one_version_are_not_chosen_between(tmp_path: Path, iceberg: Source) -> None:
+    current = Path(iceberg.load(("sales",), "many").metadata_location.removeprefix("file://"))
+    folder = tmp_path / "t" / "metadata"
+    folder.mkdir(parents=True)
+    for name in ("00007-a.metadata.json", "00007-b.metadata.json"):
+        shutil.copy(current, folder / name)
+    with open_source("iceberg", str(tmp_path)) as source, pytest.raises(Conflict, match="several metadata files"):
+        source.load((), "t")
+
+
+def test_an_unchanged_listing_is_no_new_snapshot(tmp_path: Path) -> None:
+    def looked_at() -> Source:
+        return open_source("parquet", str(tmp_path))
+
+    (tmp_path / "t").mkdir()
+    pq.write_table(PEOPLE.slice(0, 2), tmp_path / "t" / "1.parquet")
+    first = looked_at().load((), "t")
+    (one,) = first.snapshots()
+    assert (one.id, one.parent_id) == (1, None)
+    assert looked_at().load((), "t").snapshots([one]) == []
+    assert looked_at().load((), "t").current([one]) == one
+    pq.write_table(PEOPLE.slice(2), tmp_path / "t" / "2.parquet")
+    second = looked_at().load((), "t")
+    (two,) = second.snapshots([one])
+    assert (two.id, two.parent_id) == (2, 1)
+    assert second.current([one]) == two
+    assert ids(second, two) == [1, 2, 3]
+    with pytest.raises(NotFound, match="listing 1 of table 't' is not what is there now"):
+        second.files(one)
+    stored = first.files(one)
+    assert second.read(one, files=stored, schema=first.schema.arrow).read_all()["id"].to_pylist() == [1, 2]
+
+
+def test_a_file_that_changed_since_its_listing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    pq.write_table(PEOPLE, tmp_path / "t" / "1.parquet")
+    table = open_source("parquet", str(tmp_path)).load((), "t")
+    pq.write_table(PEOPLE.slice(1), tmp_path / "t" / "1.parquet")
+    with pytest.raises(Conflict, match=r"1\.parquet' was changed since"):
+        table.read(now(table)).read_all()
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[dict[str, str]]:
+    """A bucket `lake` in S3, by moto; what tells a source to reach it."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    reach = {
+        "s3.endpoint": f"http://{host}:{port}",
+        "s3.region": "us-east-1",
+        "s3.access-key-id": "key",
+        "s3.secret-access-key": "secret",
+    }
+    client = boto3.client(
+        "s3",
+        endpoint_url=reach["s3.endpoint"],
+        region_name="us-east-1",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+    )
+    client.create_bucket(Bucket="lake")
+    client.close()
+    yield reach
+    server.stop()
+
+
+def test_tables_in_s3_are_read_like_those_on_disk(bucket: dict[str, str], tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+    from pyarrow.fs import S3FileSystem
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    secret = ("s3.access-key-id", "s3.secret-access-key")
+    options = {key: value for key, value in bucket.items() if key not in secret}
+    credentials = {key: bucket[key] for key in secret}
+    rows = make_fixtures.without(make_fixtures.rows(0, 20), "ls")  # of which PyIceberg writes NULL as an empty list
+    host = bucket["s3.endpoint"].removeprefix("http://")
+    disk = S3FileSystem(
+        access_key="key", secret_key="secret", endpoint_override=host, scheme="http", region="us-east-1"
+    )
+    for part in (0, 1):
+        pq.write_table(rows.slice(part * 10, 10), f"lake/files/people/part={part}/a b.parquet", filesystem=disk)
+    storage = {"AWS_ENDPOINT_URL": bucket["s3.endpoint"], "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    storage |= {"AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true", "conditional_put": "etag"}
+    write_deltalake("s3://lake/delta/people", PEOPLE, storage_options=storage)
+    with SqlCatalog("x", uri=f"sqlite:///{tmp_path}/c.db", warehouse="s3://lake/ice", **bucket) as catalog:
+        catalog.create_namespace("sales")
+        catalog.create_table("sales.people", rows.schema).append(rows)
+    with open_source("parquet", "s3://lake/files", options=options, credentials=credentials) as source:
+        table = source.load((), "people")
+        assert table.schema.arrow.names[-1] == "part"
+        assert_same_rows(table.read(now(table), columns=rows.column_names).read_all(), rows)
+        assert table.snapshots([now(table)]) == []
+    with open_source("delta", "s3a://lake/delta", options=options, credentials=credentials) as source:
+        table = source.load((), "people")
+        assert_same_rows(table.read(now(table)).read_all(), PEOPLE)
+    with open_source("iceberg", "s3://lake/ice", options=options, credentials=credentials) as source:
+        table = source.load(("sales",), "people")
+        assert_same_rows(table.read(now(table)).read_all(), rows)
+    with pytest.raises(NotFound, match="nothing at 's3://lake/nothing'"):
+        open_source("delta", "s3://lake/nothing", options=options, credentials=credentials)
+
+
+def test_s3_that_does_not_answer_is_unavailable() -> None:
+    options = {"s3.endpoint": "http://127.0.0.1:9", "s3.region": "us-east-1"}
+    with pytest.raises(Unavailable, match="'s3://lake/files' cannot be read"):
+        open_source("parquet", "s3://lake/files", options=options)
+
+
+def test_an_unknown_kind_names_those_there_are() -> None:
+    with pytest.raises(InvalidArgument, match="'hudi'; there are delta, iceberg, parquet"):
+        open_source("hudi", "/tmp")
+    assert set(KINDS) == {"iceberg", "delta", "parquet"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_address_with_nothing_there_is_said_so(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(NotFound, match="nothing at"):
+        open_source(kind, str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_table_or_namespace_is_not_found(lake: Path, kind: str) -> None:
+    with open_source(kind, str(lake / kind)) as source:
+        with pytest.raises(NotFound, match=r"no table 'sales\.none'"):
+            source.load(("sales",), "none")
+        with pytest.raises(NotFound, match="namespace 'none'"):
+            source.tables(("none",))
+
+
+def test_credentials_are_not_shown() -> None:
+    from skiway.formats.request import SourceRequest
+
+    assert "hush" not in repr(SourceRequest("iceberg", "http://x", credentials={"token": "hush"}))

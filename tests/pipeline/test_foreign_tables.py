@@ -1,0 +1,138 @@
+"""Tables that Spark wrote: deletes on read, deletion vectors, column mapping, INT96. Spark's own reading is the oracle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from formats.asking import asked
+from formats.oracles import assert_same_rows
+from skiway.formats import Content, Snapshot, Source, TableHandle, open_source
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "make_fixtures.py"
+ICEBERG = ["evolved", "v2", "v2_partitioned", "v3", "v3_partitioned"]
+DELTA = ["by_id", "mapped", "vectors", "widened"]
+
+pytestmark = [pytest.mark.needs("java", "spark"), pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables, made in a process of their own: a running Java cannot be given jars any more."""
+    folder = tmp_path_factory.mktemp("written")
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder), "spark"], check=False, capture_output=True, text=True
+    )
+    if "unresolved dependency" in run.stdout + run.stderr or "UNRESOLVED DEPENDENCIES" in run.stdout + run.stderr:
+        pytest.skip("needs the jars of Iceberg and Delta for spark; to get them: run once with a network")
+    assert run.returncode == 0, run.stderr[-3000:]
+    return folder / "spark"
+
+
+@pytest.fixture(scope="module")
+def iceberg(written: Path) -> Iterator[Source]:
+    with open_source("iceberg", str(written / "iceberg")) as source:
+        yield source
+
+
+@pytest.fixture(scope="module")
+def delta(written: Path) -> Iterator[Source]:
+    with open_source("delta", str(written / "delta")) as source:
+        yield source
+
+
+def expected(written: Path, *path: str) -> pa.Table:
+    return pq.read_table(written.joinpath("expected", *path))
+
+
+@pytest.mark.parametrize("name", ICEBERG)
+def test_iceberg_snapshots_have_the_rows_that_spark_reads(written: Path, iceberg: Source, name: str) -> None:
+    table = iceberg.load(("sales",), name)
+    for snapshot in table.snapshots():
+        assert_same_rows(table.read(snapshot).read_all(), expected(written, "iceberg", name, str(snapshot.id)))
+    rows = table.read(now(table), schema=table.schema.arrow).read_all()
+    assert_same_rows(rows, expected(written, "iceberg", name, "now"))
+
+
+@pytest.mark.parametrize("name", DELTA)
+def test_delta_versions_have_the_rows_that_spark_reads(written: Path, delta: Source, name: str) -> None:
+    table = delta.load((), name)
+    for snapshot in table.snapshots():
+        assert_same_rows(table.read(snapshot).read_all(), expected(written, "delta", name, str(snapshot.id)))
+
+
+@pytest.mark.parametrize("name", ICEBERG[1:])
+def test_deletes_are_really_there_and_known_per_file(iceberg: Source, name: str) -> None:
+    table = iceberg.load(("sales",), name)
+    files = table.files(now(table)).to_pylist()
+    deletes = [file["ordinal"] for file in files if file["content"] == Content.POSITION_DELETES]
+    used = {ordinal for file in files for ordinal in file["deletes"]}
+    assert used
+    assert used <= set(deletes)
+    known = [file["deleted_rows"] for file in files if file["deletes"]]
+    assert all(known) if name.startswith("v3") else set(known) == {None}
+
+
+def test_deletion_vectors_of_delta_are_counted(delta: Source) -> None:
+    table = delta.load((), "vectors")
+    counts = table.files(now(table))["deleted_rows"].to_pylist()
+    rows = table.read(now(table)).read_all().num_rows
+    assert sum(counts) > 0
+    assert sum(table.files(now(table))["row_count"].to_pylist()) - sum(counts) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "predicate"),
+    [
+        *[(name, "id > 65") for name in ICEBERG[1:]],
+        *[(name, "part = 2 AND id < 40") for name in ICEBERG[1:]],
+        *[(name, "title = 'changed' OR id IN (31, 33)") for name in ICEBERG[1:]],
+        ("evolved", "id = 5000000000"),
+        ("evolved", "f > 2"),
+        ("evolved", "text IS NULL"),
+        ("evolved", "text LIKE 'b%'"),
+    ],
+)
+def test_filters_lose_no_row_among_deletes(written: Path, iceberg: Source, name: str, predicate: str) -> None:
+    table = iceberg.load(("sales",), name)
+    schema = table.schema.arrow
+    found = table.read(now(table), schema=schema, filter=asked(predicate, schema)).read_all()
+    everything = expected(written, "iceberg", name, "now")
+    with duckdb.connect() as duck:
+        duck.register("everything", everything)
+        duck.register("found", found)
+        sql = "SELECT id FROM {} WHERE " + predicate + " ORDER BY id"
+        kept = duck.execute(sql.format("found")).fetchall()
+        assert kept == duck.execute(sql.format("everything")).fetchall()
+        assert kept
+
+
+def test_a_filter_on_a_mapped_partition_reads_its_files_only(delta: Source) -> None:
+    table = delta.load((), "mapped")
+    condition = asked("shard = 2", table.schema.arrow)
+    files = table.plan(now(table), condition)
+    assert 0 < files.num_rows < table.files(now(table)).num_rows
+    assert set(table.read(now(table), filter=condition).read_all()["shard"].to_pylist()) == {2}
+
+
+def test_moments_in_int96_are_read_beyond_nanoseconds(written: Path) -> None:
+    with open_source("parquet", str(written / "parquet")) as source:
+        old, new = (source.load((), name) for name in ("old", "new"))
+        assert old.schema.arrow.field("ts").type == pa.timestamp("us")
+        rows = old.read(now(old)).read_all()
+        moments = rows["ts"].cast(pa.timestamp("us", tz="UTC"))
+        assert_same_rows(rows.set_column(1, "ts", moments), new.read(now(new)).read_all())
+        assert max(moments.to_pylist()).year > 2262
+
+
+def now(table: TableHandle) -> Snapshot:
+    current = table.current()
+    assert current is not None
+    return current
