@@ -31,7 +31,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, str(SCRIPT), str(folder), "spark"], check=False, capture_output=True, text=True
     )
     if "unresolved dependency" in run.stdout + run.stderr or "UNRESOLVED DEPENDENCIES" in run.stdout + run.stderr:
-        pytest.skip("needs the jars of Iceberg and Delta for spark; to get them: run once with a network")
+        pytest.skip("the jars of Iceberg and Delta could not be fetched; to get them: run once with a network")
     assert run.returncode == 0, run.stderr[-3000:]
     return folder / "spark"
 

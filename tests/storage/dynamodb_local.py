@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from skiway.pipeline.java import ensure_java
 
 VERSION = "2.6.1"
@@ -57,7 +59,9 @@ def _fetch() -> None:
         "-cache", JARS.parent / "ivy", "-retrieve", f"{JARS}/[artifact]-[revision].[ext]", "-warn",
     ]  # fmt: skip
     fetched = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert fetched.returncode == 0, f"DynamoDB Local could not be fetched: {fetched.stdout}{fetched.stderr}"
+    if fetched.returncode or not list(JARS.glob("DynamoDBLocal-*.jar")):
+        # A network is no part that a machine has or lacks, so this is a skip everywhere.
+        pytest.skip("DynamoDB Local could not be fetched from Maven's registry; to get it: run once with a network")
 
 
 def _free_port() -> int:
