@@ -43,3 +43,11 @@ def test_the_page_names_every_kind_every_verb_and_every_option() -> None:
 def test_public_names_are_importable_and_documented() -> None:
     for name in skiway.client.metastore.__all__:
         assert inspect.getdoc(getattr(skiway.client.metastore, name)), name
+
+
+def test_the_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = PAGE.parents[1] / "README.md"
+    [program] = re.findall(r"```python metastore\n(.*?)```", readme.read_text(), re.DOTALL)
+    with serving_metastore(namespaces=()) as server:
+        exec(compile(program.replace("127.0.0.1:50051", server.address), str(readme), "exec"), {})
+    assert capsys.readouterr().out == "people None\n"
