@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
-.PHONY: help setup demo test lint format bench proto lock clean
+.PHONY: help setup demo test faults lint format bench proto lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -25,6 +25,9 @@ demo: setup  ## a server to attach from DuckDB
 test: setup  ## all tests
 	$(BIN)/pytest tests/test_stack.py tests/pipeline  # apart: Java is started by fork, which a process that served gRPC takes badly
 	$(BIN)/pytest --numprocesses auto --ignore tests/test_stack.py --ignore tests/pipeline
+
+faults: setup  ## kill -9 before and after every store operation of every change; takes long
+	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults
 
 lint: setup  ## style and types
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ def test_names_are_trimmed_composed_and_keep_their_case(given_name, kept):
 
 
 @behaviour(19)
-@pytest.mark.parametrize("blank", ["", "  ", "\u00a0\t", "\u3000"])
+@pytest.mark.parametrize("blank", ["", "  ", "\u00a0\t", "\u3000", "\u200b", "\u202e \ufeff", "\0"])
 def test_blank_names_are_refused(blank):
     with refused(InvalidArgument, "display.name.required", resource="catalog"):
         normal_name(blank, resource="catalog")

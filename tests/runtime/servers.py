@@ -79,7 +79,9 @@ def started(home: Path, *arguments: str, ready_file: Path | None = None) -> Iter
 def starting(home: Path, *arguments: str, ready_file: Path | None = None) -> Iterator[Server]:
     """A server that begins to start."""
     file = ready_file or home.parent / f"ready-{time.monotonic_ns()}.json"
-    asked = command("serve", "--home", home, "--grpc", "127.0.0.1:0", "--ready-file", file, *arguments)
+    asked = command(
+        "serve", "--home", home, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", file, *arguments
+    )
     with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
             yield Server(process, file)

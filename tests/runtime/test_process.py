@@ -47,7 +47,11 @@ class Stream:
 def test_a_server_is_ready_when_its_file_says_so_and_ends_when_told(home, tmp_path, number):
     ready = tmp_path / "ready.json"
     with started(home, ready_file=ready) as server:
-        assert json.loads(ready.read_text()) == {"rpc": server.address}
+        assert json.loads(ready.read_text()) == {
+            "rpc": server.address,
+            "airport": f"grpc://{server.address}",
+            "http": server.addresses["http"],
+        }
         host, _, port = server.address.rpartition(":")
         assert (host, int(port) > 0) == ("127.0.0.1", True)
         with calling(server.address) as caller:

@@ -29,7 +29,7 @@ def taken() -> Iterator[str]:
 def refused(home: Path, *arguments: str | Path, grpc: str = "127.0.0.1:0") -> str:
     """The sentence that a server says instead of starting."""
     ready = home.parent / "ready.json"
-    asked = ("--home", home, "--grpc", grpc, "--ready-file", ready, *arguments)
+    asked = ("--home", home, "--grpc", grpc, "--http", "127.0.0.1:0", "--ready-file", ready, *arguments)
     ended = skiway("serve", *asked)
     assert ended.returncode == 1, ended.stderr
     assert ended.stdout == ""

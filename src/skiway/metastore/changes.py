@@ -65,6 +65,7 @@ def delete(
     """Delete a resource; where it was stored. Deleting what is not there is fine, unless something is demanded of it."""
     remove = remove or repository.delete
     demanded = preconditions.demands(precondition)
+    lost: Contention | None = None
     for _ in range(ATTEMPTS):
         found = repository.peek(key)
         if found is None:
@@ -78,9 +79,10 @@ def delete(
         except (NotFound, Contention, PreconditionFailed) as error:
             if demanded or not _lost_race(error):
                 raise
+            lost = error if isinstance(error, Contention) else lost
         else:
             return meta_of(pointer, value)
-    raise failure(Contention, "store.contended", what=f"{repository.kind.noun} {name}")
+    raise lost or failure(Contention, "store.contended", what=f"{repository.kind.noun} {name}")
 
 
 def _lost_race(error: NotFound | Contention | PreconditionFailed) -> bool:

@@ -17,15 +17,18 @@ __all__ = ["MAX_DEPTH", "MAX_NAME", "dotted", "encoded", "folded", "normal_name"
 
 MAX_NAME = 255
 MAX_DEPTH = 16
+INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
+"""Control and format characters, and blanks, by their category in Unicode."""
 
 
 def normal_text(text: str) -> str:
-    r"""`text` as names are kept; empty for a blank one.
+    r"""`text` as names are kept; empty for one in which there is nothing to see.
 
     >>> normal_text("  Ｓales  \t 2025 ")
     'Sales 2025'
     """
-    return " ".join(unicodedata.normalize("NFKC", text).split())
+    name = " ".join(unicodedata.normalize("NFKC", text).split())
+    return name if any(unicodedata.category(character) not in INVISIBLE for character in name) else ""
 
 
 def normal_name(text: str, *, resource: str) -> str:

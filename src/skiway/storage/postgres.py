@@ -130,7 +130,7 @@ def open_pointers(
     """
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
         raise InvalidArgument(
             "the URL of the database cannot be read: write postgresql://user@host/database"
         ) from error

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.doomed import Launcher
+from faults.grounds import Ground
+from storage.homes import running_postgres
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """What starts servers that die."""
+    forking = Launcher()
+    yield forking
+    forking.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    with running_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def new_ground(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Ground]:
+    """Makes places for stores of a kind, each empty."""
+
+    def make(kind: str) -> Ground:
+        name = f"t{uuid.uuid4().hex}"
+        folder = tmp_path / name
+        folder.mkdir()
+        pointers = f"sqlite:///{folder}/pointers.db"
+        if kind == "postgresql":
+            url = request.getfixturevalue("postgres")
+            pointers = f"{url}{'&' if '?' in url else '?'}schema={name}"
+        return Ground(pointers, (folder / "blobs").as_uri(), folder)
+
+    return make

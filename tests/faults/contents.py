@@ -1,0 +1,78 @@
+"""What a store holds, read from raw pointers and blobs: for comparing states, and for what gc may remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from metastore.wholeness import damage, kind_of
+from skiway.metastore import file_table, keys
+from skiway.model import v1
+from skiway.storage import Pointer, Stores
+
+PASSING = ("created_at", "updated_at", "ingested_at", "puts")
+"""Fields that tell when something was done; `puts` are the keys of calls, with times."""
+PLATFORM = "/platform/"
+
+
+def broken(stores: Stores) -> list[str]:
+    """Every contradiction in the store, as a sentence."""
+    return [each for each in damage(stores) if not each.startswith(PLATFORM)]
+
+
+def resources(stores: Stores) -> list[str]:
+    """Every resource that can be reached, as text, without ids and times: a call that is made again makes new ones."""
+    return sorted(_texts(stores))
+
+
+def ids(stores: Stores) -> set[str]:
+    """The ids of all resources that have one."""
+    return {pointer.key.rpartition("/")[2] for pointer in _reachable(stores) if "/by-id/" in pointer.key}
+
+
+def left_behind(stores: Stores) -> set[str]:
+    """The keys of snapshots and statistics whose table is gone."""
+    found = {pointer.key for pointer in stores.pointers.scan("/accounts/")}
+    return {key for key in found if keys.table_of(key) not in (None, *found)}
+
+
+def blobs(stores: Stores) -> set[str]:
+    """The addresses of all blobs."""
+    return {head.uri for head in stores.blobs.scan()}
+
+
+def named_blobs(stores: Stores) -> set[str]:
+    """The addresses of all blobs that a pointer names."""
+    return {pointer.blob_uri for pointer in stores.pointers.scan("/accounts/") if "/" in pointer.blob_uri}
+
+
+def _reachable(stores: Stores) -> list[Pointer]:
+    out_of_reach = left_behind(stores)
+    found = stores.pointers.scan("/accounts/")
+    return [each for each in found if "/idempotency/" not in each.key and each.key not in out_of_reach]
+
+
+def _texts(stores: Stores) -> Iterator[str]:
+    for pointer in _reachable(stores):
+        if keys.is_current(pointer.key):
+            yield f"current {pointer.blob_uri}"
+        elif keys.owner(pointer) == pointer.key:
+            kind = kind_of(pointer.key)
+            yield f"{kind.noun} {_lasting(kind.message.FromString(stores.blobs.get(pointer.blob_uri)))}"
+
+
+def _lasting(message: Any) -> str:
+    for field, value in message.ListFields():
+        if field.name in PASSING:
+            message.ClearField(field.name)
+        elif isinstance(value, v1.ResourceId):
+            value.ClearField("id")
+        elif isinstance(value, v1.ConnectorAuth):
+            value.ClearField("secret_id")
+        elif field.name == "arrow_file":
+            files = file_table.opened(value).select(["file_path", "row_count"])
+            message.arrow_file = repr(files.to_pylist()).encode()
+        elif field.name == "columns":
+            for column in value:
+                _lasting(column)
+    return str(message)

@@ -1,0 +1,143 @@
+"""Servers that die when they are told to, as tests start them and call them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc
+
+from faults.grounds import Ground
+from rpc.house import Answer, Client
+from runtime.servers import END_S, START_S, environment, eventually
+
+When = Literal["before", "after"]
+ACCOUNT = "a1"
+EVERY_STEP = os.environ.get("SKIWAY_FAULTS") == "all"
+PATIENCE_S = 1800 if EVERY_STEP else 300
+WRITES = frozenset({"_apply", "_create", "_overwrite", "_delete", "_purge"})
+QUIET = tuple(f"gc.{sweep}.enabled=false" for sweep in ("idempotency", "cas", "pointer", "reconcile_jobs"))
+"""Settings of a server whose own gc does nothing, so that the operations of a call are always the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Dying before or after the operation with this number, counted from 1; 0 is no death at all."""
+
+    at: int
+    when: When = "before"
+
+    def __str__(self) -> str:
+        return f"{self.when} operation {self.at}"
+
+
+def steps(operations: Sequence[str]) -> list[Step]:
+    """Where to die in the course of these operations: around those that write, or around all of them if asked to."""
+    numbers = range(1, len(operations) + 1)
+    if EVERY_STEP:
+        return [Step(number, when) for number in numbers for when in ("before", "after")]
+    writing = [number for number in numbers if operations[number - 1] in WRITES]
+    return [Step(writing[0], "before"), *(Step(number, "after") for number in writing)]
+
+
+class Launcher:
+    """The process that forks servers."""
+
+    def __init__(self) -> None:
+        script = str(Path(__file__).with_name("launcher.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, script], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, **order: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(END_S)
+        self._process.stdout.close()
+
+
+@dataclass
+class Doomed:
+    """A server that was started."""
+
+    launcher: Launcher
+    process_id: int
+    folder: Path
+    exit_code: int | None = None
+
+    @property
+    def ready_file(self) -> Path:
+        return self.folder / "ready.json"
+
+    @property
+    def operations(self) -> list[str]:
+        """What its stores were asked for, in order."""
+        trace = self.folder / "trace"
+        return trace.read_text().split() if trace.exists() else []
+
+    def output(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def ended(self) -> bool:
+        if self.exit_code is None:
+            self.exit_code = self.launcher.ask(ended=self.process_id)
+        return self.exit_code is not None
+
+    def wait_until_ended(self) -> int:
+        eventually(self.ended)
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def wait_until_ready(self) -> None:
+        def ready() -> bool:
+            assert not self.ended(), f"the server ended with {self.exit_code}: {self.output()}"
+            return self.ready_file.exists()
+
+        eventually(ready, within_s=START_S)
+
+    def kill(self) -> int:
+        with suppress(ProcessLookupError):
+            if not self.ended():
+                os.kill(self.process_id, signal.SIGKILL)
+        return self.wait_until_ended()
+
+    def call(self, operation: str, request: Any) -> Answer:
+        """Call it in the account of the tests, once."""
+        address = json.loads(self.ready_file.read_text())["rpc"]
+        with grpc.insecure_channel(address, options=[("grpc.enable_retries", 0)]) as channel:
+            return Client(channel, caller="")(operation, request, timeout=END_S, x_skiway_account=ACCOUNT)
+
+
+@contextmanager
+def launched(
+    launcher: Launcher, ground: Ground, *settings: str, threads: str = "call", step: Step | None = None
+) -> Iterator[Doomed]:
+    """A server that begins to start; `step` says when one of its `threads` dies, and all of it with it."""
+    folder = ground.folder / f"server-{time.monotonic_ns()}"
+    folder.mkdir()
+    server = Doomed(launcher, 0, folder)
+    death = {"threads": threads, "trace": str(folder / "trace"), **asdict(step)} if step else None
+    arguments = ["serve", "--home", str(ground.folder / "home"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    arguments += ["--ready-file", str(server.ready_file), *ground.settings(*settings)]
+    server.process_id = launcher.ask(start=arguments, death=death, log=str(folder / "log"))
+    try:
+        yield server
+    finally:
+        server.kill()

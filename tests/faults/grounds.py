@@ -1,0 +1,51 @@
+"""Where the stores of a test are, opened by servers and beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from skiway.config import Settings
+from skiway.runtime.gc_sweeps import once_round
+from skiway.security import SecretsStore, open_secrets
+from skiway.storage import Stores, open_stores, utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where the stores of one world are, and a folder for what servers write."""
+
+    pointers: str
+    blobs: str
+    folder: Path
+
+    @property
+    def secrets(self) -> SecretsStore:
+        """The secrets store of the servers' home."""
+        return open_secrets((self.folder / "home" / "secrets").as_uri())
+
+    def secret_files(self) -> int:
+        """How many secrets are kept."""
+        return len(list((self.folder / "home" / "secrets").glob("*/*/*/*")))
+
+    def settings(self, *more: str) -> list[str]:
+        return [
+            part for each in (f"kv.url={self.pointers}", f"blob.url={self.blobs}", *more) for part in ("--set", each)
+        ]
+
+
+def opened(ground: Ground, *, ahead_s: float = 0.0) -> Stores:
+    """The stores of `ground`, as somebody sees them whose clock is ahead."""
+    return open_stores(ground.pointers, ground.blobs, clock=lambda: later(ahead_s))
+
+
+def later(seconds: float) -> datetime:
+    return utc_now() + timedelta(seconds=seconds)
+
+
+def collected(ground: Ground) -> None:
+    """Gc goes once round, after everything that expires has expired."""
+    with opened(ground, ahead_s=3600) as stores:
+        sweeps = once_round(stores, ground.secrets, Settings().gc, dry_run=False, clock=lambda: later(3600))
+        assert [done.damaged for _, done in sweeps if done.damaged] == []

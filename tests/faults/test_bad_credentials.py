@@ -1,0 +1,219 @@
+"""Callers who are not who they say: a real server refuses each with its key, and nothing changes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import jwt
+import pytest
+
+from rpc.house import Answer, Client
+from runtime.servers import eventually, started
+from security.issuer import AUDIENCE, Publisher, claims, ec_key, jwk, pem, publishing, rsa_key
+from skiway.model import v1
+from skiway.security import TokenEntry, new_token
+from skiway.storage import Stores, open_stores
+
+pytestmark = pytest.mark.timeout(180)
+
+QUIET = tuple(
+    part
+    for sweep in ("idempotency", "cas", "pointer", "reconcile_jobs")
+    for part in ("--set", f"gc.{sweep}.enabled=false")
+)
+HOUR = timedelta(hours=1)
+UNKNOWN = "Zk3vR8pQw1nT6yBs0dLxJc5uHa9eMfGi"
+
+
+class Guarded:
+    """A server that asks for credentials, and the store behind it."""
+
+    def __init__(self, channel: grpc.Channel, stores: Stores) -> None:
+        self._channel, self._stores = channel, stores
+
+    def create(self, credentials: str | None, name: str = "new") -> Answer:
+        """Create a catalog, with this as the header `authorization`."""
+        headers = {} if credentials is None else {"authorization": credentials}
+        request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name=name))
+        return Client(self._channel, caller="")("CatalogService/CreateCatalog", request, **headers)
+
+    def call(self, token: str, operation: str, request: Any) -> Answer:
+        return Client(self._channel, caller=token)(operation, request)
+
+    def pointers(self) -> list[Any]:
+        return list(self._stores.pointers.scan())
+
+
+@contextmanager
+def guarded(home: Path, *settings: str) -> Iterator[Guarded]:
+    arguments = [part for each in settings for part in ("--set", each)]
+    with (
+        started(home, *QUIET, *arguments) as server,
+        open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        yield Guarded(channel, stores)
+
+
+def assert_refused(server: Guarded, credentials: str | None, key: str) -> None:
+    before = server.pointers()
+    answer = server.create(credentials)
+    assert answer.code is grpc.StatusCode.UNAUTHENTICATED, answer
+    assert (answer.error.code, answer.error.message_key) == (v1.MC_UNAUTHENTICATED, key)
+    told = f"{answer.text} {answer.status} {answer.headers} {answer.trailers}"
+    assert not [part for part in (credentials or "").split(".") if len(part) > 16 and part in told]
+    assert server.pointers() == before
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Publisher]:
+    with publishing(keys=[jwk(rsa_key(), "k1"), jwk(ec_key(), "k2")]) as publisher:
+        yield publisher
+
+
+@pytest.fixture(scope="module")
+def oidc(provider: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    settings = ("auth.mode=oidc", f"auth.oidc.issuer={provider.url}", f"auth.oidc.audience={AUDIENCE}")
+    with guarded(tmp_path_factory.mktemp("oidc") / "home", *settings) as server:
+        yield server
+
+
+def said(provider: Publisher, **changes: Any) -> dict[str, Any]:
+    """The claims of a good token, but for what is changed; None leaves one out."""
+    now = datetime.now(UTC)
+    good = {"iss": provider.url, "account_id": "default", "roles": ["administrator"]}
+    return claims(**{**good, "exp": now + HOUR, "nbf": now - HOUR, "iat": now - HOUR, **changes})
+
+
+def signed(provider: Publisher, private: Any = None, algorithm: str = "RS256", kid: str = "k1", **changes: Any) -> str:
+    return jwt.encode(said(provider, **changes), private or rsa_key(), algorithm=algorithm, headers={"kid": kid})
+
+
+def plain(content: dict[str, Any]) -> str:
+    return (
+        base64.urlsafe_b64encode(json.dumps(content, default=lambda moment: int(moment.timestamp())).encode())
+        .rstrip(b"=")
+        .decode()
+    )
+
+
+def shared_secret(provider: Publisher) -> str:
+    """Signed with the public key, as if that were a secret of both sides."""
+    text = f"{plain({'alg': 'HS256', 'typ': 'JWT', 'kid': 'k1'})}.{plain(said(provider))}"
+    digest = hmac.new(pem(rsa_key()).encode(), text.encode(), hashlib.sha256).digest()
+    return f"{text}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def unsigned(provider: Publisher, algorithm: str) -> str:
+    return f"{plain({'alg': algorithm, 'typ': 'JWT', 'kid': 'k1'})}.{plain(said(provider))}."
+
+
+def changed(provider: Publisher) -> str:
+    """A good token whose claims were exchanged afterwards."""
+    header, _, signature = signed(provider).split(".")
+    return f"{header}.{plain(said(provider, sub='eve'))}.{signature}"
+
+
+JWTS = {
+    "expired": (lambda provider: signed(provider, exp=datetime.now(UTC) - HOUR), "token.expired"),
+    "not yet valid": (lambda provider: signed(provider, nbf=datetime.now(UTC) + HOUR), "token.not_yet_valid"),
+    "for another audience": (lambda provider: signed(provider, aud="another"), "token.audience"),
+    "for no audience": (lambda provider: signed(provider, aud=None), "token.audience"),
+    "of another issuer": (lambda provider: signed(provider, iss="https://evil.example.com"), "token.issuer"),
+    "without an end": (lambda provider: signed(provider, exp=None), "token.claim"),
+    "without a subject": (lambda provider: signed(provider, sub=None), "token.claim"),
+    "for no account": (lambda provider: signed(provider, account_id=None), "token.account"),
+    "for an unknown account": (lambda provider: signed(provider, account_id="nobody"), "token.account"),
+    "signed by another key": (lambda provider: signed(provider, rsa_key("eve")), "token.signature"),
+    "signed by an unpublished key": (lambda provider: signed(provider, rsa_key("eve"), kid="k9"), "token.key"),
+    "signed in another way than its key": (lambda provider: signed(provider, kid="k2"), "token.algorithm"),
+    "changed": (changed, "token.signature"),
+    "alg none": (lambda provider: unsigned(provider, "none"), "token.algorithm"),
+    "alg NoNe": (lambda provider: unsigned(provider, "NoNe"), "token.algorithm"),
+    "HS256 with the public key": (shared_secret, "token.algorithm"),
+    "half": (lambda provider: signed(provider)[:40], "token.malformed"),
+}
+
+
+@pytest.mark.parametrize("case", JWTS)
+def test_a_token_that_is_not_good_is_refused(oidc, provider, case):
+    make, key = JWTS[case]
+    assert_refused(oidc, f"Bearer {make(provider)}", key)
+
+
+@pytest.mark.parametrize(
+    ("credentials", "key"), [(None, "token.missing"), ("", "token.missing"), ("Bearer", "token.malformed")]
+)
+def test_without_a_token_nobody_enters(oidc, credentials, key):
+    assert_refused(oidc, credentials, key)
+
+
+def test_good_tokens_enter(oidc, provider):
+    for name, token in {"rsa": signed(provider), "ec": signed(provider, ec_key(), "ES256", "k2")}.items():
+        assert oidc.create(f"Bearer {token}", name).code is grpc.StatusCode.OK
+        assert oidc.create(token, f"{name} without the word").code is grpc.StatusCode.OK
+
+
+@pytest.fixture
+def token_home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    return home
+
+
+def write(home: Path, *entries: TokenEntry) -> None:
+    """The tokens file, put in place at once."""
+    beside = home / "tokens.new"
+    beside.write_text("".join(entry.toml() for entry in entries))
+    beside.replace(home / "tokens.toml")
+
+
+def test_tokens_that_are_missing_unknown_expired_or_revoked_are_refused(token_home):
+    good = new_token("ada", "default", roles=["administrator"])
+    late = new_token("bob", "default", roles=["administrator"], expires_at=datetime.now(UTC) - HOUR)
+    write(token_home, good.entry, late.entry)
+    with guarded(token_home, "auth.mode=token") as server:
+        assert server.create(f"Bearer {good.text.reveal()}", "hers").code is grpc.StatusCode.OK
+        for credentials, key in (
+            (None, "token.missing"),
+            (f"Bearer {UNKNOWN}", "token.unknown"),
+            (f"Bearer {good.text.reveal()}x", "token.unknown"),
+            (f"Bearer {good.text.reveal()[:-1]}", "token.unknown"),
+            (f"Bearer {good.entry.sha256}", "token.unknown"),
+            (f"Bearer {late.text.reveal()}", "token.expired"),
+        ):
+            assert_refused(server, credentials, key)
+        write(token_home, late.entry)
+        eventually(lambda: server.create(f"Bearer {good.text.reveal()}").code is not grpc.StatusCode.ALREADY_EXISTS)
+        assert_refused(server, f"Bearer {good.text.reveal()}", "token.unknown")
+
+
+def test_who_is_known_may_still_not_do_everything(token_home):
+    reader = new_token("reader", "default")
+    admin = new_token("admin", "default", roles=["administrator"])
+    platform = new_token("platform", "", roles=["platform-admin"])
+    write(token_home, reader.entry, admin.entry, platform.entry)
+    account = v1.CreateAccountRequest(spec=v1.AccountSpec(display_name="more"))
+    catalog = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="more"))
+    with guarded(token_home, "auth.mode=token") as server:
+        before = server.pointers()
+        for token, operation, request, key in (
+            (reader, "CatalogService/CreateCatalog", catalog, "permission.missing"),
+            (reader, "AccountService/CreateAccount", account, "permission.missing"),
+            (admin, "AccountService/CreateAccount", account, "permission.missing"),
+            (platform, "CatalogService/CreateCatalog", catalog, "permission.missing"),
+        ):
+            answer = server.call(token.text.reveal(), operation, request)
+            assert answer.code is grpc.StatusCode.PERMISSION_DENIED, answer
+            assert (answer.error.code, answer.error.message_key) == (v1.MC_PERMISSION_DENIED, key)
+        assert server.pointers() == before
+        assert server.call(platform.text.reveal(), "AccountService/CreateAccount", account).code is grpc.StatusCode.OK
