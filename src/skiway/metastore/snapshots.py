@@ -9,6 +9,7 @@ from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
 from skiway.metastore.ids import local_id, resource_id
 from skiway.metastore.kinds import SNAPSHOT
+from skiway.metastore.managed_guards import refuse_snapshots
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.pages import listed
 from skiway.metastore.parents import applied, retrying
@@ -59,6 +60,7 @@ def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshot
 
     def attempt() -> Stored[v1.Snapshot]:
         table = places.table(realm, spec.table_id)
+        refuse_snapshots(table.value)
         return changes.update(
             realm,
             realm.all(SNAPSHOT),
@@ -77,7 +79,7 @@ def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshot
 
 def delete(realm: Realm, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshotResponse:
     """Delete a snapshot and its statistics at once. The current one can go only as the last."""
-    table_id = places.table(realm, request.table_id).value.resource_id.id
+    table_id = refuse_snapshots(places.table(realm, request.table_id).value).resource_id.id
     check_id(request.snapshot_id, field="snapshot_id")
 
     def remove(pointer: Pointer, snapshot: v1.Snapshot | None) -> None:
@@ -102,7 +104,7 @@ def set_current(realm: Realm, request: v1.SetCurrentSnapshotRequest) -> v1.SetCu
 
     def attempt() -> Stored[v1.Snapshot]:
         table = places.table(realm, request.table_id)
-        table_id = table.value.resource_id.id
+        table_id = refuse_snapshots(table.value).resource_id.id
         found = meant(realm, table_id, v1.SnapshotRef(snapshot_id=request.snapshot_id))
         before = realm.stores.pointers.get(keys.current_snapshot(realm.account_id, table_id))
         exists = Check(found.pointer.key, expect=found.pointer.version)
@@ -131,7 +133,7 @@ def _normal(realm: Realm, given: v1.SnapshotSpec) -> v1.SnapshotSpec:
 
 def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotResponse]) -> v1.CreateSnapshotResponse:
     table = places.table(realm, spec.table_id)
-    table_id = table.value.resource_id.id
+    table_id = refuse_snapshots(table.value).resource_id.id
     known = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, spec.snapshot_id))
     if known is not None:
         return _same_again(spec, known)

@@ -12,6 +12,7 @@ from skiway.metastore.idempotency import Claim, once
 from skiway.metastore.ids import resource_id
 from skiway.metastore.kinds import TABLE
 from skiway.metastore.managed import remover, writer
+from skiway.metastore.managed_guards import refuse_fields
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import normal_name
 from skiway.metastore.pages import listed
@@ -137,6 +138,7 @@ def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableRespons
 
 
 def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) -> None:
+    refuse_fields(table, paths)
     if not table.HasField("upstream") and any(path.startswith("upstream.") for path in paths):
         raise failure(InvalidArgument, "upstream.missing.for.replacement", id=table.resource_id.id)
     for path in paths:

@@ -1070,21 +1070,27 @@ Global___DeleteConnectorResponse: _TypeAlias = DeleteConnectorResponse  # noqa: 
 
 @_typing.final
 class ValidateConnectorRequest(_message.Message):
-    """Tries a spec without storing anything. An upstream that does not answer makes `ok` false; it is no error of the call."""
+    """Tries a spec without storing anything. An upstream that does not answer makes `ok` false; it is no error of the call.
+    With a connector, what the spec leaves out is as that one has it, credentials too; alone, the connector is tried as it is.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SPEC_FIELD_NUMBER: _builtins.int
+    CONNECTOR_ID_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def spec(self) -> Global___ConnectorSpec: ...
+    @_builtins.property
+    def connector_id(self) -> _common_pb2.ResourceId: ...
     def __init__(
         self,
         *,
         spec: Global___ConnectorSpec | None = ...,
+        connector_id: _common_pb2.ResourceId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,8 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from skiway.model.v1 import common_pb2 as _common_pb2
+from skiway.model.v1 import snapshot_pb2 as _snapshot_pb2
+from skiway.model.v1 import statistics_pb2 as _statistics_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -59,6 +61,37 @@ LS_ENDED_COMMIT: LeaseState.ValueType  # 2
 LS_ENDED_ABORT: LeaseState.ValueType  # 3
 LS_EXPIRED: LeaseState.ValueType  # 4
 Global___LeaseState: _TypeAlias = LeaseState  # noqa: Y015
+
+class _PredicateOp:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PredicateOpEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PredicateOp.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PO_EQ: _PredicateOp.ValueType  # 0
+    PO_NEQ: _PredicateOp.ValueType  # 1
+    PO_LT: _PredicateOp.ValueType  # 2
+    PO_LTE: _PredicateOp.ValueType  # 3
+    PO_GT: _PredicateOp.ValueType  # 4
+    PO_GTE: _PredicateOp.ValueType  # 5
+    PO_BETWEEN: _PredicateOp.ValueType  # 6
+    PO_IN: _PredicateOp.ValueType  # 7
+    PO_IS_NULL: _PredicateOp.ValueType  # 8
+    PO_IS_NOT_NULL: _PredicateOp.ValueType  # 9
+
+class PredicateOp(_PredicateOp, metaclass=_PredicateOpEnumTypeWrapper): ...
+
+PO_EQ: PredicateOp.ValueType  # 0
+PO_NEQ: PredicateOp.ValueType  # 1
+PO_LT: PredicateOp.ValueType  # 2
+PO_LTE: PredicateOp.ValueType  # 3
+PO_GT: PredicateOp.ValueType  # 4
+PO_GTE: PredicateOp.ValueType  # 5
+PO_BETWEEN: PredicateOp.ValueType  # 6
+PO_IN: PredicateOp.ValueType  # 7
+PO_IS_NULL: PredicateOp.ValueType  # 8
+PO_IS_NOT_NULL: PredicateOp.ValueType  # 9
+Global___PredicateOp: _TypeAlias = PredicateOp  # noqa: Y015
 
 @_typing.final
 class QueryInput(_message.Message):
@@ -560,3 +593,293 @@ class GetQueryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetQueryResponse: _TypeAlias = GetQueryResponse  # noqa: Y015
+
+@_typing.final
+class Predicate(_message.Message):
+    """What rows must fulfil. Values are written as the bounds of columns are; what cannot be read as a value of the column
+    removes no file.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMN_FIELD_NUMBER: _builtins.int
+    OP_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    column: _builtins.str
+    """its name, in any case; one of several that differ in case only is meant exactly"""
+    op: Global___PredicateOp.ValueType
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        column: _builtins.str = ...,
+        op: Global___PredicateOp.ValueType = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["column", b"column", "op", b"op", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Predicate: _TypeAlias = Predicate  # noqa: Y015
+
+@_typing.final
+class ScanFile(_message.Message):
+    """A file to read. `delete_file_indices` count the delete files of the bundle from 0, in the order in which they come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_PATH_FIELD_NUMBER: _builtins.int
+    FILE_FORMAT_FIELD_NUMBER: _builtins.int
+    FILE_SIZE_IN_BYTES_FIELD_NUMBER: _builtins.int
+    RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    FILE_CONTENT_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    PARTITION_DATA_JSON_FIELD_NUMBER: _builtins.int
+    PARTITION_SPEC_ID_FIELD_NUMBER: _builtins.int
+    EQUALITY_FIELD_IDS_FIELD_NUMBER: _builtins.int
+    SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
+    DELETE_FILE_INDICES_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    file_path: _builtins.str
+    file_format: _builtins.str
+    file_size_in_bytes: _builtins.int
+    record_count: _builtins.int
+    file_content: _statistics_pb2.FileContent.ValueType
+    partition_data_json: _builtins.str
+    partition_spec_id: _builtins.int
+    sequence_number: _builtins.int
+    task: _builtins.int
+    """of data files: which task reads it, counted from 0"""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[_statistics_pb2.ColumnStats]: ...
+    @_builtins.property
+    def equality_field_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def delete_file_indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        file_path: _builtins.str = ...,
+        file_format: _builtins.str = ...,
+        file_size_in_bytes: _builtins.int = ...,
+        record_count: _builtins.int = ...,
+        file_content: _statistics_pb2.FileContent.ValueType = ...,
+        columns: _abc.Iterable[_statistics_pb2.ColumnStats] | None = ...,
+        partition_data_json: _builtins.str = ...,
+        partition_spec_id: _builtins.int = ...,
+        equality_field_ids: _abc.Iterable[_builtins.int] | None = ...,
+        sequence_number: _builtins.int | None = ...,
+        delete_file_indices: _abc.Iterable[_builtins.int] | None = ...,
+        task: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sequence_number", b"_sequence_number", "sequence_number", b"sequence_number"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sequence_number", b"_sequence_number", "columns", b"columns", "delete_file_indices", b"delete_file_indices", "equality_field_ids", b"equality_field_ids", "file_content", b"file_content", "file_format", b"file_format", "file_path", b"file_path", "file_size_in_bytes", b"file_size_in_bytes", "partition_data_json", b"partition_data_json", "partition_spec_id", b"partition_spec_id", "record_count", b"record_count", "sequence_number", b"sequence_number", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sequence_number: _TypeAlias = _typing.Literal["sequence_number"]  # noqa: Y015
+    _WhichOneofArgType__sequence_number: _TypeAlias = _typing.Literal["_sequence_number", b"_sequence_number"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence_number) -> _WhichOneofReturnType__sequence_number | None: ...
+
+Global___ScanFile: _TypeAlias = ScanFile  # noqa: Y015
+
+@_typing.final
+class TableInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    PARTITION_SPEC_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    METADATA_LOCATION_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    schema_json: _builtins.str
+    metadata_location: _builtins.str
+    snapshot_id: _builtins.int
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def partition_spec(self) -> _snapshot_pb2.PartitionSpecInfo: ...
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        table_id: _common_pb2.ResourceId | None = ...,
+        schema_json: _builtins.str = ...,
+        partition_spec: _snapshot_pb2.PartitionSpecInfo | None = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        metadata_location: _builtins.str = ...,
+        snapshot_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_spec", b"partition_spec", "table_id", b"table_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata_location", b"metadata_location", "partition_spec", b"partition_spec", "properties", b"properties", "schema_json", b"schema_json", "snapshot_id", b"snapshot_id", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableInfo: _TypeAlias = TableInfo  # noqa: Y015
+
+@_typing.final
+class PredicateReport(_message.Message):
+    """How many data files a predicate removed of those that the ones before it had left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREDICATE_FIELD_NUMBER: _builtins.int
+    FILES_REMOVED_FIELD_NUMBER: _builtins.int
+    UNUSED_BECAUSE_FIELD_NUMBER: _builtins.int
+    files_removed: _builtins.int
+    unused_because: _builtins.str
+    """why it could remove none"""
+    @_builtins.property
+    def predicate(self) -> Global___Predicate: ...
+    def __init__(
+        self,
+        *,
+        predicate: Global___Predicate | None = ...,
+        files_removed: _builtins.int = ...,
+        unused_because: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["predicate", b"predicate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files_removed", b"files_removed", "predicate", b"predicate", "unused_because", b"unused_because"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PredicateReport: _TypeAlias = PredicateReport  # noqa: Y015
+
+@_typing.final
+class ScanReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_TOTAL_FIELD_NUMBER: _builtins.int
+    FILES_KEPT_FIELD_NUMBER: _builtins.int
+    BYTES_KEPT_FIELD_NUMBER: _builtins.int
+    DELETE_FILES_KEPT_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    PREDICATES_FIELD_NUMBER: _builtins.int
+    files_total: _builtins.int
+    files_kept: _builtins.int
+    bytes_kept: _builtins.int
+    delete_files_kept: _builtins.int
+    tasks: _builtins.int
+    @_builtins.property
+    def predicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___PredicateReport]: ...
+    def __init__(
+        self,
+        *,
+        files_total: _builtins.int = ...,
+        files_kept: _builtins.int = ...,
+        bytes_kept: _builtins.int = ...,
+        delete_files_kept: _builtins.int = ...,
+        tasks: _builtins.int = ...,
+        predicates: _abc.Iterable[Global___PredicateReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_kept", b"bytes_kept", "delete_files_kept", b"delete_files_kept", "files_kept", b"files_kept", "files_total", b"files_total", "predicates", b"predicates", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanReport: _TypeAlias = ScanReport  # noqa: Y015
+
+@_typing.final
+class FetchScanBundleRequest(_message.Message):
+    """The files of a pinned table that may hold rows which fulfil all predicates. A file is left out only if its statistics
+    prove that it holds none.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    REQUIRED_COLUMNS_FIELD_NUMBER: _builtins.int
+    PREDICATES_FIELD_NUMBER: _builtins.int
+    EXCLUDE_COLUMN_STATS_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    query_id: _builtins.str
+    exclude_column_stats: _builtins.bool
+    tasks: _builtins.int
+    """into how many parts of about equal size to divide the files; 0 leaves it to the server"""
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def required_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """whose statistics come with the files; none means all"""
+
+    @_builtins.property
+    def predicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Predicate]: ...
+    def __init__(
+        self,
+        *,
+        query_id: _builtins.str = ...,
+        table_id: _common_pb2.ResourceId | None = ...,
+        required_columns: _abc.Iterable[_builtins.str] | None = ...,
+        predicates: _abc.Iterable[Global___Predicate] | None = ...,
+        exclude_column_stats: _builtins.bool = ...,
+        tasks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclude_column_stats", b"exclude_column_stats", "predicates", b"predicates", "query_id", b"query_id", "required_columns", b"required_columns", "table_id", b"table_id", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchScanBundleRequest: _TypeAlias = FetchScanBundleRequest  # noqa: Y015
+
+@_typing.final
+class FetchScanBundleResponse(_message.Message):
+    """First the table and what is to come, then delete files, then data files, some in each message."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_INFO_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    DELETE_FILES_FIELD_NUMBER: _builtins.int
+    DATA_FILES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def table_info(self) -> Global___TableInfo: ...
+    @_builtins.property
+    def report(self) -> Global___ScanReport: ...
+    @_builtins.property
+    def delete_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScanFile]: ...
+    @_builtins.property
+    def data_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScanFile]: ...
+    def __init__(
+        self,
+        *,
+        table_info: Global___TableInfo | None = ...,
+        report: Global___ScanReport | None = ...,
+        delete_files: _abc.Iterable[Global___ScanFile] | None = ...,
+        data_files: _abc.Iterable[Global___ScanFile] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "table_info", b"table_info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_files", b"data_files", "delete_files", b"delete_files", "report", b"report", "table_info", b"table_info"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchScanBundleResponse: _TypeAlias = FetchScanBundleResponse  # noqa: Y015

@@ -1,0 +1,162 @@
+# mypy: disable-error-code=no-any-return
+"""Columns of Arrow and DuckDB as columns of Iceberg.
+
+What Iceberg has no type for is widened where that loses nothing, and refused otherwise, by the column's name:
+
+    int8, int16, uint8, uint16          int
+    uint32                              long
+    uint64                              decimal(20, 0)
+    float16                             float
+    decimal of up to 38 digits          decimal
+    date64                              date
+    time of any unit                    time; times finer than microseconds are refused when rows are written
+    timestamp of any unit               timestamp; in version 3 nanoseconds are kept, in version 2 refused by row
+    timestamp with any time zone        timestamptz: the moment is kept, the name of the zone is not
+    dictionary                          its values' type
+    lists of any kind                   list
+    JSON, geometry (as WKB)             string, binary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument, Unsupported
+from skiway.formats.schemas import type_name
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IcebergType
+
+__all__ = ["iceberg_schema", "iceberg_type"]
+
+_EXTENSION: Final = b"ARROW:extension:name"
+_STORABLE: Final = ("arrow.uuid", "arrow.json", "geoarrow.wkb")
+_LISTS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+
+
+def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
+    """The schema of a new table for rows like `arrow`; its fields are numbered in the order in which they come."""
+    from pyiceberg.schema import Schema, assign_fresh_schema_ids
+
+    if not len(arrow):
+        raise InvalidArgument("a table needs at least one column, none was given", key="columns.none")
+    _refuse_twins(arrow.names, "")
+    numbers = count(1)
+    fields = [_field(each, format_version, numbers) for each in arrow]
+    try:
+        return assign_fresh_schema_ids(Schema(*fields))
+    except ValueError as error:  # such as a column `a.b` beside a field `b` in `a`
+        raise InvalidArgument(f"the columns contradict each other: {error}", key="column.duplicate") from error
+
+
+def iceberg_type(field: pa.Field, *, format_version: int = 2) -> IcebergType:
+    """The type of a column; the ids of what is inside it are not final."""
+    return _type(field, field.name, format_version, count(1))
+
+
+def _field(field: pa.Field, version: int, numbers: Iterator[int]) -> Any:
+    from pyiceberg.types import NestedField
+
+    doc = (field.metadata or {}).get(b"doc") or (field.metadata or {}).get(b"comment")
+    return NestedField(
+        field_id=next(numbers),
+        name=field.name,
+        field_type=_type(field, field.name, version, numbers),
+        required=not field.nullable,
+        doc=doc.decode() if doc else None,
+    )
+
+
+def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) -> IcebergType:
+    from pyiceberg.types import ListType, MapType, StructType
+
+    of = _storage(field, column)
+    if pa.types.is_struct(of):
+        _refuse_twins([child.name for child in of], column)
+        return StructType(*(_field(child, version, numbers) for child in of))
+    if pa.types.is_map(of):
+        return MapType(
+            key_id=next(numbers),
+            key_type=_type(of.key_field, column, version, numbers),
+            value_id=next(numbers),
+            value_type=_type(of.item_field, column, version, numbers),
+            value_required=not of.item_field.nullable,
+        )
+    if any(is_list(of) for is_list in _LISTS):
+        return ListType(
+            element_id=next(numbers),
+            element_type=_type(of.value_field, column, version, numbers),
+            element_required=not of.value_field.nullable,
+        )
+    return _single(of, column, version)
+
+
+def _storage(field: pa.Field, column: str) -> pa.DataType:
+    """The type that values are kept in, without the wrappings that Iceberg does not know."""
+    of = field.type
+    name = (field.metadata or {}).get(_EXTENSION, b"").decode(errors="replace")
+    if isinstance(of, pa.BaseExtensionType):
+        name = of.extension_name
+    if name and name not in _STORABLE:
+        raise _refused(column, name if not isinstance(of, pa.BaseExtensionType) else str(of))
+    if name == "arrow.uuid":
+        return pa.uuid()
+    if isinstance(of, pa.BaseExtensionType):
+        of = of.storage_type
+    return _storage(pa.field(column, of.value_type), column) if pa.types.is_dictionary(of) else of
+
+
+def _single(of: pa.DataType, column: str, version: int) -> IcebergType:
+    from pyiceberg.types import NestedField
+
+    if pa.types.is_null(of) and version < 3:
+        raise _refused(column, "null")
+    if pa.types.is_decimal(of) and (of.precision > 38 or of.scale < 0):
+        raise _refused(column, str(of))
+    if version < 3 and pa.types.is_timestamp(of) and of.unit == "ns":
+        of = pa.timestamp("us", tz=of.tz)
+    try:
+        name = type_name(of, column)
+    except Unsupported:
+        raise _refused(column, str(of)) from None
+    return NestedField(field_id=1, name=column, type=name, required=False).field_type
+
+
+def _refuse_twins(names: list[str], inside: str) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name:
+            raise InvalidArgument(f"a column{_within(inside)} has no name; give it one", key="column.unnamed")
+        if name.casefold() in seen:
+            raise InvalidArgument(
+                f"columns {seen[name.casefold()]!r} and {name!r}{_within(inside)} differ in case only or not at all, which engines do "
+                "not tell apart; rename one",
+                key="column.duplicate",
+                column=name,
+            )
+        seen[name.casefold()] = name
+
+
+def _within(column: str) -> str:
+    return f" within {column!r}" if column else ""
+
+
+def _refused(column: str, of: str) -> Unsupported:
+    return Unsupported(
+        f"column {column!r} has type {of}, which Iceberg tables cannot hold; cast it to another type, such as text, or "
+        "leave it out",
+        key="column.type",
+        column=column,
+        type=of,
+    )

@@ -1,0 +1,173 @@
+"""What the metastore keeps of a managed table's snapshots: the same records as of any other table.
+
+They are written in the batch that commits, so that leases, planners and statistics see a snapshot as soon as it is
+there, and never one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.formats import canonical
+from skiway.formats.iceberg import IcebergTable
+from skiway.formats.source import Content, Snapshot
+from skiway.metastore import file_table, keys
+from skiway.metastore.current import advancing, current_id
+from skiway.metastore.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS
+from skiway.metastore.managed_locations import check_files
+from skiway.metastore.realm import Realm, timestamp
+from skiway.metastore.repository import Stored
+from skiway.model import v1
+from skiway.storage import ABSENT, Check, Delete, Operation
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = ["added", "current", "leftover", "removed"]
+
+_CONTENTS = {
+    Content.DATA: v1.FC_DATA,
+    Content.POSITION_DELETES: v1.FC_POSITION_DELETES,
+    Content.EQUALITY_DELETES: v1.FC_EQUALITY_DELETES,
+}
+
+
+def added(realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetadata | None) -> Iterator[Operation]:
+    """What publishes the snapshots that `base` has not, each with the statistics of its files."""
+    known = set() if base is None else {each.snapshot_id for each in base.snapshots}
+    for snapshot in handle.snapshots():
+        if snapshot.id not in known:
+            yield from realm.all(SNAPSHOT).reservation(_record(realm, table, handle, snapshot))[1]
+            yield from _statistics(realm, table, handle, snapshot)
+
+
+def removed(realm: Realm, table_id: str, base: TableMetadata, now: TableMetadata) -> Iterator[list[Operation]]:
+    """What deletes the records of each snapshot that `base` had and the table has no more."""
+    left = {each.snapshot_id for each in now.snapshots}
+    for snapshot in base.snapshots:
+        if snapshot.snapshot_id not in left:
+            yield list(_forgetting(realm, table_id, snapshot.snapshot_id))
+
+
+def leftover(realm: Realm, table: Stored[v1.Table], now: TableMetadata) -> Iterator[list[Operation]]:
+    """What deletes the records of snapshots that the table has no more, because who removed them died on the way."""
+    left = {each.snapshot_id for each in now.snapshots}
+    table_id = table.value.resource_id.id
+    prefix = keys.snapshot(realm.account_id, table_id, 0).rpartition("/")[0] + "/"
+    for pointer in realm.stores.pointers.scan(prefix):
+        number = int(pointer.key.rpartition("/")[2])
+        if number not in left:
+            unchanged = Check(table.pointer.key, expect=table.pointer.version)
+            yield [unchanged, *_forgetting(realm, table_id, number)]
+
+
+def current(realm: Realm, table_id: str, now: TableMetadata) -> Iterator[Operation]:
+    """What makes the current snapshot the one that metadata says."""
+    key = keys.current_snapshot(realm.account_id, table_id)
+    pointer = realm.stores.pointers.get(key)
+    wanted = now.current_snapshot_id
+    if wanted is None:
+        yield Delete(key, expect=pointer.version) if pointer else Check(key, expect=ABSENT)
+    elif pointer is None or current_id(pointer) != wanted:
+        yield advancing(realm, table_id, wanted, before=pointer)
+
+
+def _forgetting(realm: Realm, table_id: str, snapshot_id: int) -> Iterator[Operation]:
+    found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
+    named = [] if found is None else [found.pointer.key, *SNAPSHOT.names(found.value)]
+    named += (keys.statistics(realm.account_id, table_id, snapshot_id, of=of) for of in ("table", "columns", "files"))
+    for pointer in filter(None, map(realm.stores.pointers.get, named)):
+        yield Delete(pointer.key, expect=pointer.version)
+
+
+def _record(realm: Realm, table: v1.Table, handle: IcebergTable, snapshot: Snapshot) -> v1.Snapshot:
+    schema, now = handle.schema_at(snapshot), realm.now()
+    return v1.Snapshot(
+        table_id=table.resource_id,
+        snapshot_id=snapshot.id,
+        parent_snapshot_id=snapshot.parent_id,
+        upstream_created_at=timestamp(snapshot.created_at),
+        ingested_at=now,
+        updated_at=now,
+        schema_json=schema.json,
+        schema_id=schema.id,
+        partition_spec=_spec(handle),
+        sequence_number=snapshot.sequence_number,
+        manifest_list=snapshot.manifest_list,
+        metadata_location=table.metadata_location,
+        summary=dict(snapshot.summary),
+    )
+
+
+def _spec(handle: IcebergTable) -> v1.PartitionSpecInfo:
+    number = handle.metadata.default_spec_id
+    spec = next(each for each in handle.partition_specs if each.id == number)
+    fields = [v1.PartitionField(field_id=each.id, name=each.name, transform=each.transform) for each in spec.fields]
+    return v1.PartitionSpecInfo(spec_id=number, spec_name=f"spec-{number}", fields=fields)
+
+
+def _statistics(realm: Realm, table: v1.Table, handle: IcebergTable, snapshot: Snapshot) -> Iterator[Operation]:
+    files = handle.files(snapshot)
+    check_files(files["path"], handle.location)
+    facts: dict[str, Any] = {"table_id": table.resource_id, "snapshot_id": snapshot.id, "updated_at": realm.now()}
+    stored = file_table.written(_stored_files(files, handle, snapshot))
+    yield from realm.all(FILE_STATS).reservation(v1.FileStatsSet(arrow_file=stored, **facts))[1]
+    data = files.filter(pc.field("content") == Content.DATA)
+    stats = v1.TableStats(
+        upstream=_stamp(realm, table, handle),
+        row_count=_total(data, "row_count") - _total(data, "deleted_rows"),
+        data_file_count=data.num_rows,
+        total_size_bytes=_total(data, "size_bytes"),
+        **facts,
+    )
+    yield from realm.all(TABLE_STATS).reservation(stats)[1]
+
+
+def _total(files: pa.Table, column: str) -> int:
+    return int(pc.sum(files[column], min_count=0).as_py())
+
+
+def _stamp(realm: Realm, table: v1.Table, handle: IcebergTable) -> v1.UpstreamStamp:
+    return v1.UpstreamStamp(
+        system=v1.TF_ICEBERG,
+        table_native_id=str(handle.metadata.table_uuid),
+        commit_ref=table.metadata_location,
+        fetched_at=realm.now(),
+    )
+
+
+def _stored_files(files: pa.Table, handle: IcebergTable, snapshot: Snapshot) -> pa.Table:
+    """The file table in the form that the metastore keeps and planners prune."""
+    schema = handle.schema_at(snapshot).arrow
+    count = files.num_rows
+    contents = pa.array([_CONTENTS[Content(each)] for each in files["content"].to_pylist()], pa.int32())
+    columns = {
+        "file_path": files["path"],
+        "file_format": pc.utf8_upper(files["format"]),
+        "row_count": files["row_count"],
+        "size_bytes": files["size_bytes"],
+        "file_content": contents,
+        "partition_data_json": canonical.partition_json(files, handle.partition_specs),
+        "partition_spec_id": files["spec_id"],
+        "equality_field_ids": files["equality_ids"],
+        "sequence_number": files["sequence_number"],
+        "columns": _columns(canonical.canonical_columns(files, schema)),
+    }
+    nothing = {name: pa.nulls(count, file_table.SCHEMA.field(name).type) for name in file_table.SCHEMA.names[-3:]}
+    return pa.table({**columns, **nothing}, schema=file_table.SCHEMA).sort_by("file_path").combine_chunks()
+
+
+def _columns(found: pa.ListArray) -> pa.ListArray:
+    """With the column that holds what pruning does not look at: nothing more is known."""
+    of = file_table.SCHEMA.field("columns").type
+    values = found.values
+    if not values.type.num_fields:
+        return pa.array([[]] * len(found), of)
+    named = [values.field(name) for name in values.type.names]
+    rest = pa.repeat(pa.scalar(b"", pa.binary()), len(values))
+    whole = pa.StructArray.from_arrays([*named, rest], names=[*values.type.names, "rest"])
+    return pa.ListArray.from_arrays(found.offsets, whole).cast(of)

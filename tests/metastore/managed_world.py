@@ -1,0 +1,63 @@
+"""What tests of managed tables share: a warehouse beside the stores, and short ways to write and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+
+from metastore.world import World
+from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.formats.iceberg_writing import DataFileWriter
+from skiway.metastore import Realm, managed_tables
+from skiway.metastore.managed_tables import ManagedTable
+from skiway.model import v1
+
+NUMBERS = pa.schema({"x": pa.int64()})
+
+
+@dataclass
+class ManagedWorld:
+    """A world with a warehouse; its catalog is managed."""
+
+    world: World
+    warehouse: Warehouse
+
+    @classmethod
+    def at(cls, world: World, folder: Path) -> ManagedWorld:
+        return cls(world, Warehouse.at(str(folder / "warehouse")))
+
+    @property
+    def home(self) -> Realm:
+        return self.world.home
+
+    def create(self, name: str = "people", schema: Any = NUMBERS, **asked: Any) -> ManagedTable:
+        namespace_id = asked.pop("namespace_id", None) or self.world.first_namespace().resource_id
+        return managed_tables.create(
+            self.home, self.warehouse, namespace_id=namespace_id, name=name, schema=schema, **asked
+        )
+
+    def load(self, table: ManagedTable | v1.Table) -> ManagedTable:
+        return managed_tables.load(self.home, self.warehouse, id_of(table))
+
+    def write(self, table: ManagedTable, *values: int) -> list[Any]:
+        """Data files with these numbers, not committed."""
+        with DataFileWriter(table.files, table.metadata) as writer:
+            writer.write(pa.record_batch({"x": pa.array(values, pa.int64())}))
+            return writer.close()
+
+    def append(self, table: ManagedTable, *values: int, realm: Realm | None = None) -> ManagedTable:
+        files = self.write(table, *values)
+        return managed_tables.append_with_retry(realm or self.home, self.warehouse, id_of(table), files)
+
+    def rows(self, table: ManagedTable) -> list[int]:
+        """What PyIceberg reads of the table as it is now."""
+        found = StaticTable.from_metadata(self.load(table).metadata_location)
+        return sorted(found.scan().to_arrow()["x"].to_pylist())
+
+
+def id_of(table: ManagedTable | v1.Table) -> v1.ResourceId:
+    return table.resource_id if isinstance(table, v1.Table) else table.table.resource_id

@@ -1,0 +1,49 @@
+"""The page about managed tables says what is so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from skiway.formats import iceberg_commits, iceberg_evolution, iceberg_writing
+from skiway.metastore import managed_commits, managed_sweeping, managed_tables
+
+PAGE = (Path(__file__).parents[2] / "docs" / "managed-tables.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_example_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    ((code, printed),) = EXAMPLES
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+def test_every_call_is_on_the_page_with_its_arguments() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
+    for name in managed_tables.__all__:
+        if name.islower():
+            known = list(inspect.signature(getattr(managed_tables, name)).parameters)
+            shown = [argument.partition("=")[0] for argument in rows[name].split(", ") if argument != "..."]
+            assert shown == known[: len(shown)], name
+
+
+@pytest.mark.parametrize("module", [iceberg_commits, iceberg_evolution])
+def test_every_producer_is_on_the_page(module: object) -> None:
+    offered = set(module.__all__) - {"Change", "Producer", "ColumnChange", "evolved"}  # type: ignore[attr-defined]
+    assert {name for name in offered if name not in PAGE} == set()
+
+
+def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
+    limits = inspect.signature(iceberg_writing.DataFileWriter).parameters
+    for said in (
+        f"up to {managed_commits.ATTEMPTS} times",
+        f"about {limits['buffer_bytes'].default >> 20} MiB",
+        f"{limits['max_open_files'].default} files open",
+        f"`write.target-file-size-bytes` ({iceberg_writing._TARGET_BYTES >> 20} MiB)",
+        f"({iceberg_writing._ROW_GROUP_BYTES >> 20} MiB)",
+    ):
+        assert said in PAGE, said
+    assert managed_sweeping.THREE_DAYS_S == 3 * 86400
