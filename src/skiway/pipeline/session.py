@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TypeAlias
 
-from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.java import ensure_java
 
 if TYPE_CHECKING:
@@ -30,19 +30,43 @@ _LOOPBACK: dict[str, Setting] = {
 }
 
 
-def session(app: str, master: str = "local[*]", **settings: Setting) -> SparkSession:
+def session(app: str, master: str = "local[*]", *, remote: str = "", **settings: Setting) -> SparkSession:
     """The Spark session of this process, made if there is none.
 
     `settings` are Spark's own (`**{"spark.driver.memory": "2g"}`) and win over `settings_for(master)`. No jars are
     needed. A running session is given again, with its runtime settings changed, if it can be what is asked for;
     otherwise PreconditionFailed says what differs.
+
+    With `remote`, the address of a Spark Connect server (`sc://host:15002`), the session is there: this process needs
+    no Java, `master` is the server's own affair, and of the settings only those that can change at run time count.
     """
+    if remote:
+        return _remote_session(remote, settings_for(remote, **settings))
     wanted = settings_for(master, **settings)
     _prepare_environment(master)
     from pyspark.sql import SparkSession
 
     _check_running({"spark.master": master, **settings})
     return SparkSession.builder.appName(app).master(master).config(map={**wanted}).getOrCreate()
+
+
+def _remote_session(remote: str, settings: dict[str, Setting]) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    if not remote.startswith("sc://"):
+        raise InvalidArgument(f"{remote!r} is no address of a Spark Connect server; write sc://host:15002")
+    try:
+        found = SparkSession.builder.remote(remote).getOrCreate()
+        for name, value in settings.items():
+            if found.conf.isModifiable(name):
+                found.conf.set(name, _as_text(value))
+    except PySparkException as error:
+        raise Unavailable(
+            f"the Spark Connect server at {remote} does not answer: {str(error).partition(chr(10))[0]}; is it running?",
+            key="spark.remote",
+        ) from error
+    return found
 
 
 def settings_for(master: str, **settings: Setting) -> dict[str, Setting]:

@@ -1,0 +1,93 @@
+"""The whole way for one snapshot: its files, those never profiled, Spark, and the statistics that planners read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.errors import Cancelled
+from skiway.formats import Content, Snapshot, TableHandle
+from skiway.metastore import statistics
+from skiway.metastore.realm import Realm
+from skiway.model import v1
+from skiway.pipeline.layouts import file_schemas
+from skiway.pipeline.merging import Merged, merge
+from skiway.pipeline.profiling import USUAL, Budget, profiled
+from skiway.pipeline.store import ProfileStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ProfileReport", "profile_snapshot"]
+
+_COLUMNS_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """What was done: files that were read now, those known before, and why others could not be read."""
+
+    files_total: int
+    files_profiled: int
+    files_known: int
+    failed: dict[str, str]
+    merged: Merged
+
+
+def profile_snapshot(
+    realm: Realm,
+    table_id: v1.ResourceId,
+    snapshot: Snapshot,
+    *,
+    handle: TableHandle,
+    spark: SparkSession,
+    on_progress: Callable[[int, int], None] = lambda _, __: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    budget: Budget = USUAL,
+) -> ProfileReport:
+    """Profile the files of a snapshot that never were, and store the statistics of its table and columns.
+
+    `on_progress` is told how many files of those to be read are done. `cancelled` is asked between batches; what is
+    done by then is kept, so that the next run goes on from there. Doing it again changes nothing.
+    """
+    files, schema = handle.files(snapshot), handle.schema_at(snapshot)
+    store = ProfileStore(realm, table_id)
+    data = files.filter(pc.field("content") == Content.DATA)
+    todo = store.unknown(data)
+    on_progress(0, todo.num_rows)
+    done, failed = 0, dict[str, str]()
+    for part in profiled(
+        spark, todo, schema, schemas=file_schemas(handle, snapshot), specs=handle.partition_specs, budget=budget
+    ):
+        store.add(part)
+        failed |= _failures(part)
+        done += len(part["path"].unique())
+        on_progress(done, todo.num_rows)
+        if done < todo.num_rows and cancelled():
+            raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; those are kept")
+    merged = merge(store.load(data), files, schema)
+    _publish(realm, table_id, snapshot.id, merged)
+    return ProfileReport(data.num_rows, done - len(failed), data.num_rows - todo.num_rows, failed, merged)
+
+
+def _failures(part: pa.Table) -> dict[str, str]:
+    failed = part.filter(part["column_id"].is_null())
+    return dict(zip(failed["path"].to_pylist(), failed["error"].to_pylist(), strict=True))
+
+
+def _publish(realm: Realm, table_id: v1.ResourceId, snapshot_id: int, merged: Merged) -> None:
+    statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot_id, stats=merged.table))
+    if merged.columns:
+        statistics.put_columns(
+            realm,
+            (
+                v1.PutColumnStatsRequest(
+                    table_id=table_id, snapshot_id=snapshot_id, columns=merged.columns[first : first + _COLUMNS_AT_ONCE]
+                )
+                for first in range(0, len(merged.columns), _COLUMNS_AT_ONCE)
+            ),
+        )
