@@ -3,9 +3,11 @@
 from skiway.airport.auth import Authenticator, BearerAuth, CatalogAuthorizer
 from skiway.airport.builder import CatalogBuilder, SchemaBuilder
 from skiway.airport.catalog import (
+    Bindable,
     Catalog,
     CatalogVersion,
     HasStatistics,
+    Planned,
     ScanOptions,
     Schema,
     SharedListing,
@@ -26,7 +28,7 @@ from skiway.airport.functions import (
     TableInOutFunction,
     Volatility,
 )
-from skiway.airport.registry import CatalogResolver
+from skiway.airport.registry import CatalogResolver, Catalogs
 from skiway.airport.request import Request, current_request
 from skiway.airport.server import Server, Tls
 from skiway.airport.service import AirportService, Limits
@@ -52,11 +54,13 @@ __all__ = [
     "AirportService",
     "Authenticator",
     "BearerAuth",
+    "Bindable",
     "Catalog",
     "CatalogAuthorizer",
     "CatalogBuilder",
     "CatalogResolver",
     "CatalogVersion",
+    "Catalogs",
     "ColumnStatistics",
     "CreateTable",
     "Deletable",
@@ -74,6 +78,7 @@ __all__ = [
     "Insertable",
     "Limits",
     "Parameter",
+    "Planned",
     "Request",
     "ScalarFunction",
     "ScanOptions",

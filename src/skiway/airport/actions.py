@@ -67,7 +67,7 @@ def flight_info(airport: AirportService, request: Request, body: bytes) -> bytes
     point = TimePoint.parse(asked.at_unit, asked.at_value)
     table = table_at(open_table(catalog, path), point)
     schema = table.schema_for(SchemaRequest((), point)) if isinstance(table, DynamicSchemaTableRef) else None
-    return table_info(table, path, schema).SerializeToString()
+    return table_info(table, path, schema, past=point is not None).SerializeToString()
 
 
 def column_statistics(airport: AirportService, request: Request, body: bytes) -> bytes:

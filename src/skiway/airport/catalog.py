@@ -85,6 +85,7 @@ class ScanOptions:
     limit: int | None = None
     batch_size: int | None = None
     time_point: TimePoint | None = None
+    part: bytes | None = None  # of a `Planned` table: which of the parts that it made of this scan
 
     @cached_property
     def filter(self) -> filters.Filter:
@@ -202,6 +203,34 @@ class TimeTravel(ABC):
     @abstractmethod
     def at(self, point: TimePoint) -> Table | None:
         """The table as it was then, with the schema of that time; None if it did not exist."""
+
+
+class Planned(ABC):
+    """A table that decides what to read when a scan is planned, and may have it read in several parts at once."""
+
+    @abstractmethod
+    def plan(self, options: ScanOptions) -> Sequence[bytes]:
+        """The parts of a scan, whose rows add up; none for no rows.
+
+        Each part comes back as `options.part` of a `scan`, perhaps on another server, so it says all that the scan must
+        know: which version of the rows, which files. It travels in a signed ticket, so it can be believed.
+        """
+
+
+class Bindable(ABC):
+    """A table that is told what each client knows of it.
+
+    A client never learns by itself that a table was changed since it attached. So the short text that a table gives as
+    its binding is part of its address, and comes back with every call of a client that knows the table like that.
+    """
+
+    @abstractmethod
+    def binding(self) -> str:
+        """What tells the table, as it looks now, from others of that name and from how it looked before."""
+
+    @abstractmethod
+    def bound(self, binding: str) -> Table:
+        """The table as the client knows it, with that schema; `PreconditionFailed` if it cannot be read so any more."""
 
 
 class HasStatistics(ABC):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from skiway.airport.catalog import Catalog
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable, OnConflict
-from skiway.airport.discovery import schema_contents, table_info
+from skiway.airport.discovery import schema_contents, table_info, table_path
 from skiway.airport.lookup import open_schema, open_table
 from skiway.airport.paths import ObjectPath
 from skiway.airport.request import Request
@@ -60,7 +60,7 @@ def create_table(airport: AirportService, request: Request, body: bytes) -> byte
     schema = _dynamic_schema(catalog, asked.schema_name)
     with airport.unit_of_work(request, catalog):
         table = schema.create_table(read_create_table(asked))
-    return table_info(table, ObjectPath(request.catalog, asked.schema_name, table.name)).SerializeToString()
+    return table_info(table, table_path(table, request.catalog, asked.schema_name)).SerializeToString()
 
 
 def drop_table(airport: AirportService, request: Request, body: bytes) -> bytes:
@@ -163,7 +163,8 @@ def _dynamic_schema(catalog: Catalog, name: str) -> DynamicSchema:
 
 
 def _described(catalog: Catalog, path: ObjectPath) -> bytes:
-    return table_info(open_table(catalog, path), path).SerializeToString()
+    table = open_table(catalog, path)
+    return table_info(table, table_path(table, path.catalog or "", path.schema)).SerializeToString()
 
 
 def _field(asked: AlterRequest, what: str) -> pa.Field:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from skiway.airport.catalog import (
     IS_ROWID,
+    Bindable,
     Catalog,
     CatalogVersion,
     HasStatistics,
@@ -79,19 +80,30 @@ def object_infos(schema: Schema, catalog_name: str) -> Iterator[FlightInfo]:
     """A FlightInfo for each table, reference and function of a schema."""
     tables: list[Table | TableRef] = [*schema.tables(), *schema.table_refs()]
     for table in tables:
-        yield table_info(table, ObjectPath(catalog_name, schema.name, table.name))
+        yield table_info(table, table_path(table, catalog_name, schema.name))
     for function in [*schema.scalar_functions(), *schema.table_functions()]:
         yield function_info(function, catalog_name, schema.name)
 
 
-def table_info(table: Table | TableRef, path: ObjectPath, schema: pa.Schema | None = None) -> FlightInfo:
-    """The FlightInfo of a table, with its own schema or the one it had or gets for a request."""
+def table_path(table: Table | TableRef, catalog_name: str, schema_name: str) -> ObjectPath:
+    """The address that clients get to know a table by."""
+    binding = table.binding() if isinstance(table, Bindable) else ""
+    return ObjectPath(catalog_name, schema_name, table.name, signature=binding)
+
+
+def table_info(
+    table: Table | TableRef, path: ObjectPath, schema: pa.Schema | None = None, *, past: bool = False
+) -> FlightInfo:
+    """The FlightInfo of a table, with its own schema or the one it had or gets for a request.
+
+    Clients ask for statistics without saying of which time, so for a table of the past none are announced.
+    """
     metadata = ObjectMetadata(
         type="table", catalog=path.catalog or "", schema=path.schema, name=path.name, comment=table.comment or None
     )
     rows = table.row_count() if isinstance(table, Table) else None
     return FlightInfo(
-        schema=announced(table, schema or table.schema).serialize().to_pybytes(),
+        schema=announced(table, schema or table.schema, statistics=not past).serialize().to_pybytes(),
         flight_descriptor=path.descriptor(),
         total_records=-1 if rows is None else rows,
         total_bytes=-1,
@@ -130,13 +142,13 @@ def function_path(function: AnyFunction, catalog_name: str, schema_name: str) ->
     return ObjectPath(catalog_name, schema_name, function.name, kind, signature(function))  # type: ignore[arg-type]
 
 
-def announced(table: Table | TableRef, schema: pa.Schema) -> pa.Schema:
+def announced(table: Table | TableRef, schema: pa.Schema, *, statistics: bool = True) -> pa.Schema:
     """The schema with what the client reads from its metadata: which field is the row id, whether to ask for statistics."""
     rowid = find_rowid_column(schema)
     if rowid is not None and IS_ROWID not in (schema.field(rowid).metadata or {}):
         field = schema.field(rowid)
         schema = schema.set(rowid, field.with_metadata({**(field.metadata or {}), IS_ROWID: b"1"}))
-    if isinstance(table, HasStatistics):
+    if statistics and isinstance(table, HasStatistics):
         visible = [field for index, field in enumerate(schema) if index != rowid]
         if can_announce(visible, table.column_statistics):
             schema = schema.with_metadata({**(schema.metadata or {}), b"can_produce_statistics": b"1"})

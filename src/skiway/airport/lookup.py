@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from skiway.airport.catalog import Catalog, Schema, Table, TimePoint, TimeTravel
+from skiway.airport.catalog import Bindable, Catalog, Schema, Table, TimePoint, TimeTravel
 from skiway.airport.discovery import function_path
 from skiway.airport.functions import AnyFunction, ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.paths import ObjectPath
@@ -24,7 +24,7 @@ def open_schema(catalog: Catalog, name: str) -> Schema:
 
 
 def open_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
-    """The table or table reference at `path`, as it is now."""
+    """The table or table reference at `path`, as it is now, or as the client knows it where the path says how."""
     if path.kind != "table":
         raise InvalidArgument(f"{path} is a {path.kind.replace('_', ' ')}, not a table")
     schema = open_schema(catalog, path.schema)
@@ -33,7 +33,7 @@ def open_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
         raise NotFound(
             f"table '{path}' not found; DETACH and ATTACH again to see the tables of now", key="table", table=str(path)
         )
-    return found
+    return found.bound(path.signature) if isinstance(found, Bindable) and path.signature else found
 
 
 def table_at(table: Table | TableRef, point: TimePoint | None) -> Table | TableRef:

@@ -1,7 +1,8 @@
 """Descriptors: how a call names the object it is about.
 
 A table is PATH `[catalog, schema, table]`, so that `airport_take_flight(location, ['demo', 'sales', 'people'])` can be
-typed by hand. A function adds its kind and its signature, which keeps overloads apart. The catalog is in the path
+typed by hand. A function adds its kind and its signature, which keeps overloads apart; a `Bindable` table may add
+`table` and its binding in the same way. The catalog is in the path
 because clients before DuckDB 1.5 do not send it otherwise.
 """
 
@@ -21,7 +22,10 @@ DATABASES: Final = "__databases"  # what DuckDB's airport_databases() asks for
 
 
 class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
-    """The address of a table or function. `catalog` is None where the caller left it to the headers."""
+    """The address of a table or function. `catalog` is None where the caller left it to the headers.
+
+    `signature` is the binding, where it is a table's.
+    """
 
     catalog: str | None
     schema: str
@@ -32,7 +36,7 @@ class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
     def descriptor(self) -> FlightDescriptor:
         """The path as Flight carries it."""
         parts = [self.catalog or "", self.schema, self.name]
-        if self.kind != "table":
+        if self.kind != "table" or self.signature:
             parts += [self.kind, self.signature]
         return FlightDescriptor(type=FlightDescriptor.PATH, path=parts)
 
@@ -60,7 +64,7 @@ def object_path(descriptor: FlightDescriptor) -> ObjectPath:
             return ObjectPath(None, schema, name)
         case [catalog, schema, name]:
             return ObjectPath(catalog, schema, name)
-        case [catalog, schema, name, ("scalar_function" | "table_function") as kind, signature]:
+        case [catalog, schema, name, ("table" | "scalar_function" | "table_function") as kind, signature]:
             return ObjectPath(catalog, schema, name, kind, signature)
         case _:
             raise InvalidArgument(

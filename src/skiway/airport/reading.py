@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from skiway.airport import filters
-from skiway.airport.catalog import Catalog, ScanOptions, Table, TimePoint, find_rowid_column
+from skiway.airport.catalog import Catalog, Planned, ScanOptions, Table, TimePoint, find_rowid_column
 from skiway.airport.functions import TableFunction, read_arguments
 from skiway.airport.lookup import open_table, open_table_function, table_at
 from skiway.airport.paths import DATABASES, ObjectPath, parse_descriptor
@@ -45,8 +46,10 @@ def endpoints(airport: AirportService, request: Request, asked: EndpointsRequest
     table = table_at(open_table(catalog, path), point)
     if isinstance(table, TableRef):
         return _delegated(airport, table, json_filters, wanted, point)
-    columns = column_names(table.schema, wanted.column_ids)
-    return [_endpoint(airport, _ticket(path, columns, json_filters, wanted))]
+    ticket = _ticket(path, column_names(table.schema, wanted.column_ids), json_filters, wanted)
+    if isinstance(table, Planned):
+        return [_endpoint(airport, structs.replace(ticket, part=part)) for part in table.plan(_options(ticket))]
+    return [_endpoint(airport, ticket)]
 
 
 def column_names(schema: pa.Schema, ids: Sequence[int]) -> list[str] | None:
@@ -74,11 +77,7 @@ def do_get(airport: AirportService, request: Request, data: bytes) -> Iterator[b
             DATABASES_SCHEMA, pa.table({"name": list(airport.visible_catalogs(request))}, DATABASES_SCHEMA)
         )
     request, catalog, path = airport.open_path(request, ticket.path)
-    options = ScanOptions(
-        columns=ticket.columns,
-        json_filters=ticket.json_filters,
-        time_point=TimePoint.parse(ticket.at_unit, ticket.at_value),
-    )
+    options = _options(ticket)
     skip = bool(request.header(headers.SKIP_RESULTS))
     if path.kind == "table_function":
         function = _plain(catalog, path)
@@ -94,6 +93,15 @@ def do_get(airport: AirportService, request: Request, data: bytes) -> Iterator[b
     rows = () if skip else table.scan(options)
     expected = None if options.json_filters else table.row_count()
     return scan_frames(table.schema, rows, columns=options.columns, rows=expected, pool=airport.memory_pool)
+
+
+def _options(ticket: Ticket) -> ScanOptions:
+    return ScanOptions(
+        columns=ticket.columns,
+        json_filters=ticket.json_filters,
+        time_point=TimePoint.parse(ticket.at_unit, ticket.at_value),
+        part=ticket.part,
+    )
 
 
 def is_databases(descriptor: FlightDescriptor) -> bool:

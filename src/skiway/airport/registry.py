@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from skiway.airport.catalog import Catalog
 from skiway.errors import AlreadyExists, NotFound, Unsupported
@@ -12,8 +12,9 @@ from skiway.errors import AlreadyExists, NotFound, Unsupported
 CatalogResolver = Callable[[str], Catalog | None]
 
 
+@runtime_checkable
 class Catalogs(Protocol):
-    """Finds catalogs by the name that a client attached."""
+    """Finds catalogs by the name that a client attached, and may look at `current_request()`."""
 
     def find(self, name: str) -> Catalog | None:
         """The catalog, or None."""
@@ -72,10 +73,12 @@ class ResolvedCatalogs:
         raise Unsupported("this server finds its catalogs per request and cannot list them")
 
 
-def catalogs_of(given: Catalog | Iterable[Catalog] | CatalogResolver) -> CatalogSet | ResolvedCatalogs:
+def catalogs_of(given: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs) -> Catalogs:
     """What the `catalogs` argument of a server stands for."""
     if isinstance(given, Catalog):
         return CatalogSet([given])
+    if isinstance(given, Catalogs):
+        return given
     if callable(given):
         return ResolvedCatalogs(given)
     return CatalogSet(given)

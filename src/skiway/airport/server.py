@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from skiway.airport.auth import Authenticator
 from skiway.airport.catalog import Catalog
-from skiway.airport.registry import CatalogResolver, CatalogSet
+from skiway.airport.registry import CatalogResolver, Catalogs, CatalogSet
 from skiway.airport.service import AirportService, Limits, RawAction
 from skiway.airport.table_refs import ALLOWED
 from skiway.airport.tickets import TicketOffice
@@ -55,7 +55,8 @@ def _pem(path: Path | str, what: str) -> bytes:
 class Server:
     """Serves catalogs on one address; listens from `start` (or `with`) on.
 
-    `catalogs` is one catalog, several, or a function from a name to a catalog that is asked on every request.
+    `catalogs` is one catalog, several, or a function from a name to a catalog that is asked on every request;
+    a `Catalogs` can list the names too.
     `port=0` picks a free port; `location` tells which. A port in use is an error, unless `share_port` lets several
     processes listen on it together; these need the same `ticket_key`.
 
@@ -66,7 +67,7 @@ class Server:
 
     def __init__(
         self,
-        catalogs: Catalog | Iterable[Catalog] | CatalogResolver = (),
+        catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs = (),
         *,
         host: str = "127.0.0.1",
         port: int = 50051,

@@ -33,7 +33,7 @@ from skiway.airport.json_contract import do_put
 from skiway.airport.lookup import open_table
 from skiway.airport.paths import ObjectPath, object_path
 from skiway.airport.reading import databases_info, do_get, is_databases
-from skiway.airport.registry import CatalogResolver, CatalogSet, catalogs_of
+from skiway.airport.registry import CatalogResolver, Catalogs, CatalogSet, catalogs_of
 from skiway.airport.request import Request, read_request
 from skiway.airport.status import failure
 from skiway.airport.tickets import TicketOffice
@@ -72,7 +72,7 @@ class AirportService:
 
     def __init__(
         self,
-        catalogs: Catalog | Iterable[Catalog] | CatalogResolver = (),
+        catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs = (),
         *,
         auth: Authenticator | None = None,
         actions: Mapping[str, RawAction] | None = None,
@@ -122,6 +122,11 @@ class AirportService:
         }
         single: grpc.RpcMethodHandler[Any, Any] = unary(_on(calls, self._unary("DoAction", self._do_single_action)))
         server.add_generic_rpc_handlers((_FlightHandlers(methods, single),))
+
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """What is served, by full names: for health and reflection."""
+        return (headers.SERVICE,)
 
     def close(self) -> None:
         """Let the threads go, once no call runs any more."""

@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from typing import Any, Final
 
 from skiway.airport.catalog import Catalog
-from skiway.airport.registry import CatalogResolver
+from skiway.airport.registry import CatalogResolver, Catalogs
 from skiway.airport.server import Server, parse_location
 from skiway.errors import InvalidArgument, Unsupported
 
@@ -25,7 +25,7 @@ DEFAULT_LOCATION: Final = "grpc://127.0.0.1:50051"
 
 
 def serve(
-    catalogs: Catalog | Iterable[Catalog] | CatalogResolver,
+    catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs,
     location: str = DEFAULT_LOCATION,
     *,
     processes: int = 1,

@@ -66,8 +66,9 @@ class Conform:
         sources = tuple(
             _position(source, field.name) if columns is None or field.name in columns else None for field in target
         )
-        passes = sources == tuple(range(len(source))) and all(
-            wanted.type == given.type for wanted, given in zip(target, source, strict=True)
+        passes = sources == tuple(range(len(source))) and all(  # whether NULLs may come, too, is what was announced
+            wanted.type == given.type and wanted.nullable == given.nullable
+            for wanted, given in zip(target, source, strict=True)
         )
         return cls(target, sources, passes)
 

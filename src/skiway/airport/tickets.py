@@ -31,6 +31,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     at_unit: str = ""
     at_value: str = ""
     parameters: bytes = b""
+    part: bytes | None = None
 
 
 class _Dated(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,6 @@
+"""The metastore's catalogs, attached by DuckDB over Airport: tables of connectors to read, managed tables to write."""
+
+from skiway.lake.catalogs import LakeCatalogs
+from skiway.lake.service import airport_service, signing_key
+
+__all__ = ["LakeCatalogs", "airport_service", "signing_key"]

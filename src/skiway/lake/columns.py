@@ -1,0 +1,123 @@
+"""A table's columns, as it stores them and as its clients know them.
+
+Clients match columns by name without regard to case, and have a hidden column `rowid`. Tables match them by field id. So
+what is announced may differ in names: of two that are one to clients, the later gets a number behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import Final
+
+import pyarrow as pa
+
+from skiway.errors import PreconditionFailed, Unsupported
+from skiway.formats.conform import fitting
+from skiway.formats.schemas import field_id
+
+__all__ = ["ROWID", "Columns", "columns_of", "table_changed"]
+
+ROWID: Final = "rowid"
+_ROWID_FIELD: Final = pa.field(ROWID, pa.int64(), metadata={"is_rowid": "1"})
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table in one of its schemas. `stored` has field ids; names are those that clients know."""
+
+    id: str
+    stored: pa.Schema
+
+    @cached_property
+    def announced(self) -> pa.Schema:
+        """What clients are told: comments instead of ids, and the row id last."""
+        return pa.schema([*map(_announced, self.stored), _ROWID_FIELD])
+
+    def readable(self, now: pa.Schema, *, table: str) -> pa.Schema:
+        """Those of the columns that a table still has, whose columns are `now`; the others are NULL to this client.
+
+        Raises where the client would take what it gets for something else.
+        """
+        present = {field_id(field): field for field in now}
+        kept = []
+        for field in self.stored:
+            found = present.get(field_id(field))
+            if found is not None:
+                _check_same(field, found, table)
+                kept.append(field)
+            elif not field.nullable:
+                raise table_changed(table, f"column {field.name!r} was dropped")
+        return pa.schema(kept)
+
+
+def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
+    try:
+        fitting(now, known, file=table)
+    except Unsupported:
+        raise table_changed(table, f"column {known.name!r} is {now.type} now") from None
+    if now.nullable and not known.nullable:
+        raise table_changed(table, f"column {known.name!r} may be NULL now")
+
+
+def table_changed(table: str, how: str) -> PreconditionFailed:
+    """The error of a client that knows a table as it no longer is."""
+    return PreconditionFailed(
+        f"table {table!r}: the table changed ({how}): DETACH and ATTACH again", key="table.changed", table=table
+    )
+
+
+@lru_cache(maxsize=10_000)
+def columns_of(schema_json: str) -> Columns:
+    """The columns that a schema in the form of Iceberg's JSON tells of; ValueError if it does not."""
+    from pyiceberg.schema import Schema
+
+    from skiway.formats.iceberg_types import arrow_schema
+
+    parsed = json.loads(schema_json)
+    arrow = arrow_schema(Schema.model_validate(parsed)).arrow
+    if not len(arrow):
+        raise ValueError("it has no columns")
+    return Columns(_schema_id(parsed), _with_distinct_names(arrow))
+
+
+def _schema_id(parsed: dict[str, object]) -> str:
+    """The number that the table's format gives to the schema, or where there is none, a digest."""
+    number = parsed.get("schema-id")
+    told = json.dumps({**parsed, "schema-id": None}, sort_keys=True)
+    digest = blake2b(told.encode(), digest_size=6).hexdigest()
+    return digest if number is None else f"{number}-{digest}"
+
+
+def _with_distinct_names(schema: pa.Schema) -> pa.Schema:
+    taken = {ROWID}
+    fields = []
+    for field in schema:
+        name, number = field.name, 1
+        while name.casefold() in taken:
+            name, number = f"{field.name}_{number}", number + 1
+        taken.add(name.casefold())
+        fields.append(field if name == field.name else field.with_name(name))
+    return pa.schema(fields)
+
+
+def _announced(field: pa.Field) -> pa.Field:
+    doc = (field.metadata or {}).get(b"doc")
+    return pa.field(field.name, _without_ids(field.type), field.nullable, metadata={"comment": doc} if doc else None)
+
+
+def _without_ids(of: pa.DataType) -> pa.DataType:
+    """The type without the metadata of its parts, which would only make listings longer."""
+    if pa.types.is_struct(of):
+        return pa.struct([pa.field(child.name, _without_ids(child.type), child.nullable) for child in of])
+    if pa.types.is_map(of):
+        return pa.map_(_without_ids(of.key_type), _plain(of.item_field))
+    if pa.types.is_list(of):
+        return pa.list_(_plain(of.value_field))
+    return of
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _without_ids(field.type), field.nullable)

@@ -1,0 +1,131 @@
+"""Opened tables: those of connectors and those of the warehouse, kept while they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC
+from functools import cached_property
+from typing import Final
+
+from skiway.errors import PreconditionFailed, SkiwayError
+from skiway.formats import Format, Snapshot, TableHandle
+from skiway.formats.iceberg_metadata import read_metadata
+from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.formats.kept import Kept
+from skiway.lake.connecting import Sources
+from skiway.metastore import Realm, keys
+from skiway.metastore.current import current
+from skiway.metastore.kinds import SNAPSHOT
+from skiway.metastore.managed_commits import handle_of
+from skiway.metastore.managed_locations import folder_of
+from skiway.model import v1
+
+__all__ = ["DIGEST", "Handles", "OpenedTable"]
+
+DIGEST: Final = "digest"
+"""Where the record of a Parquet table's snapshot keeps what the listing was known by."""
+
+
+@dataclass(frozen=True)
+class OpenedTable:
+    """A table as it is now. `known` are the snapshots that the metastore knows, of tables that nobody else numbers."""
+
+    handle: TableHandle
+    current: Snapshot | None
+    known: Sequence[Snapshot] = ()
+
+    @cached_property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """All of them, older ones first."""
+        return [*self.known, *self.handle.snapshots(self.known)]
+
+
+class Handles:
+    """Opens tables. A table that was not changed since it was last opened is not opened again."""
+
+    def __init__(self, sources: Sources, warehouse: Warehouse | None, *, keep: int = 512) -> None:
+        self._sources = sources
+        self._warehouse = warehouse
+        self._kept = Kept[tuple[str, str, str], OpenedTable](keep)
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """Where managed tables are."""
+        if self._warehouse is None:
+            raise PreconditionFailed("this server has no warehouse: set warehouse.uri", key="warehouse.missing")
+        return self._warehouse
+
+    def open(self, realm: Realm, table: v1.Table) -> OpenedTable:
+        """The table, in the state that the metastore says is current."""
+        if table.metadata_location:
+            key = (realm.account_id, table.resource_id.id, table.metadata_location)
+            return self._kept.get(key, lambda: self._managed(realm, table))
+        with _told_of(table.display_name):
+            now = current(realm, table.resource_id.id)
+            if now is None:  # never synchronised: what the source says now, and nothing tells when that changes
+                handle = self._load(realm, table)
+                return OpenedTable(handle, handle.current())
+            key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.pointer.blob_uri}")
+            return self._kept.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+
+    def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:
+        files = self.warehouse.files(folder_of(realm, self.warehouse, table.resource_id.id))
+        handle = handle_of(table, read_metadata(files, table.metadata_location), files)
+        return OpenedTable(handle, handle.current())
+
+    def _mirrored(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable:
+        handle = self._load(realm, table)
+        if handle.format is Format.PARQUET:
+            # Nobody keeps older listings, so what is there is read, under its number or as the next one.
+            known = [_snapshot(each) for each in _records(realm, table.resource_id.id)]
+            return OpenedTable(handle, handle.current(known), known)
+        opened = OpenedTable(handle, None)
+        for each in opened.snapshots:
+            if each.id == snapshot_id:
+                return replace(opened, current=each)
+        raise PreconditionFailed(
+            f"its snapshot {snapshot_id} is no longer there upstream; synchronise the connector", key="snapshot.gone"
+        )
+
+    def _load(self, realm: Realm, table: v1.Table) -> TableHandle:
+        upstream = table.upstream
+        if not upstream.HasField("connector_id"):
+            raise PreconditionFailed(
+                "it has no connector, so nothing says where its data is and by what right it is read; create a connector "
+                "and synchronise it",
+                key="table.no_connector",
+            )
+        _, source = self._sources.of(realm, upstream.connector_id.id)
+        name = upstream.table_display_name or table.display_name
+        return source.load(tuple(upstream.namespace_path), name)
+
+
+def _records(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
+    for pointer in realm.stores.pointers.scan(f"{keys.of_table(realm.account_id, table_id)}snapshots/by-id/"):
+        found = realm.all(SNAPSHOT).follow(pointer)
+        if found is not None:
+            yield found.value
+
+
+def _snapshot(record: v1.Snapshot) -> Snapshot:
+    return Snapshot(
+        id=record.snapshot_id,
+        created_at=record.upstream_created_at.ToDatetime(UTC),
+        parent_id=record.parent_snapshot_id if record.HasField("parent_snapshot_id") else None,
+        sequence_number=record.sequence_number,
+        schema_id=record.schema_id,
+        summary=dict(record.summary),
+        manifest_list=record.manifest_list,
+        digest=record.format_metadata.get(DIGEST, b"").decode(),
+    )
+
+
+@contextmanager
+def _told_of(table: str) -> Iterator[None]:
+    """A block in which what goes wrong is told of this table."""
+    try:
+        yield
+    except SkiwayError as error:
+        raise type(error)(f"table {table!r}: {error.message}", key=error.key, **error.params) from error

@@ -1,0 +1,68 @@
+"""Row ids: where a row is, in one number that needs no memory on the server.
+
+    0 | tag of the snapshot | ordinal of the file | position in the file
+
+How many bits the last two take follows from the snapshot's own files, and the tag takes what is left. So an id of another
+snapshot, or of another table, is told from those of this one, and refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.errors import Conflict, LimitExceeded
+
+__all__ = ["RowIds"]
+
+_BITS: Final = 63
+_SHORTEST_TAG: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class RowIds:
+    """The ids of the rows of one snapshot."""
+
+    tag: int
+    file_bits: int
+    position_bits: int
+
+    @classmethod
+    def of(cls, table_id: str, snapshot_id: int, files: pa.Table) -> RowIds:
+        """The ids of a snapshot with these files, its whole file table."""
+        ordinals = pc.max(files["ordinal"]).as_py() or 0
+        positions = pc.max(files["row_count"]).as_py() or 0
+        file_bits, position_bits = int(ordinals).bit_length(), int(positions).bit_length()
+        left = _BITS - file_bits - position_bits
+        if left < _SHORTEST_TAG:
+            raise LimitExceeded(
+                f"a snapshot of {files.num_rows} files with up to {positions} rows each has no room for row ids in 63 bits: "
+                "rewrite it into fewer or smaller files",
+                key="rowid.room",
+            )
+        digest = blake2b(f"{table_id}/{snapshot_id}".encode(), digest_size=8).digest()
+        return cls(int.from_bytes(digest) >> (64 - left), file_bits, position_bits)
+
+    def encode(self, ordinals: pa.Array, positions: pa.Array) -> pa.Array:
+        """The ids of rows by the ordinal of their file and their place in it."""
+        files = ordinals.to_numpy(zero_copy_only=False).astype(np.int64) << self.position_bits
+        start = self.tag << (self.file_bits + self.position_bits)
+        return pa.array(files + positions.to_numpy(zero_copy_only=False) + start)
+
+    def decode(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Ordinals and positions; `Conflict` where an id is not one of this snapshot."""
+        numbers = ids.to_numpy(zero_copy_only=False)
+        foreign = numbers >> (self.file_bits + self.position_bits) != self.tag
+        if foreign.any():
+            raise Conflict(
+                f"row id {numbers[foreign][0]} is not one of the snapshot that this statement changes: the table was "
+                "changed in between, or the id is from elsewhere; run the statement again",
+                key="rowid.foreign",
+            )
+        ordinals = (numbers >> self.position_bits) & ((1 << self.file_bits) - 1)
+        return ordinals, numbers & ((1 << self.position_bits) - 1)

@@ -1,0 +1,177 @@
+"""A namespace of the metastore as a schema: its tables, looked up one by one or listed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from skiway.airport import CreateTable, DynamicSchema, Schema
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
+from skiway.formats.iceberg_columns import iceberg_schema
+from skiway.lake.changing import Changes, check_managed
+from skiway.lake.columns import ROWID, columns_of
+from skiway.lake.context import Context
+from skiway.lake.names import schema_name
+from skiway.lake.writable import WritableTable
+from skiway.metastore import Realm, keys, managed_tables
+from skiway.metastore.hierarchy import full_path
+from skiway.metastore.kinds import TABLE
+from skiway.metastore.names import folded, normal_text
+from skiway.model import v1
+
+__all__ = ["LakeSchema", "table_records"]
+
+log = logging.getLogger("skiway.lake")
+
+
+class LakeSchema(Schema, DynamicSchema):
+    """The tables of one namespace."""
+
+    def __init__(self, context: Context, catalog: v1.Catalog, namespace: v1.Namespace) -> None:
+        self.name = schema_name(full_path(namespace))
+        self.comment = namespace.description
+        self._context = context
+        self._catalog = catalog
+        self._namespace = namespace
+
+    def tables(self) -> Sequence[WritableTable]:
+        """All tables; one whose columns cannot be understood is left out, and logged."""
+        realm = self._context.callers.realm()
+        if not self._context.callers.may("table.read"):
+            return []
+        found = table_records(realm, self._namespace)
+        return [self._table(record, listing=True) for record in found if self._can_be_shown(record)]
+
+    def table(self, name: str) -> WritableTable | None:
+        """The table of that name."""
+        self._context.callers.require("table.read")
+        record = self._record(name)
+        if record is None:
+            return None
+        try:
+            columns_of(record.schema_json)
+        except ValueError as error:
+            raise PreconditionFailed(
+                f"table {name!r} has a schema that is not understood: {_first_line(error)}; synchronise its connector",
+                key="table.schema",
+            ) from error
+        return self._table(record)
+
+    # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
+
+    def create_table(self, create: CreateTable) -> WritableTable:
+        """A new managed table, without rows."""
+        self._context.callers.require("table.write")
+        check_managed(self._catalog)
+        wanted = _iceberg_columns(create)
+        found = self._called(create.name)
+        if found is not None and create.on_conflict == "ignore":
+            return self._table(found)
+        if found is not None and create.on_conflict == "replace":
+            iceberg_schema(wanted)  # what cannot be made must not cost the one there is
+            self.drop_table(found.display_name)
+        made = managed_tables.create(
+            self._context.callers.realm(),
+            self._context.handles.warehouse,
+            namespace_id=self._namespace.resource_id,
+            name=create.name,
+            schema=wanted,
+            properties={"comment": create.comment} if create.comment else {},
+        )
+        self._changed()
+        return self._table(made.table)
+
+    def drop_table(self, name: str, *, if_exists: bool = False) -> None:
+        """Remove a table; its files go when nobody can be reading them any more."""
+        record = self._required(name, if_exists=if_exists)
+        if record is not None:
+            warehouse = self._context.handles.warehouse
+            Changes(self._context, record).run(
+                lambda: managed_tables.drop(self._context.callers.realm(), warehouse, record.resource_id)
+            )
+
+    def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
+        """Give a table another name."""
+        record = self._required(name, if_exists=if_exists)
+        if record is not None:
+            Changes(self._context, record).run(
+                lambda: managed_tables.rename(self._context.callers.realm(), record.resource_id, name=new_name)
+            )
+
+    def _required(self, name: str, *, if_exists: bool) -> v1.Table | None:
+        self._context.callers.require("table.write")
+        record = self._record(name)
+        if record is None and not if_exists:
+            raise NotFound(f"schema {self.name!r} has no table {name!r}", key="table", table=name)
+        return record
+
+    def _called(self, name: str) -> v1.Table | None:
+        """The table of that name, in any case."""
+        realm = self._context.callers.realm()
+        wanted = folded(normal_text(name))
+        return next(
+            (each for each in table_records(realm, self._namespace) if folded(each.display_name) == wanted), None
+        )
+
+    def _changed(self) -> None:
+        self._context.versions.changed(self._context.callers.realm())
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def _record(self, name: str) -> v1.Table | None:
+        realm = self._context.callers.realm()
+        key = keys.table_name(realm.account_id, self._namespace.resource_id.id, normal_text(name))
+        return realm.all(TABLE).named(key) if normal_text(name) else None
+
+    def _table(self, record: v1.Table, *, listing: bool = False) -> WritableTable:
+        return WritableTable(
+            self._context, record, catalog=self._catalog.display_name, schema_name=self.name, listing=listing
+        )
+
+    def _can_be_shown(self, record: v1.Table) -> bool:
+        try:
+            columns_of(record.schema_json)
+        except ValueError as error:
+            log.warning("table %s.%s is not shown: %s", self.name, record.display_name, _first_line(error))
+            return False
+        return True
+
+
+def table_records(realm: Realm, namespace: v1.Namespace) -> Iterator[v1.Table]:
+    """The tables of a namespace, by name."""
+    prefix = keys.table_name(realm.account_id, namespace.resource_id.id)
+    for pointer in realm.stores.pointers.scan(prefix):
+        found = realm.all(TABLE).follow(pointer)
+        if found is not None:
+            yield found.value
+
+
+def _iceberg_columns(create: CreateTable) -> pa.Schema:
+    """The columns as Iceberg takes them; rules that it cannot keep are refused, not forgotten."""
+    rules = {"PRIMARY KEY": create.primary_key, "UNIQUE": create.unique, "CHECK": create.checks}
+    for rule, given in rules.items():
+        if given:
+            raise Unsupported(
+                f"table {create.name!r} was to have {rule}, which managed tables, being Iceberg tables, cannot keep: leave "
+                "it out",
+                key="table.feature",
+            )
+    for field in create.schema:
+        if field.name.casefold() == ROWID:
+            raise InvalidArgument(
+                f"a column cannot be called {field.name!r}: that is the row id", key="column.reserved"
+            )
+        if (field.metadata or {}).get(b"default"):
+            raise Unsupported(
+                f"column {field.name!r} was to have a default, which managed tables cannot keep: leave it out",
+                key="table.feature",
+            )
+    return pa.schema(
+        [field.with_nullable(field.nullable and field.name not in create.not_null) for field in create.schema]
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

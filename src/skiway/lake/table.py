@@ -1,0 +1,271 @@
+"""A table of the lake as clients read it: managed or mirrored, now or at a point in time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.airport import (
+    Bindable,
+    ColumnStatistics,
+    HasStatistics,
+    Planned,
+    ScanOptions,
+    Table,
+    TimePoint,
+    TimeTravel,
+    current_request,
+)
+from skiway.errors import InvalidArgument, Unsupported
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, Content, Snapshot
+from skiway.formats.iceberg import IcebergTable
+from skiway.lake.columns import ROWID, Columns, columns_of, table_changed
+from skiway.lake.context import Context
+from skiway.lake.handles import OpenedTable
+from skiway.lake.parts import Part, split
+from skiway.lake.plan_log import Plan
+from skiway.lake.row_ids import RowIds
+from skiway.lake.statistics import column_statistics, has_statistics
+from skiway.lake.time_travel import snapshot_as_of, snapshot_at, snapshot_with_id
+from skiway.metastore import Realm, keys
+from skiway.metastore.kinds import SNAPSHOT
+from skiway.model import v1
+
+__all__ = ["LakeTable"]
+
+BATCH_ROWS = 65_536
+
+
+class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
+    """One table, for the time of one call. `columns` are those that the client knows, by default those of now."""
+
+    def __init__(
+        self,
+        context: Context,
+        record: v1.Table,
+        *,
+        catalog: str,
+        schema_name: str,
+        listing: bool = False,
+    ) -> None:
+        self.name = record.display_name
+        self.comment = record.description
+        self.record = record
+        self._context = context
+        self._catalog, self._schema_name = catalog, schema_name
+        self._listing = listing
+        self._columns: Columns | None = None
+        self._point: TimePoint | None = None
+        self._expected_rows: int | None = None
+
+    @property
+    def id(self) -> str:
+        """The table's id, which it keeps whatever it is called."""
+        return self.record.resource_id.id
+
+    # -- what clients know of it --------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> Columns:
+        """The columns that this client knows."""
+        return self._columns or columns_of(self.record.schema_json)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The same as the client was told them."""
+        return self.columns.announced
+
+    def binding(self) -> str:
+        """The table's id and that of its schema."""
+        found = self._context.columns(self.id, self.columns.id, lambda: self.columns)
+        return f"{self.id}@{found.id}"
+
+    def bound(self, binding: str) -> LakeTable:
+        """The table as a client knows it that was told this binding."""
+        table_id, _, columns_id = binding.rpartition("@")
+        if table_id != self.id:
+            raise table_changed(self.name, "it was replaced by another of the same name")
+        return self._like(columns=self._context.columns(self.id, columns_id, lambda: self._known_columns(columns_id)))
+
+    def at(self, point: TimePoint) -> LakeTable:
+        """The table as it was then, with the columns of then."""
+        then = self._like(point=point)
+        snapshot = then._snapshot()
+        assert snapshot is not None  # a point that no snapshot answers to is an error
+        then._columns = columns_of(then._opened.handle.schema_at(snapshot).json)
+        return then
+
+    def _like(self, *, columns: Columns | None = None, point: TimePoint | None = None) -> LakeTable:
+        other = copy.copy(self)
+        other._columns = columns or self._columns
+        other._point = point or self._point
+        return other
+
+    def _known_columns(self, columns_id: str) -> Columns:
+        """Columns that this server did not announce itself, or so long ago that it forgot."""
+        for schema_json in self._schemas():
+            found = columns_of(schema_json)
+            if found.id == columns_id:
+                return found
+        raise table_changed(self.name, "how it looked when this client attached is no longer known")
+
+    def _schemas(self) -> Iterator[str]:
+        from skiway.formats.iceberg_types import arrow_schema
+
+        yield self.record.schema_json
+        handle = self._opened.handle
+        if isinstance(handle, IcebergTable):
+            yield from (arrow_schema(schema).json for schema in handle.metadata.schemas)
+        prefix = f"{keys.of_table(self._realm.account_id, self.id)}snapshots/by-id/"
+        for pointer in self._realm.stores.pointers.scan(prefix):
+            found = self._realm.all(SNAPSHOT).follow(pointer)
+            if found is not None and found.value.schema_json:
+                yield found.value.schema_json
+
+    # -- which state of it --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _realm(self) -> Realm:
+        return self._context.callers.realm()
+
+    @cached_property
+    def _opened(self) -> OpenedTable:
+        return self._context.handles.open(self._realm, self.record)
+
+    def _snapshot(self) -> Snapshot | None:
+        """The snapshot that the call's transaction reads; None while the table has none."""
+        transaction = current_request().transaction_id
+        point = f"{self._point.unit}:{self._point.value}" if self._point else ""
+        found = self._context.transactions.pinned(transaction, self.id, point, find=self._find)
+        return None if found is None else self._with_id(found)
+
+    def _find(self, as_of: datetime | None) -> int | None:
+        if self._point is not None:
+            return snapshot_at(self._opened, self._point).id
+        found = self._opened.current if as_of is None else snapshot_as_of(self._opened, as_of)
+        return None if found is None else found.id
+
+    def _with_id(self, snapshot_id: int) -> Snapshot:
+        now = self._opened.current
+        return now if now and now.id == snapshot_id else snapshot_with_id(self._opened, snapshot_id)
+
+    def files(self, snapshot: Snapshot) -> pa.Table:
+        """The data files of a snapshot."""
+        found = self._opened.handle.files(snapshot)
+        return found.filter(pc.field("content") == Content.DATA)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def plan(self, options: ScanOptions) -> Sequence[bytes]:
+        """The files to read, in parts of about the same size, all of one snapshot."""
+        self._context.callers.require("table.read")
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return []
+        handle = self._opened.handle
+        chosen = handle.plan(snapshot, options.filter or None, schema=self._readable())
+        parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=self._context.max_parts)
+        self._remember(options, snapshot, chosen, len(parts))
+        return [part.packed() for part in parts]
+
+    def scan(self, options: ScanOptions) -> pa.RecordBatchReader | Iterator[pa.RecordBatch]:
+        """The rows of one part, or of all."""
+        self._context.callers.require("table.read")
+        if options.part is not None:
+            return self._read(Part.unpacked(options.part), options)
+        return (batch for part in self.plan(options) for batch in self._read(Part.unpacked(part), options))
+
+    def row_count(self) -> int | None:
+        """How many rows the part that is being read has; only a scan knows."""
+        return self._expected_rows
+
+    def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        if options.batch_size is not None and options.batch_size < 1:
+            raise InvalidArgument(f"batches of {options.batch_size} rows were asked for: ask for at least one row")
+        handle, snapshot = self._opened.handle, self._with_id(part.snapshot_id)
+        all_files = handle.files(snapshot)
+        files = part.of(all_files)
+        self._expected_rows = pc.sum(files["row_count"], min_count=0).as_py()
+        asked = self.schema.names if options.columns is None else options.columns
+        readable = self._readable()
+        rows = handle.read(
+            snapshot,
+            columns=[name for name in asked if name in readable.names],
+            filter=options.filter or None,
+            files=files,
+            schema=readable,
+            positions=ROWID in asked,
+            batch_rows=options.batch_size or BATCH_ROWS,
+        )
+        numbered = _numbered(rows, RowIds.of(self.id, snapshot.id, all_files)) if ROWID in asked else iter(rows)
+        # The client filters once more, so with a filter nobody here knows which rows it keeps.
+        return numbered if options.limit is None or options.filter else _first(numbered, options.limit)
+
+    def _readable(self) -> pa.Schema:
+        """The columns that are read: of the past, those of then; else those that the client knows and there still are."""
+        if self._point is not None:
+            return self.columns.stored
+        return self.columns.readable(self._opened.handle.schema.arrow, table=self.name)
+
+    def _remember(self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table, parts: int) -> None:
+        files = self.files(snapshot)
+        callers, plans = self._context.callers, self._context.plans
+        plans.add(
+            Plan(
+                account_id=self._realm.account_id,
+                planned_at=plans.clock(),
+                subject=callers.principal.subject,
+                catalog=self._catalog,
+                schema_name=self._schema_name,
+                table_name=self.name,
+                snapshot_id=snapshot.id,
+                filter=options.json_filters,
+                columns=options.columns,
+                files_considered=files.num_rows,
+                files_read=chosen.num_rows,
+                bytes_considered=pc.sum(files["size_bytes"], min_count=0).as_py(),
+                bytes_read=pc.sum(chosen["size_bytes"], min_count=0).as_py(),
+                endpoints=parts,
+            )
+        )
+
+    # -- statistics ---------------------------------------------------------------------------------------------------
+
+    def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
+        """What is known of the column in the snapshot that the transaction reads, and from then on keeps reading."""
+        if self._listing:
+            return self._announceable
+        self._context.callers.require("table.read")
+        snapshot = self._snapshot()
+        field = self.columns.stored.field(column)
+        if snapshot is None:
+            return ColumnStatistics(has_not_null=False)
+        return column_statistics(self._realm, self.id, snapshot, field=field, opened=self._opened)
+
+    @cached_property
+    def _announceable(self) -> ColumnStatistics:
+        """What a listing is answered: that asking is worth it. Files of managed tables always tell bounds."""
+        if not self.record.metadata_location and not has_statistics(self._realm, self.id):
+            raise Unsupported(f"table {self.name!r} was not profiled yet")
+        return ColumnStatistics(has_not_null=False)
+
+
+def _numbered(rows: pa.RecordBatchReader, ids: RowIds) -> Iterator[pa.RecordBatch]:
+    """The batches with row ids in place of where rows are."""
+    for batch in rows:
+        numbers = ids.encode(batch.column(FILE_ORDINAL), batch.column(ROW_POSITION))
+        columns = [*batch.columns[:-2], numbers]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:-2], ROWID])
+
+
+def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return

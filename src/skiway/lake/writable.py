@@ -1,0 +1,182 @@
+"""A table of the lake with all that can be done to it. What cannot be done to a table of a connector is refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from skiway.airport import DynamicTable, Statement, Writable, Write
+from skiway.errors import ConstraintViolation, NotFound, Unsupported
+from skiway.formats.iceberg_evolution import (
+    AddColumn,
+    ColumnChange,
+    DropColumn,
+    MakeOptional,
+    RenameColumn,
+    WidenColumn,
+    evolve,
+)
+from skiway.lake.changing import Changes
+from skiway.lake.inserting import InsertRows
+from skiway.lake.rewriting import DeleteRows, UpdateRows
+from skiway.lake.table import LakeTable
+
+__all__ = ["WritableTable"]
+
+
+class WritableTable(LakeTable, Writable, DynamicTable):
+    """INSERT, UPDATE, DELETE and ALTER TABLE, each a commit of its own."""
+
+    @property
+    def _changes(self) -> Changes:
+        return Changes(self._context, self.record)
+
+    def write(self, write: Write) -> Statement:
+        """Begin a statement."""
+        self._changes.check_allowed()
+        if write.operation == "insert":
+            return InsertRows(self._changes, write, known=self.columns)
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return NothingToChange(self.name)
+        handle = self._opened.handle
+        make = UpdateRows if write.operation == "update" else DeleteRows
+        return make(self._changes, write, snapshot=snapshot, handle=handle, known=self.columns)
+
+    # -- ALTER TABLE --------------------------------------------------------------------------------------------------
+
+    def add_column(self, field: pa.Field, *, if_not_exists: bool = False) -> None:
+        """A new last column, NULL in the rows there are."""
+        if if_not_exists and self._column(field.name) is not None:
+            return
+        _refuse_rules(field)
+        self._alter(AddColumn(field.name, _type(field), _comment(field)))
+
+    def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:  # noqa: ARG002
+        """Remove a column."""
+        found = self._column(name)
+        if found is None and if_exists:
+            return
+        self._alter(DropColumn(found or name))
+
+    def rename_column(self, name: str, new_name: str) -> None:
+        """Give a column another name."""
+        self._alter(RenameColumn(self._column(name) or name, new_name))
+
+    def change_column_type(self, field: pa.Field, expression: str) -> None:
+        """A wider type; old rows keep their values, so an expression that makes others of them is refused."""
+        name = self._column(field.name) or field.name
+        if expression and not _is_plain_cast(expression, name):
+            raise Unsupported(
+                f"column {name!r} cannot be converted by {expression!r}: its type can become wider, with the same values; "
+                "add a column, UPDATE it and drop the old one instead",
+                key="column.change",
+            )
+        self._alter(WidenColumn(name, _type(field)))
+
+    def set_not_null(self, name: str) -> None:
+        """Refused, unless it is so already: Iceberg columns can only become optional."""
+        found = self._column(name)
+        if found is None or self.schema.field(found).nullable:
+            raise Unsupported(
+                f"column {name!r} may be NULL, and an Iceberg column stays so: create the table anew with NOT NULL",
+                key="column.change",
+            )
+
+    def drop_not_null(self, name: str) -> None:
+        """Allow NULLs."""
+        self._alter(MakeOptional(self._column(name) or name))
+
+    def set_default(self, name: str, expression: str) -> None:
+        """Refused."""
+        raise _unsupported(f"DEFAULT {expression} of column {name!r}")
+
+    def add_constraint(self, constraint: str) -> None:
+        """Refused."""
+        raise _unsupported(constraint)
+
+    def add_field(self, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False) -> None:
+        """A new last member of the struct at `path`."""
+        if if_not_exists and self._has_member(path, field.name):
+            return
+        _refuse_rules(field)
+        self._alter(AddColumn((*path, field.name), _type(field), _comment(field)))
+
+    def rename_field(self, path: Sequence[str], new_name: str) -> None:
+        """Give the struct member at `path` another name."""
+        self._alter(RenameColumn(tuple(path), new_name))
+
+    def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:  # noqa: ARG002
+        """Remove the struct member at `path`."""
+        if if_exists and not self._has_member(path[:-1], path[-1]):
+            return
+        self._alter(DropColumn(tuple(path)))
+
+    def _alter(self, change: ColumnChange) -> None:
+        self._changes.check_allowed()
+        self._changes.commit(evolve([change]))
+
+    def _column(self, name: str) -> str | None:
+        """The column as it is written, however its name is."""
+        return next((known for known in self.columns.stored.names if known.casefold() == name.casefold()), None)
+
+    def _has_member(self, path: Sequence[str], name: str) -> bool:
+        fields: list[pa.Field] = list(self.columns.stored)
+        for step in path:
+            found = next((field for field in fields if field.name == step), None)
+            fields = list(found.type) if found is not None and pa.types.is_struct(found.type) else []
+        return any(field.name == name for field in fields)
+
+
+class NothingToChange(Statement):
+    """UPDATE or DELETE of a table that never had a row."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """No id can be right."""
+        raise NotFound(f"table {self._table!r} has no row with id {rows.column(rows.num_columns - 1)[0]}", key="row")
+
+    def commit(self) -> int:
+        """None."""
+        return 0
+
+    def abort(self) -> None:
+        """Nothing was done."""
+
+
+def _type(field: pa.Field) -> pa.DataType:
+    """The type with what its metadata says, such as that bytes are a UUID."""
+    return pa.uuid() if (field.metadata or {}).get(b"ARROW:extension:name") == b"arrow.uuid" else field.type
+
+
+def _comment(field: pa.Field) -> str | None:
+    comment = (field.metadata or {}).get(b"comment")
+    return comment.decode() if comment else None
+
+
+def _refuse_rules(field: pa.Field) -> None:
+    if not field.nullable:
+        raise ConstraintViolation(
+            f"column {field.name!r} cannot be added as NOT NULL: it is NULL in the rows there are",
+            key="column.not_null",
+        )
+    if (field.metadata or {}).get(b"default"):
+        raise _unsupported(f"a default of column {field.name!r}")
+
+
+def _unsupported(what: str) -> Unsupported:
+    return Unsupported(
+        f"{what} cannot be kept: managed tables are Iceberg tables, which have NOT NULL, and no defaults, keys, UNIQUE or "
+        "CHECK",
+        key="table.feature",
+    )
+
+
+def _is_plain_cast(expression: str, name: str) -> bool:
+    column = rf'(?:"{re.escape(name)}"|{re.escape(name)})'
+    cast = rf"(?:CAST\(\s*{column}\s+AS\s+[^()]+(?:\([^()]*\))?\s*\)|{column}(?:::.+)?)"
+    return re.fullmatch(rf"\s*\(?\s*{cast}\s*\)?\s*", expression, re.IGNORECASE) is not None

@@ -1,0 +1,173 @@
+"""A lake that is served on a socket: stores in memory, files in a folder, tables of other writers mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from skiway.airport import AirportService
+from skiway.client import AirportClient
+from skiway.formats import TableHandle, open_source
+from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.lake import airport_service, signing_key
+from skiway.lake.handles import DIGEST
+from skiway.metastore import PLATFORM, Realm, accounts, catalogs, connectors, namespaces, snapshots, tables
+from skiway.metastore.graph import remembering
+from skiway.metastore.realm import timestamp
+from skiway.model import v1
+from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
+from skiway.storage import Stores, open_stores
+
+KINDS = {"iceberg": v1.CK_ICEBERG, "delta": v1.CK_DELTA, "parquet": v1.CK_PARQUET}
+FORMATS = {"iceberg": v1.TF_ICEBERG, "delta": v1.TF_DELTA, "parquet": v1.TF_PARQUET}
+
+
+class ByToken:
+    """Everybody is who the token says, in account `a1`: `reader`, `writer` or nobody."""
+
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        token = headers.get("authorization", "Bearer writer").removeprefix("Bearer ")
+        roles = {"reader": "default", "writer": "developer"}
+        if token == "nothing":
+            return Principal("nothing", "a1", frozenset({"system-objects"}), frozenset({"catalog.read"}))
+        return Principal(token, "a1", frozenset({roles[token]}), Roles().permissions([roles[token]]))
+
+
+@dataclass
+class Lake:
+    """The lake of account `a1`; `managed` is its managed catalog."""
+
+    folder: Path
+    stores: Stores
+    secrets: MemorySecrets = field(default_factory=MemorySecrets)
+    location: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        platform = Realm(self.stores, PLATFORM)
+        request = v1.CreateAccountRequest(
+            spec=v1.AccountSpec(display_name="account a1"), account_id=v1.ResourceId(id="a1")
+        )
+        accounts.create(platform, request)
+        self.catalog("managed")
+
+    @property
+    def realm(self) -> Realm:
+        return Realm(self.stores, "a1")
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse.at(str(self.folder / "warehouse"))
+
+    def catalog(self, name: str, **more: Any) -> v1.Catalog:
+        spec = v1.CatalogSpec(display_name=name, **more)
+        return catalogs.create(self.realm, v1.CreateCatalogRequest(spec=spec)).catalog
+
+    def namespace(self, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace:
+        *above, name = path
+        spec = v1.NamespaceSpec(display_name=name, path=above, catalog_id=catalog.resource_id)
+        return namespaces.create(self.realm, v1.CreateNamespaceRequest(spec=spec)).namespace
+
+    def connector(self, catalog: v1.Catalog, kind: str, uri: str, options: Mapping[str, str]) -> v1.Connector:
+        spec = v1.ConnectorSpec(
+            display_name=f"{kind} files for {catalog.display_name}",
+            kind=KINDS[kind],
+            uri=uri,
+            properties=options,
+            source=v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"])),
+            destination=v1.ConnectorDestination(catalog_id=catalog.resource_id),
+        )
+        return connectors.create(self.realm, v1.CreateConnectorRequest(spec=spec), secrets=self.secrets).connector
+
+    def mirror(self, kind: str, uri: str, *, catalog: str = "", options: Mapping[str, str] | None = None) -> v1.Catalog:
+        """A catalog that shows all tables of a source, with all their snapshots."""
+        made = self.catalog(catalog or kind, connector_ref=f"{kind} files")
+        connector = self.connector(made, kind, uri, options or {})
+        with open_source(kind, uri, options=options) as source:
+            for path in source.namespaces():
+                namespace = self.namespace(made, path or ("root",))
+                for name in source.tables(path):
+                    self.mirror_table(namespace, connector, source.load(path, name))
+        return made
+
+    def mirror_table(self, namespace: v1.Namespace, connector: v1.Connector, handle: TableHandle) -> v1.Table:
+        spec = v1.TableSpec(
+            display_name=handle.name.name,
+            catalog_id=namespace.catalog_id,
+            namespace_id=namespace.resource_id,
+            schema_json=handle.schema.json,
+            upstream=v1.UpstreamRef(
+                connector_id=connector.resource_id,
+                uri=connector.uri,
+                namespace_path=handle.name.namespace,
+                table_display_name=handle.name.name,
+                format=FORMATS[handle.format],
+            ),
+        )
+        table = tables.create(self.realm, v1.CreateTableRequest(spec=spec)).table
+        self.sync_snapshots(table, handle)
+        return table
+
+    def sync_snapshots(self, table: v1.Table, handle: TableHandle) -> None:
+        """Tell the metastore of all snapshots, and which is current."""
+        for snapshot in handle.snapshots():
+            schema = handle.schema_at(snapshot)
+            spec = v1.SnapshotSpec(
+                table_id=table.resource_id,
+                snapshot_id=snapshot.id,
+                parent_snapshot_id=snapshot.parent_id,
+                upstream_created_at=timestamp(snapshot.created_at),
+                schema_json=schema.json,
+                sequence_number=snapshot.sequence_number,
+                summary=dict(snapshot.summary),
+                format_metadata={DIGEST: snapshot.digest.encode()} if snapshot.digest else {},
+            )
+            snapshots.create(self.realm, v1.CreateSnapshotRequest(spec=spec))
+        now = handle.current()
+        if now is not None:
+            request = v1.SetCurrentSnapshotRequest(table_id=table.resource_id, snapshot_id=now.id)
+            snapshots.set_current(self.realm, request)
+
+    def service(self) -> AirportService:
+        return airport_service(
+            lambda principal: Realm(self.stores, principal.account_id),
+            ByToken(),
+            PermissionAuthorizer(),
+            secrets=self.secrets,
+            warehouse=self.warehouse,
+            key=signing_key(self.realm),
+            **self.options,
+        )
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """One more server of the same lake; where it is."""
+        service = self.service()
+        server = grpc.server(ThreadPoolExecutor(4))
+        service.add_to(server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"grpc://127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()
+            service.close()
+
+    def client(self, catalog: str = "managed", *, token: str | None = None) -> AirportClient:
+        return AirportClient(self.location, catalog, token=token)
+
+
+@contextmanager
+def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
+    """A new lake, served while inside."""
+    with open_stores("memory://") as stores:
+        lake = Lake(folder, remembering(stores), options=options)
+        with lake.served() as location:
+            lake.location = location
+            yield lake

@@ -1,0 +1,156 @@
+"""Through Airport, every snapshot of every table has the rows that other programs read from it."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from formats.oracles import assert_same_rows
+from lake.lakes import Lake
+from skiway.client import col
+from skiway.errors import InvalidArgument, NotFound
+
+ICEBERG = ["types", "evolved", "named", "adopted", "many", "empty", "first_version"]
+DELTA = [("root", "types"), ("root", "many"), ("root", "empty"), ("sales", "partitioned"), ("sales", "odd")]
+PARQUET = {
+    ("root", "alone"): "alone.parquet",
+    ("root", "plain"): "plain/*.parquet",
+    ("root", "mixed"): "mixed/*.parquet",
+    ("root", "duckdb"): "duckdb/*/*.parquet",
+    ("area", "hive"): "area/hive/*/*/*/*.parquet",
+}
+
+
+@pytest.mark.parametrize("name", [("sales", each) for each in ICEBERG] + [("sales", "eu", "partitioned")])
+def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
+    mirrors: Lake, written: Path, name: tuple[str, ...]
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    with (
+        SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog,
+        mirrors.client("iceberg") as db,
+    ):
+        oracle = catalog.load_table(name)
+        shown = (".".join(name[:-1]), name[-1])
+        assert_same_rows(db.scan(shown).read_all(), oracle.scan().to_arrow())
+        for snapshot in oracle.snapshots():
+            rows = db.scan(shown, at_version=snapshot.snapshot_id).read_all()
+            assert_same_rows(rows, oracle.scan(snapshot_id=snapshot.snapshot_id).to_arrow())
+
+
+@pytest.mark.needs("duckdb extensions")
+@pytest.mark.parametrize("name", ["types", "evolved", "named", "many"])
+def test_iceberg_tables_have_the_rows_that_duckdb_reads(
+    mirrors: Lake, written: Path, duck: duckdb.DuckDBPyConnection, name: str
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    with SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog:
+        location = catalog.load_table(("sales", name)).metadata_location
+    with mirrors.client("iceberg") as db:
+        expected = duck.execute("FROM iceberg_scan(?)", [location]).to_arrow_table()
+        assert_same_rows(db.scan(("sales", name)).read_all(), expected)
+
+
+@pytest.mark.needs("duckdb extensions")
+@pytest.mark.parametrize(("schema", "name"), DELTA)
+def test_delta_versions_have_the_rows_that_duckdb_reads(
+    mirrors: Lake, written: Path, duck: duckdb.DuckDBPyConnection, schema: str, name: str
+) -> None:
+    from deltalake import DeltaTable
+
+    folder = str(written.joinpath("delta", *([] if schema == "root" else [schema]), name))
+    with mirrors.client("delta") as db:
+        for version in range(DeltaTable(folder).version() + 1):
+            rows = db.scan((schema, name), at_version=version).read_all()
+            expected = duck.execute("FROM delta_scan(?, version => ?)", [folder, version]).to_arrow_table()
+            assert_same_rows(rows, expected)
+
+
+@pytest.mark.parametrize("name", PARQUET)
+def test_parquet_tables_have_the_rows_that_duckdb_reads(mirrors: Lake, written: Path, name: tuple[str, str]) -> None:
+    with mirrors.client("parquet") as db, duckdb.connect() as duck:
+        rows = db.scan(name).read_all()
+        sql = (
+            f"FROM read_parquet('{written}/parquet/{PARQUET[name]}', union_by_name => true, hive_partitioning => true)"
+        )
+        expected = duck.execute(sql).to_arrow_table()
+        assert_same_rows(rows, expected.select(rows.column_names))
+        assert_same_rows(db.scan(name, at_version=1).read_all(), rows)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "id >= 100",
+        "id = 50",
+        "i < -20 AND bo",
+        "s = 'name 00009 ß'",
+        "dec > 2.5",
+        "d IS NULL",
+        "ts >= TIMESTAMP '2026-01-20'",
+        "dt = DATE '1970-01-05'",
+        "id IN (3, 43, 83)",
+    ],
+)
+@pytest.mark.parametrize(("catalog", "table"), [("iceberg", "sales.types"), ("parquet", "root.plain")])
+def test_a_filter_keeps_the_rows_that_duckdb_keeps(mirrors: Lake, catalog: str, table: str, sql: str) -> None:
+    where = {
+        "id >= 100": col("id") >= 100,
+        "id = 50": col("id") == 50,
+        "i < -20 AND bo": (col("i") < -20) & (col("bo") == True),  # noqa: E712
+        "s = 'name 00009 ß'": col("s") == "name 00009 ß",
+        "dec > 2.5": col("dec") > Decimal("2.5"),
+        "d IS NULL": col("d").is_null(),
+        "ts >= TIMESTAMP '2026-01-20'": col("ts") >= datetime(2026, 1, 20),
+        "dt = DATE '1970-01-05'": col("dt") == date(1970, 1, 5),
+        "id IN (3, 43, 83)": col("id").isin([3, 43, 83]),
+    }[sql]
+    with mirrors.client(catalog) as db, duckdb.connect() as duck:
+        everything = db.scan(table).read_all()
+        duck.register("everything", everything)
+        expected = duck.execute(f"FROM everything WHERE {sql}").to_arrow_table()
+        assert_same_rows(db.scan(table, where=where).read_all(), expected)
+        assert db.count(table, where=where) == expected.num_rows
+
+
+def test_names_and_times_lead_to_snapshots(mirrors: Lake) -> None:
+    with mirrors.client("iceberg") as db:
+        assert ids(db.scan("sales.named", at_version="first").read_all()) == list(range(5))
+        assert ids(db.scan("sales.named", at_version="trial").read_all()) == [*range(5), 100, 101, 102]
+        told = db.scan("skiway.snapshots", columns=["snapshot_id", "created_at", "is_current"], where=named("named"))
+        past = told.read_all().sort_by("created_at").to_pylist()
+        assert ids(db.scan("sales.named", at_timestamp=past[0]["created_at"]).read_all()) == list(range(5))
+        assert ids(db.scan("sales.named", at_timestamp="2100-01-01").read_all()) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"at_version": 5}, "no snapshot with id 5"),
+        ({"at_version": "nowhere"}, "named ones: first, main, trial"),
+        ({"at_timestamp": "1999-01-01"}, "as old as 1999"),
+    ],
+)
+def test_a_time_without_a_snapshot_is_told(mirrors: Lake, asked: dict[str, object], said: str) -> None:
+    with mirrors.client("iceberg") as db, pytest.raises(NotFound, match=said):
+        db.scan("sales.named", **asked)  # type: ignore[arg-type]
+
+
+def test_a_time_that_is_none_is_refused(mirrors: Lake) -> None:
+    with mirrors.client("iceberg") as db, pytest.raises(InvalidArgument, match="ISO timestamp"):
+        db.scan("sales.named", at_timestamp="yesterday")
+
+
+def named(table: str) -> object:
+    return col("table_name") == table
+
+
+def ids(rows: pa.Table) -> list[int]:
+    return sorted(rows["id"].to_pylist())

@@ -1,0 +1,174 @@
+"""What a scan reads: only files that its filter may match, in several parts if they are large, all of one snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lake.lakes import Lake, opened_lake
+from skiway.airport.wire.frames import BatchReader
+from skiway.client import AirportClient, col
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError
+from skiway.formats import open_source
+from skiway.lake.parts import Part, split
+from skiway.model import flight_pb2 as flight
+
+
+def parquet_files(folder: Path, count: int, rows: int = 100) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        ids = range(number * rows, (number + 1) * rows)
+        pq.write_table(pa.table({"id": ids, "s": [f"text {n:05d}" for n in ids]}), folder / f"{number:03d}.parquet")
+
+
+def test_files_that_the_filter_rules_out_are_not_needed(tmp_path: Path) -> None:
+    parquet_files(tmp_path / "files" / "many", 10)
+    with opened_lake(tmp_path) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        with lake.client("parquet") as db:
+            assert db.count("root.many") == 1000
+            for number in set(range(10)) - {4}:
+                (tmp_path / "files" / "many" / f"{number:03d}.parquet").unlink()
+            where = (col("id") >= 420) & (col("id") < 430)
+            assert db.scan("root.many", where=where).read_all()["id"].to_pylist() == list(range(420, 430))
+            with pytest.raises(PreconditionFailed, match="is missing"):
+                db.scan("root.many", where=col("id") < 10).read_all()
+
+
+def test_files_of_managed_tables_are_pruned_too(lake: Lake) -> None:
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema({"id": pa.int64()}))
+        for start in (0, 100, 200):
+            db.insert("s.t", pa.table({"id": range(start, start + 100)}))
+        for file in (lake.folder / "warehouse").rglob("*.parquet"):
+            if pq.read_table(file)["id"][0].as_py() != 100:
+                file.unlink()
+        assert db.count("s.t", where=col("id") == 150) == 1
+        told = db.scan("skiway.plans").read_all().to_pylist()[-1]
+        assert (told["files_considered"], told["files_read"], told["files_pruned"]) == (3, 1, 2)
+        assert told["bytes_read"] * 2 < told["bytes_considered"]
+        assert "150" in told["filter"]
+
+
+def test_a_large_scan_is_offered_in_parts_whose_rows_add_up(tmp_path: Path) -> None:
+    parquet_files(tmp_path / "files" / "many", 9)
+    with opened_lake(tmp_path, part_bytes=5000, max_parts=4) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        with lake.client("parquet") as db:
+            assert len(db.endpoints("root.many")) == 4
+            assert len(db.endpoints("root.many", where=col("id") < 10)) == 1
+            assert sorted(db.scan("root.many", columns=["id"]).read_all()["id"].to_pylist()) == list(range(900))
+
+
+def test_parts_are_about_equally_heavy() -> None:
+    sizes = [100, 90, 80, 10, 10, 10, 10, 5, 5, 300]
+    files = pa.table({"ordinal": pa.array(range(10), pa.int32()), "size_bytes": pa.array(sizes, pa.int64())})
+    parts = split(7, files, part_bytes=200, most=16)
+    loads = sorted(sum(sizes[ordinal] for ordinal in part.ordinals) for part in parts)
+    assert loads == [105, 105, 110, 300] or max(loads) == 300
+    assert sorted(ordinal for part in parts for ordinal in part.ordinals) == list(range(10))
+    assert all(Part.unpacked(part.packed()) == part for part in parts)
+    assert split(7, files.slice(0, 0)) == []
+
+
+def test_columns_not_asked_for_are_not_read(tmp_path: Path) -> None:
+    """A file whose other column is destroyed still gives this one."""
+    parquet_files(tmp_path / "files" / "many", 1, rows=10_000)
+    file = tmp_path / "files" / "many" / "000.parquet"
+    chunk = pq.ParquetFile(file).metadata.row_group(0).column(1)
+    with opened_lake(tmp_path) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        stat = file.stat()
+        data = bytearray(file.read_bytes())
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        data[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+        with file.open("r+b") as opened:
+            opened.write(data)
+        import os
+
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        with lake.client("parquet") as db:
+            assert db.scan("root.many", columns=["id"]).read_all().num_rows == 10_000
+            with pytest.raises(SkiwayError):
+                db.scan("root.many", columns=["s"]).read_all()
+
+
+def test_a_source_that_is_down_fails_its_tables_only(tmp_path: Path) -> None:
+    parquet_files(tmp_path / "files" / "many", 1)
+    with opened_lake(tmp_path) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        made = lake.catalog("mixed", connector_ref="both")
+        good = lake.connector(made, "parquet", str(tmp_path / "files"), {})
+        with open_source("parquet", str(tmp_path / "files")) as source:
+            handle = source.load((), "many")
+        namespace = lake.namespace(made, ["all"])
+        lake.mirror_table(namespace, good, handle)
+        (tmp_path / "files").rename(tmp_path / "elsewhere")
+        with lake.client("mixed") as db:
+            assert [table.name for table in db.schemas()[0].tables] == ["many"]
+            with pytest.raises(SkiwayError, match=r"table 'many'.*check the address"):
+                db.scan("all.many").read_all()
+            assert db.scan("skiway.tables").read_all().num_rows == 1
+
+
+def test_a_folder_that_grew_is_read_as_it_is(tmp_path: Path) -> None:
+    parquet_files(tmp_path / "files" / "many", 2)
+    with opened_lake(tmp_path) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        pq.write_table(pa.table({"id": [7777], "s": ["new"]}), tmp_path / "files" / "many" / "999.parquet")
+        with lake.client("parquet") as db:
+            assert db.count("root.many") == 201
+            assert db.scan("root.many", at_version=2).read_all().num_rows == 201
+            with pytest.raises(NotFound, match="only listings that were stored"):
+                db.scan("root.many", at_version=1)
+
+
+def test_a_ticket_is_of_one_snapshot_whatever_comes_after(lake: Lake) -> None:
+    with lake.client() as db, lake.client() as other:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema({"id": pa.int64()}))
+        db.insert("s.t", pa.table({"id": [1, 2]}))
+        (endpoint,) = db.endpoints("s.t")
+        other.update("s.t", {"id": 7})
+        other.insert("s.t", pa.table({"id": [3]}))
+        with grpc.insecure_channel(lake.location.removeprefix("grpc://")) as channel:
+            stream = channel.unary_stream("/arrow.flight.protocol.FlightService/DoGet")
+            ticket = flight.Ticket(ticket=endpoint.ticket).SerializeToString()
+            frames = stream(ticket, metadata=[("airport-catalog", "managed")])
+            batches = list(BatchReader(iter(frames)))
+        assert pa.Table.from_batches(batches)["id"].to_pylist() == [1, 2]
+
+
+def test_a_transaction_reads_what_it_read_before_and_what_it_wrote(lake: Lake) -> None:
+    with lake.client() as db, lake.client() as other:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema({"id": pa.int64()}))
+        db.insert("s.t", pa.table({"id": [1]}))
+        with db.transaction():
+            assert db.count("s.t") == 1
+            other.insert("s.t", pa.table({"id": [2]}))
+            assert other.count("s.t") == 2
+            assert db.count("s.t") == 1
+            db.insert("s.t", pa.table({"id": [3]}))
+            assert sorted(db.scan("s.t").read_all()["id"].to_pylist()) == [1, 2, 3]
+            other.insert("s.t", pa.table({"id": [4]}))
+            assert db.count("s.t") == 3
+        assert db.count("s.t") == 4
+
+
+def test_another_server_reads_as_of_the_begin_of_a_transaction(lake: Lake) -> None:
+    with lake.client() as db, lake.served() as location, AirportClient(location, "managed") as elsewhere:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema({"id": pa.int64()}))
+        db.insert("s.t", pa.table({"id": [1]}))
+        with db.transaction() as unit:
+            db.insert("s.t", pa.table({"id": [2]}))
+            seen = elsewhere.take_flight(
+                ["managed", "s", "t"], headers={"airport-transaction-id": unit.id, "airport-catalog": "managed"}
+            )
+            assert seen.read_all()["id"].to_pylist() == [1]

@@ -1,0 +1,182 @@
+"""What cannot be done is refused with the documented error, and nothing has changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lake.lakes import Lake
+from skiway.client import AirportClient, col
+from skiway.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    SchemaNotEmpty,
+    SkiwayError,
+    Unsupported,
+)
+from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.metastore import managed_tables, namespaces
+from skiway.model import v1
+
+ONE = pa.schema({"id": pa.int64()})
+
+
+@pytest.fixture
+def db(lake: Lake) -> Iterator[AirportClient]:
+    """A client of a lake with one table `s.t` of three rows."""
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema([("id", pa.int64()), ("name", pa.string())]))
+        db.insert("s.t", pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+        yield db
+
+
+def state(lake: Lake) -> tuple[Any, ...]:
+    """All pointers, and all files with their content."""
+    pointers = [(each.key, each.version, each.blob_uri) for each in lake.stores.pointers.scan("/accounts/")]
+    files = sorted((lake.folder / "warehouse").rglob("*"))
+    return pointers, [(str(f), hashlib.sha256(f.read_bytes()).hexdigest()) for f in files if f.is_file()]
+
+
+REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]] = {
+    "a schema with ..": (lambda db: db.create_schema(".."), InvalidArgument, "no path of namespaces"),
+    "a schema with a path": (lambda db: db.create_schema("a/../b"), InvalidArgument, "no path of namespaces"),
+    "a schema main": (lambda db: db.create_schema("main"), InvalidArgument, "choose another name"),
+    "a schema of the system": (lambda db: db.create_schema("Skiway"), SkiwayError, "(?i)skiway"),
+    "a schema in it": (lambda db: db.create_schema("skiway.mine"), SkiwayError, "(?i)skiway"),
+    "a schema twice": (lambda db: db.create_schema("S"), AlreadyExists, "taken|exist"),
+    "a schema that is full": (lambda db: db.drop_schema("s"), SchemaNotEmpty, "not empty"),
+    "a schema that is not": (lambda db: db.drop_schema("nowhere"), NotFound, "nowhere"),
+    "a table twice": (lambda db: db.create_table("s.T", ONE), AlreadyExists, "cannot have this name"),
+    "a blank name": (lambda db: db.create_table(("s", "  "), ONE), InvalidArgument, "name"),
+    "no columns": (lambda db: db.create_table("s.n", pa.schema([])), InvalidArgument, "column"),
+    "a type Iceberg lacks": (
+        lambda db: db.create_table("s.n", pa.schema({"i": pa.month_day_nano_interval()})),
+        Unsupported,
+        "'i' has type month_day_nano_interval",
+    ),
+    "a primary key": (lambda db: db.create_table("s.n", ONE, primary_key=["id"]), Unsupported, "PRIMARY KEY"),
+    "a check": (lambda db: db.create_table("s.n", ONE, checks=["id > 0"]), Unsupported, "CHECK"),
+    "a unique column": (lambda db: db.create_table("s.n", ONE, unique=[["id"]]), Unsupported, "UNIQUE"),
+    "a column rowid": (lambda db: db.create_table("s.n", pa.schema({"RowId": pa.int64()})), InvalidArgument, "row id"),
+    "twin columns": (
+        lambda db: db.create_table("s.n", pa.schema([("a", pa.int64()), ("A", pa.int64())])),
+        InvalidArgument,
+        "case only",
+    ),
+    "a table there": (lambda db: db.rename_table("s.t", "t"), SkiwayError, ""),
+    "narrowing": (lambda db: db.change_column_type("s.t", "id", pa.int32()), InvalidArgument, "'id' cannot be changed"),
+    "a conversion": (
+        lambda db: db.change_column_type("s.t", "id", pa.int64(), expression="id + 1"),
+        Unsupported,
+        "can become wider",
+    ),
+    "NOT NULL later": (lambda db: db.set_not_null("s.t", "name"), Unsupported, "NOT NULL"),
+    "a default": (lambda db: db.set_default("s.t", "id", "1"), Unsupported, "defaults"),
+    "a rule": (lambda db: db.add_constraint("s.t", "CHECK (id > 0)"), Unsupported, "CHECK"),
+    "a column that is": (lambda db: db.add_column("s.t", pa.field("NAME", pa.string())), AlreadyExists, "already"),
+    "a column that is not": (lambda db: db.remove_column("s.t", "nowhere"), NotFound, "no column 'nowhere'"),
+    "made-up row ids": (lambda db: db.delete("s.t", [0, 1, 2]), Conflict, "not one of the snapshot"),
+    "negative row ids": (lambda db: db.delete("s.t", [-1]), Conflict, "not one of the snapshot"),
+    "the system's tables": (
+        lambda db: db.insert("skiway.jobs", pa.table({"job_id": ["x"]})),
+        PreconditionFailed,
+        "jobs",
+    ),
+    "a table of the system": (lambda db: db.create_table("skiway.mine", ONE), Unsupported, "skiway"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_is_refused_and_changes_nothing(lake: Lake, db: AirportClient, case: str) -> None:
+    act, error, said = REFUSED[case]
+    before = state(lake)
+    if case == "a table there":
+        act(db)  # to its own name: nothing happens
+    else:
+        with pytest.raises(error, match=said):
+            act(db)
+    assert state(lake) == before
+    assert db.count("s.t") == 3
+
+
+@pytest.mark.parametrize("name", ["..", "%2e%2e", "../../etc/passwd", "a/b", "%2e%2e%2fx", "~", "na me", "u%00"])
+def test_names_that_look_like_paths_are_just_names(lake: Lake, name: str) -> None:
+    """Folders are named by ids, so a name leads nowhere."""
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table(("s", name), ONE)
+        db.insert(("s", name), pa.table({"id": [1]}))
+        assert db.scan(("s", name)).read_all().num_rows == 1
+        outside = [file for file in lake.folder.rglob("*") if file.is_file() and "warehouse/a1/" not in str(file)]
+        assert outside == []
+        db.drop_table(("s", name))
+
+
+def test_row_ids_of_another_snapshot_are_refused(lake: Lake, db: AirportClient) -> None:
+    ids = db.scan("s.t", columns=["id", "rowid"]).read_all()["rowid"].to_pylist()
+    assert db.delete("s.t", ids[:1]).count == 1
+    before = state(lake)
+    with pytest.raises(Conflict, match="run the statement again"):
+        db.delete("s.t", ids[1:])
+    with pytest.raises(Conflict, match="run the statement again"):
+        db.update("s.t", pa.table({"name": ["x", "y"]}), row_ids=ids[1:])
+    assert state(lake) == before
+
+
+def test_a_mirrored_table_says_where_it_is_changed(mirrors: Lake) -> None:
+    with mirrors.client("parquet") as db:
+        for act in (
+            lambda: db.insert("root.mixed", pa.table({"id": [1]})),
+            lambda: db.delete("root.mixed", where=col("id") == 1),
+            lambda: db.update("root.mixed", {"a": "x"}),
+            lambda: db.remove_column("root.mixed", "a"),
+            lambda: db.drop_table("root.mixed"),
+            lambda: db.rename_table("root.mixed", "other"),
+        ):
+            with pytest.raises(
+                PreconditionFailed, match="read-only: connector 'parquet files for parquet' brings it in"
+            ):
+                act()
+        with pytest.raises(PreconditionFailed, match="read-only: it shows what connector"):
+            db.create_table("root.mine", ONE)
+        with pytest.raises(PreconditionFailed, match="read-only"):
+            db.create_schema("mine")
+
+
+def test_a_location_outside_the_warehouse_is_refused(lake: Lake) -> None:
+    catalog = lake.catalog("second")
+    made = lake.namespace(catalog, ["s"])
+    with pytest.raises(InvalidArgument, match="the server chooses where"):
+        managed_tables.create(
+            lake.realm, lake.warehouse, namespace_id=made.resource_id, name="t", schema=ONE, location="file:///etc"
+        )
+    with pytest.raises(PermissionDenied, match="outside of the warehouse"):
+        Warehouse.at(str(lake.folder / "warehouse")).files("file:///etc/passwd")
+    request = v1.ListNamespacesRequest(catalog_id=catalog.resource_id)
+    assert len(namespaces.list_(lake.realm, request).namespaces) == 1
+
+
+def test_an_explicit_transaction_cannot_write(db: AirportClient) -> None:
+    """It could not be taken back, so it is not done at all."""
+    with db.transaction(explicit=True), pytest.raises(Unsupported, match="commit by themselves"):
+        db.insert("s.t", pa.table({"id": [4], "name": ["d"]}))
+    assert db.count("s.t") == 3
+
+
+def test_if_exists_and_its_like_forgive(db: AirportClient) -> None:
+    db.create_table("s.T", ONE, on_conflict="ignore")
+    assert db.scan("s.t").read_all().column_names == ["id", "name"]
+    db.drop_table("s.nowhere", if_exists=True)
+    db.drop_schema("nowhere", if_exists=True)
+    db.create_table("s.t", ONE, on_conflict="replace")
+    assert db.scan("s.t").read_all().column_names == ["id"]
+    assert db.count("s.t") == 0

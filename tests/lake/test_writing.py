@@ -1,0 +1,278 @@
+"""After each statement a managed table holds what a plain DuckDB holds after the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from formats.oracles import assert_same_rows
+from lake.lakes import Lake
+from skiway.client import AirportClient, col
+from skiway.errors import ConstraintViolation, InvalidArgument
+
+PEOPLE = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.string()),
+        pa.field("score", pa.float32()),
+        pa.field("born", pa.date32()),
+        pa.field("seen", pa.timestamp("us")),
+        pa.field("paid", pa.decimal128(10, 2)),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("at", pa.struct({"x": pa.int32(), "y": pa.string()})),
+    ]
+)
+
+
+def people(start: int, count: int) -> pa.Table:
+    return pa.Table.from_pylist([_person(number) for number in range(start, start + count)], schema=PEOPLE)
+
+
+def _person(number: int) -> dict[str, Any]:
+    whole = {
+        "id": number,
+        "name": f"name {number}",
+        "score": number / 4,
+        "born": date(2000, 1, 1 + number % 28),
+        "seen": datetime(2026, 1, 1, 0, 0, number % 60),
+        "paid": Decimal(number) / 4,
+        "tags": [f"t{number}", None],
+        "at": {"x": number, "y": None if number % 2 else "y"},
+    }
+    return {
+        name: None if place and (number + place) % 7 == 0 else value
+        for place, (name, value) in enumerate(whole.items())
+    }
+
+
+@dataclass
+class Both:
+    """The lake's table `s.t` and a table of plain DuckDB, which are told the same."""
+
+    db: AirportClient
+    duck: duckdb.DuckDBPyConnection
+
+    def insert(self, rows: pa.Table) -> None:
+        assert self.db.insert("s.t", rows).count == rows.num_rows
+        self.duck.register("rows", rows)
+        self.duck.execute("INSERT INTO t BY NAME FROM rows")
+
+    def run(self, act: Callable[[AirportClient], Any], sql: str) -> None:
+        done = act(self.db)
+        counted = self.duck.execute(sql).fetchall()
+        if getattr(done, "count", None) is not None and not sql.startswith("ALTER"):
+            assert done.count == counted[0][0]
+        self.check()
+
+    def check(self) -> None:
+        assert_same_rows(self.db.scan("s.t").read_all(), self.duck.execute("FROM t").to_arrow_table())
+        assert self.db.count("s.t") == self.duck.execute("SELECT count(*) FROM t").fetchall()[0][0]
+
+
+@pytest.fixture
+def both(lake: Lake) -> Iterator[Both]:
+    with lake.client() as db, duckdb.connect() as duck:
+        db.create_schema("s")
+        db.create_table("s.t", PEOPLE)
+        duck.register("empty", PEOPLE.empty_table())
+        duck.execute("CREATE TABLE t AS FROM empty")
+        duck.execute("ALTER TABLE t ALTER COLUMN id SET NOT NULL")
+        yield Both(db, duck)
+
+
+def test_rows_are_inserted_updated_and_deleted_as_in_duckdb(both: Both) -> None:
+    both.check()
+    for start in (0, 50, 100):
+        both.insert(people(start, 50))
+        both.check()
+    both.run(
+        lambda db: db.update("s.t", {"name": "new", "score": 1.5}, where=col("id") >= 90),
+        "UPDATE t SET name = 'new', score = 1.5 WHERE id >= 90",
+    )
+    both.run(lambda db: db.update("s.t", {"name": None}, where=col("id") == 3), "UPDATE t SET name = NULL WHERE id = 3")
+    both.run(lambda db: db.update("s.t", {"paid": Decimal("9.25")}), "UPDATE t SET paid = 9.25")
+    both.run(lambda db: db.delete("s.t", where=col("id") < 10), "DELETE FROM t WHERE id < 10")
+    both.run(lambda db: db.delete("s.t", where=col("name") == "new"), "DELETE FROM t WHERE name = 'new'")
+    both.run(lambda db: db.delete("s.t", where=col("id") == 12345), "DELETE FROM t WHERE id = 12345")
+    both.run(lambda db: db.truncate("s.t"), "DELETE FROM t")
+    both.insert(people(0, 5))
+    both.check()
+
+
+def test_nested_values_are_updated(both: Both) -> None:
+    both.insert(people(0, 20))
+    both.run(
+        lambda db: db.update("s.t", {"tags": ["a", None, "b"], "at": {"x": 7, "y": "z"}}, where=col("id") < 9),
+        "UPDATE t SET tags = ['a', NULL, 'b'], \"at\" = {'x': 7, 'y': 'z'} WHERE id < 9",
+    )
+
+
+def test_columns_are_changed_as_in_duckdb(both: Both) -> None:
+    both.insert(people(0, 10))
+    both.run(lambda db: db.add_column("s.t", pa.field("extra", pa.int32())), "ALTER TABLE t ADD COLUMN extra INTEGER")
+    both.run(lambda db: db.update("s.t", {"extra": 5}, where=col("id") < 5), "UPDATE t SET extra = 5 WHERE id < 5")
+    both.run(
+        lambda db: db.change_column_type("s.t", "extra", pa.int64()), "ALTER TABLE t ALTER COLUMN extra TYPE BIGINT"
+    )
+    both.run(
+        lambda db: db.change_column_type("s.t", "score", pa.float64()), "ALTER TABLE t ALTER COLUMN score TYPE DOUBLE"
+    )
+    both.run(
+        lambda db: db.change_column_type("s.t", "paid", pa.decimal128(18, 2)),
+        "ALTER TABLE t ALTER COLUMN paid TYPE DECIMAL(18, 2)",
+    )
+    both.run(lambda db: db.rename_column("s.t", "name", "full name"), 'ALTER TABLE t RENAME COLUMN name TO "full name"')
+    both.run(lambda db: db.remove_column("s.t", "born"), "ALTER TABLE t DROP COLUMN born")
+    both.run(lambda db: db.drop_not_null("s.t", "id"), "ALTER TABLE t ALTER COLUMN id DROP NOT NULL")
+    both.run(lambda db: db.update("s.t", {"id": None}, where=col("id") == 2), "UPDATE t SET id = NULL WHERE id = 2")
+    both.run(
+        lambda db: db.update("s.t", {"extra": 2**40}, where=col("id") == 1),
+        f"UPDATE t SET extra = {2**40} WHERE id = 1",
+    )
+    both.run(
+        lambda db: db.add_column("s.t", pa.field("extra", pa.int32()), if_not_exists=True),
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS extra INTEGER",
+    )
+    both.run(
+        lambda db: db.remove_column("s.t", "nowhere", if_column_exists=True),
+        "ALTER TABLE t DROP COLUMN IF EXISTS nowhere",
+    )
+
+
+def test_returning_gives_the_rows_of_duckdb(both: Both) -> None:
+    rows = people(0, 5000)  # more than one batch of the client
+    both.duck.register("rows", rows)
+    expected = both.duck.execute("INSERT INTO t BY NAME FROM rows RETURNING *").to_arrow_table()
+    assert_same_rows(both.db.insert("s.t", rows, returning=True).rows, expected)
+    expected = both.duck.execute("UPDATE t SET name = 'x' WHERE id > 2500 RETURNING *").to_arrow_table()
+    assert_same_rows(both.db.update("s.t", {"name": "x"}, where=col("id") > 2500, returning=True).rows, expected)
+    expected = both.duck.execute("DELETE FROM t WHERE id > 100 RETURNING *").to_arrow_table()
+    assert_same_rows(both.db.delete("s.t", where=col("id") > 100, returning=True).rows, expected)
+    both.check()
+
+
+def test_an_update_is_one_snapshot_and_rewrites_touched_files_only(lake: Lake, both: Both) -> None:
+    for start in (0, 10, 20):
+        both.insert(people(start, 10))
+    before = {row["path"] for row in files(both.db)}
+    both.db.update("s.t", {"name": "x"}, where=col("id") == 15)
+    after = {row["path"] for row in files(both.db)}
+    assert len(before & after) == 2
+    assert len(after - before) == 1
+    told = both.db.scan("skiway.snapshots").read_all().sort_by("sequence_number").to_pylist()
+    assert [row["operation"] for row in told] == ["append"] * 3 + ["overwrite"]
+    assert [row["is_current"] for row in told] == [False] * 3 + [True]
+    assert lake.realm.account_id == "a1"
+
+
+def test_old_snapshots_stay_readable(both: Both) -> None:
+    both.insert(people(0, 10))
+    both.insert(people(10, 10))
+    both.db.delete("s.t", where=col("id") < 15)
+    both.db.remove_column("s.t", "name")
+    told = both.db.scan("skiway.snapshots").read_all().sort_by("sequence_number")
+    first, second, _ = told["snapshot_id"].to_pylist()
+    assert_same_rows(both.db.scan("s.t", at_version=first).read_all(), people(0, 10))
+    assert_same_rows(both.db.scan("s.t", at_version=second).read_all(), people(0, 20))
+    moment = told["created_at"].to_pylist()[1]
+    assert both.db.scan("s.t", at_timestamp=moment).read_all().num_rows == 20
+
+
+def test_not_null_is_kept(both: Both) -> None:
+    both.insert(people(0, 3))
+    rows = people(3, 2).set_column(0, "id", pa.array([None, 4], pa.int64()))
+    with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: t\.id"):
+        both.db.insert("s.t", rows)
+    with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: t\.id"):
+        both.db.update("s.t", {"id": None})
+    both.check()
+
+
+def test_a_value_that_does_not_fit_is_refused(both: Both) -> None:
+    both.insert(people(0, 3))
+    wrong = people(3, 1).set_column(5, "paid", pa.array([Decimal("1.001")], pa.decimal128(10, 3)))
+    with pytest.raises(InvalidArgument, match="paid"):
+        both.db.insert("s.t", wrong)
+    both.check()
+
+
+def test_an_insert_of_nothing_makes_no_snapshot(both: Both) -> None:
+    assert both.db.insert("s.t", people(0, 0)).count == 0
+    assert both.db.scan("skiway.snapshots").read_all().num_rows == 0
+
+
+def test_pyiceberg_and_duckdb_read_what_was_written(lake: Lake, both: Both) -> None:
+    """The files and the metadata are those of any Iceberg table."""
+    from pyiceberg.table import StaticTable
+
+    both.insert(people(0, 30))
+    both.db.update("s.t", {"name": "x"}, where=col("id") < 3)
+    both.db.rename_column("s.t", "name", "title")
+    both.db.delete("s.t", where=col("id") > 25)
+    from skiway.metastore import directory, keys
+    from skiway.metastore.kinds import TABLE
+    from skiway.model import v1
+
+    ref = v1.NameRef(catalog="managed", path=["s"], name="t")
+    found = directory.resolve_table(lake.realm, v1.ResolveTableRequest(ref=ref)).resource_id
+    record = lake.realm.all(TABLE).require(keys.table("a1", found.id), name="t").value
+    assert_same_rows(
+        both.db.scan("s.t").read_all(), StaticTable.from_metadata(record.metadata_location).scan().to_arrow()
+    )
+
+
+def files(db: AirportClient) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = db.scan("skiway.files").read_all().to_pylist()
+    return found
+
+
+class Statements(RuleBasedStateMachine):
+    """Random statements, told to both."""
+
+    both: Both
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both.db.create_table("s.t", PEOPLE, on_conflict="replace")
+        self.both.duck.execute("DELETE FROM t")
+
+    @rule(start=st.integers(0, 50), count=st.integers(0, 30))
+    def insert(self, start: int, count: int) -> None:
+        self.both.insert(people(start, count))
+
+    @rule(low=st.integers(0, 80), width=st.integers(0, 20), value=st.one_of(st.none(), st.text(max_size=3)))
+    def update(self, low: int, width: int, value: str | None) -> None:
+        where = (col("id") >= low) & (col("id") < low + width)
+        done = self.both.db.update("s.t", {"name": value}, where=where)
+        told = self.both.duck.execute("UPDATE t SET name = ? WHERE id >= ? AND id < ?", [value, low, low + width])
+        assert done.count == told.fetchall()[0][0]
+
+    @rule(low=st.integers(0, 80), width=st.integers(0, 20))
+    def delete(self, low: int, width: int) -> None:
+        where = (col("id") >= low) & (col("id") < low + width)
+        done = self.both.db.delete("s.t", where=where)
+        told = self.both.duck.execute("DELETE FROM t WHERE id >= ? AND id < ?", [low, low + width])
+        assert done.count == told.fetchall()[0][0]
+
+    @precondition(lambda self: self.both is not None)
+    @invariant()
+    def same(self) -> None:
+        self.both.check()
+
+
+def test_random_statements_end_as_in_duckdb(both: Both) -> None:
+    machine = type("OfThisTest", (Statements,), {"both": both})
+    few = settings(
+        max_examples=8, stateful_step_count=8, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    run_state_machine_as_test(machine, settings=few)
