@@ -1,0 +1,103 @@
+"""What is served: every route with the function that answers it and who may call it.
+
+Permissions are those of the gRPC methods that do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import unquote_plus
+
+from skiway.errors import InvalidArgument, NotFound
+from skiway.rest import catalogs, commits, namespaces, tables
+from skiway.rest.calls import Route
+
+__all__ = ["ROUTES", "matched"]
+
+_NAMESPACES: Final = "/v1/{prefix}/namespaces"
+_NAMESPACE: Final = f"{_NAMESPACES}/{{namespace}}"
+_TABLES: Final = f"{_NAMESPACE}/tables"
+_TABLE: Final = f"{_TABLES}/{{table}}"
+
+_IN_CATALOGS: Final = (
+    Route("GET", _NAMESPACES, "ListNamespaces", namespaces.list_, ("namespace.read",), "namespace"),
+    Route("POST", _NAMESPACES, "CreateNamespace", namespaces.create, ("namespace.write",), "namespace", changes=True),
+    Route("GET", _NAMESPACE, "LoadNamespace", namespaces.load, ("namespace.read",), "namespace"),
+    Route("HEAD", _NAMESPACE, "NamespaceExists", namespaces.exists, ("namespace.read",), "namespace"),
+    Route("DELETE", _NAMESPACE, "DropNamespace", namespaces.drop, ("namespace.write",), "namespace", changes=True),
+    Route(
+        "POST",
+        f"{_NAMESPACE}/properties",
+        "UpdateProperties",
+        namespaces.update_properties,
+        ("namespace.write",),
+        "namespace",
+        changes=True,
+    ),
+    Route("GET", _TABLES, "ListTables", tables.list_, ("table.read",), "table"),
+    Route("POST", _TABLES, "CreateTable", commits.create, ("table.write",), "table", changes=True),
+    Route("GET", _TABLE, "LoadTable", tables.load, ("table.read",), "table"),
+    Route("HEAD", _TABLE, "TableExists", tables.exists, ("table.read",), "table"),
+    Route("POST", _TABLE, "CommitTable", commits.commit, ("table.write",), "table", changes=True),
+    Route("DELETE", _TABLE, "DropTable", tables.drop, ("table.write",), "table", changes=True),
+    Route("POST", f"{_TABLE}/metrics", "ReportMetrics", tables.report, ("table.read",), "table"),
+    Route("POST", "/v1/{prefix}/tables/rename", "RenameTable", tables.rename, ("table.write",), "table", changes=True),
+)
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/v1/config",
+        "GetConfig",
+        catalogs.config_of(route.endpoint for route in _IN_CATALOGS),
+        ("catalog.read",),
+        "catalog",
+    ),
+    Route("POST", "/v1/oauth/tokens", "GetToken", catalogs.tokens, (), "catalog"),
+    *_IN_CATALOGS,
+)
+"""A route without permissions is for everybody: it tells nothing."""
+
+
+def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
+    """The route for a path, as it came over the wire, and the names in it, decoded once.
+
+    Paths are cut into segments before they are decoded, so a name may hold slashes; and a segment is only ever a name,
+    so `..` leads nowhere.
+    """
+    segments = path.split("/")
+    fitting = [(route, names) for route in ROUTES if (names := _names(route.path.split("/"), segments)) is not None]
+    if not fitting:
+        raise NotFound(
+            f"there is nothing at {path[:200]!r}: clients begin with GET /v1/config?warehouse=<catalog>, and put the "
+            "prefix that it answers behind /v1",
+            key="route.unknown",
+        )
+    for route, names in fitting:
+        if route.method == method:
+            return route, {name: _decoded(text) for name, text in names.items()}
+    allowed = ", ".join(route.method for route, _ in fitting)
+    raise InvalidArgument(f"{method} is not served at {path[:200]!r}: use {allowed}", key="method.unknown")
+
+
+def _names(template: list[str], segments: list[str]) -> dict[str, str] | None:
+    if len(template) != len(segments):
+        return None
+    names = {}
+    for wanted, found in zip(template, segments, strict=True):
+        if wanted.startswith("{"):
+            names[wanted[1:-1]] = found
+        elif wanted != found:
+            return None
+    return names
+
+
+def _decoded(segment: str) -> str:
+    """The name in a segment. A plus is a blank: Java's clients write it so, and all clients encode a plus itself."""
+    try:
+        return unquote_plus(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgument(
+            f"{segment[:100]!r} in the path does not stand for UTF-8: percent-encode names in UTF-8", key="path.invalid"
+        ) from None

@@ -1,0 +1,44 @@
+# mypy: disable-error-code="misc,no-any-return"
+"""What clients send about tables, in the words of PyIceberg's models. Loads PyIceberg: import it where it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+from pyiceberg.catalog.rest import CreateTableRequest
+from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
+
+from skiway.rest.bodies import Identifier, decoded
+
+__all__ = ["Commit", "CreateTableRequest", "commit_in", "table_in"]
+
+
+class Commit(BaseModel):
+    """A change: what must hold, and what to do then."""
+
+    model_config = ConfigDict(frozen=True)
+
+    identifier: Identifier | None = None
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+    @property
+    def creates(self) -> bool:
+        """Whether the table must not exist: it was staged before."""
+        return any(isinstance(each, AssertCreate) for each in self.requirements)
+
+    def contradicts(self, namespace: Sequence[str], name: str) -> bool:
+        """Whether it says that it is for another table."""
+        said = self.identifier
+        return said is not None and (said.namespace, said.name) != (tuple(namespace), name)
+
+
+def commit_in(body: bytes) -> Commit:
+    """The commit in a body."""
+    return decoded(body, Commit)
+
+
+def table_in(body: bytes) -> CreateTableRequest:
+    """The table to create. The model wants to be given what clients may leave out."""
+    return decoded(body, CreateTableRequest, **{"location": None, "partition-spec": None, "write-order": None})

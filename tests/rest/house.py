@@ -1,0 +1,124 @@
+"""What tests of Iceberg REST share: a real server on loopback, callers with tokens, clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import uvicorn
+from pyiceberg.catalog.rest import RestCatalog
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from metastore.world import World
+from skiway.errors import Unauthorized
+from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.metastore import Realm
+from skiway.rest import Mirrors, RestApp, rest_app
+from skiway.security import PermissionAuthorizer, Principal
+from skiway.storage import Stores, utc_now
+
+EVERYTHING = ("catalog.read", "namespace.read", "namespace.write", "table.read", "table.write")
+JSON = {"content-type": "application/json"}
+
+
+def principal(subject: str, *permissions: str, account_id: str = "a1") -> Principal:
+    return Principal(subject, account_id, frozenset({"tester"}), frozenset(permissions))
+
+
+class Callers:
+    """An authenticator whose tokens are the names of callers; without a token, `anybody`."""
+
+    def __init__(self, *known: Principal) -> None:
+        self.known = {each.subject: each for each in known}
+
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        name = headers.get("authorization", "Bearer anybody").removeprefix("Bearer ")
+        if name not in self.known:
+            raise Unauthorized("this token is not known here: ask for one", key="token.unknown")
+        return self.known[name]
+
+
+@dataclass
+class House:
+    """A server, and the store behind it."""
+
+    world: World
+    warehouse: Warehouse
+    app: RestApp
+    callers: Callers
+    uri: str
+
+    def pyiceberg(self, warehouse: str = "lake", **properties: str) -> RestCatalog:
+        return RestCatalog("test", **{"uri": self.uri, "warehouse": warehouse, "token": "anybody", **properties})
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        """One call; a body is sent as JSON, bytes as they are."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, bytes):
+            return httpx.request(method, f"{self.uri}{path}", content=body, headers={**JSON, **sent}, timeout=30)
+        return httpx.request(method, f"{self.uri}{path}", json=body, headers=sent, timeout=30)
+
+    def get_untouched(self, path: str) -> httpx.Response:
+        """What is at a path just as it is written here: other clients tidy up paths before they send them."""
+        address = urlsplit(self.uri)
+        with closing(HTTPConnection(address.hostname or "", address.port)) as connection:
+            connection.request("GET", f"{address.path}{path}")
+            answer = connection.getresponse()
+            return httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read())
+
+
+@contextmanager
+def opened(
+    stores: Stores,
+    folder: Path,
+    *,
+    mirrors: Mirrors | None = None,
+    realm_of: Callable[[Principal], Realm] | None = None,
+    **arguments: Any,
+) -> Iterator[House]:
+    """A server over `stores`, with an empty catalog `lake`."""
+    world = World(stores, utc_now)
+    world.catalog("lake")
+    callers = Callers(
+        principal("anybody", *EVERYTHING),
+        principal("reader", "catalog.read", "namespace.read", "table.read"),
+        principal("nobody"),
+        principal("stranger", *EVERYTHING, account_id="a2"),
+        principal("platform", *EVERYTHING, account_id=""),
+    )
+    warehouse = Warehouse.at(str(folder / "warehouse"))
+    find = realm_of or (lambda caller: Realm(stores, caller.account_id))
+    app = rest_app(find, callers, PermissionAuthorizer(), warehouse=warehouse, mirrors=mirrors, **arguments)
+    try:
+        with listening(app) as uri:
+            yield House(world, warehouse, app, callers, uri)
+    finally:
+        app.close()
+
+
+@contextmanager
+def listening(app: RestApp) -> Iterator[str]:
+    """The address of the app, mounted as a server mounts it."""
+    mounted = Starlette(routes=[Mount("/iceberg", app)])
+    server = uvicorn.Server(uvicorn.Config(mounted, log_level="warning", lifespan="off"))
+    # asyncio sends at once what it is given only on sockets that say that they are TCP; else answers wait for 40 ms.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
+        door.bind(("127.0.0.1", 0))
+        door.listen()  # from now on, so that clients need not wait
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[door])))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{door.getsockname()[1]}/iceberg"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,64 @@
+"""The page about Iceberg REST says what is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rest.house import House, listening
+from skiway.rest import RestOptions
+from skiway.rest.calls import MAX_HEADER
+from skiway.rest.failures import BY_CLASS, BY_KEY, MISSING
+from skiway.rest.routes import ROUTES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
+CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_client_on_the_page_prints_what_it_shows(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    house.callers.known["None"] = house.callers.known["anybody"]  # what PyIceberg sends without a token
+    exec(CLIENT.replace("http://127.0.0.1:8181/iceberg", house.uri), {})
+    assert capsys.readouterr().out in PAGE
+
+
+def test_the_server_on_the_page_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(SERVER.replace("/tmp/warehouse", str(tmp_path)), names)
+    with names["stores"]:
+        try:
+            with listening(names["iceberg"]) as uri:
+                exec(CLIENT.replace("http://127.0.0.1:8181/iceberg", uri), {})
+        finally:
+            names["iceberg"].close()
+    assert capsys.readouterr().out in PAGE
+
+
+def test_every_endpoint_is_on_the_page_with_its_permission() -> None:
+    rows = re.findall(r"^\| `([A-Z]+ /v1\S*)` \| `(\S+)` \|$", PAGE, re.MULTILINE)
+    assert rows == [(route.endpoint, route.permissions[0]) for route in ROUTES if route.permissions]
+
+
+def test_every_error_is_on_the_page() -> None:
+    rows = re.findall(r"^\| (\d+) \| (`.*?`) \|", PAGE, re.MULTILINE)
+    shown = {(int(status), kind) for status, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    views = "NoSuchViewException"  # not served
+    assert shown == {*BY_CLASS.values(), *BY_KEY.values(), *((404, kind) for kind in MISSING.values())} - {(404, views)}
+
+
+def test_figures_on_the_page_are_those_of_the_code() -> None:
+    assert f"more than {RestOptions().max_body_bytes // 2**20} MiB" in PAGE
+    assert f"up to {MAX_HEADER} characters" in PAGE
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    program = "import sys, skiway.rest; print(*sys.modules)"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    )
+    assert "skiway.rest" in loaded
+    assert loaded & {"boto3", "deltalake", "duckdb", "pyiceberg", "pyspark"} == set()

@@ -1,0 +1,190 @@
+"""Whatever is sent, the answer is one of the specification's: never an internal error."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rest.house import House, opened
+from skiway.storage import open_stores
+
+HERE = "/v1/lake/namespaces/sales/tables"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder: Path = tmp_path_factory.mktemp("fuzz")
+    with open_stores("memory://") as stores, opened(stores, folder) as house:
+        house.pyiceberg().create_namespace("sales")
+        house.pyiceberg().create_table("sales.people", pa.schema({"id": pa.int64()})).append(pa.table({"id": [1]}))
+        yield house
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 1,
+    "identifier-field-ids": [1],
+    "fields": [
+        {"id": 1, "name": "id", "required": True, "type": "long"},
+        {
+            "id": 2,
+            "name": "tags",
+            "required": False,
+            "type": {"type": "list", "element-id": 3, "element": "string", "element-required": False},
+        },
+    ],
+}
+SPEC = {"spec-id": 1, "fields": [{"source-id": 1, "field-id": 1000, "name": "p", "transform": "bucket[4]"}]}
+ORDER = {
+    "order-id": 1,
+    "fields": [{"source-id": 1, "transform": "identity", "direction": "asc", "null-order": "nulls-first"}],
+}
+UPDATES: list[dict[str, Any]] = [
+    {"action": "assign-uuid", "uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1"},
+    {"action": "upgrade-format-version", "format-version": 3},
+    {"action": "add-schema", "schema": SCHEMA, "last-column-id": 3},
+    {"action": "set-current-schema", "schema-id": -1},
+    {"action": "add-spec", "spec": SPEC},
+    {"action": "set-default-spec", "spec-id": -1},
+    {"action": "add-sort-order", "sort-order": ORDER},
+    {"action": "set-default-sort-order", "sort-order-id": -1},
+    {
+        "action": "add-snapshot",
+        "snapshot": {
+            "snapshot-id": 5,
+            "parent-snapshot-id": 4,
+            "sequence-number": 9,
+            "timestamp-ms": 1_900_000_000_000,
+            "manifest-list": "file:///nowhere/list.avro",
+            "summary": {"operation": "append"},
+            "schema-id": 0,
+        },
+    },
+    {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 5},
+    {"action": "remove-snapshots", "snapshot-ids": [5]},
+    {"action": "remove-snapshot-ref", "ref-name": "main"},
+    {"action": "set-location", "location": "file:///nowhere"},
+    {"action": "set-properties", "updates": {"a": "b"}},
+    {"action": "remove-properties", "removals": ["a"]},
+    {
+        "action": "set-statistics",
+        "snapshot-id": 5,
+        "statistics": {
+            "snapshot-id": 5,
+            "statistics-path": "file:///nowhere",
+            "file-size-in-bytes": 1,
+            "file-footer-size-in-bytes": 1,
+            "blob-metadata": [],
+        },
+    },
+    {"action": "remove-statistics", "snapshot-id": 5},
+    {"action": "remove-partition-specs", "spec-ids": [1]},
+    {"action": "remove-schemas", "schema-ids": [1]},
+]
+REQUIREMENTS: list[dict[str, Any]] = [
+    {"type": "assert-create"},
+    {"type": "assert-table-uuid", "uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1"},
+    {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 5},
+    {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1},
+    {"type": "assert-current-schema-id", "current-schema-id": 0},
+    {"type": "assert-default-spec-id", "default-spec-id": 0},
+    {"type": "assert-default-sort-order-id", "default-sort-order-id": 0},
+]
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/lake/namespaces", {"namespace": ["sales", "eu"], "properties": {"a": "b"}}),
+    ("/v1/lake/namespaces/sales/properties", {"removals": ["a"], "updates": {"b": "c"}}),
+    (
+        HERE,
+        {
+            "name": "new",
+            "schema": SCHEMA,
+            "partition-spec": SPEC,
+            "write-order": ORDER,
+            "stage-create": True,
+            "properties": {"a": "b"},
+            "location": None,
+        },
+    ),
+    (
+        "/v1/lake/tables/rename",
+        {"source": {"namespace": ["sales"], "name": "x"}, "destination": {"namespace": ["sales"], "name": "y"}},
+    ),
+    (f"{HERE}/people/metrics", {"report-type": "scan-report"}),
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every part of a JSON value."""
+    yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in inside:
+        yield from places(inner, (*path, name))
+
+
+@st.composite
+def bent(draw: st.DrawFn, value: Any) -> Any:
+    """The value with one part replaced by anything, or taken away."""
+    changed = copy.deepcopy(value)
+    *way, last = draw(st.sampled_from([path for path in places(value) if path]))
+    inside = changed
+    for step in way:
+        inside = inside[step]
+    if draw(st.booleans()) and isinstance(inside, dict):
+        del inside[last]
+    else:
+        inside[last] = draw(ANYTHING)
+    return changed
+
+
+COMMITS = st.builds(
+    lambda requirements, updates: {"requirements": requirements, "updates": updates},
+    st.lists(st.sampled_from(REQUIREMENTS), max_size=2),
+    st.lists(st.sampled_from(UPDATES), max_size=4),
+)
+CALLS = st.one_of(
+    st.sampled_from(BODIES).flatmap(lambda each: st.tuples(st.just(each[0]), bent(each[1]) | ANYTHING)),
+    st.tuples(st.sampled_from([f"{HERE}/people", f"{HERE}/new"]), COMMITS),
+    st.tuples(st.just(f"{HERE}/people"), COMMITS.flatmap(bent)),
+)
+
+
+@given(call=CALLS)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_body_is_answered_with_an_internal_error(house: House, call: tuple[str, Any]) -> None:
+    path, body = call
+    answer = house.call("POST", path, json.dumps(body).encode())
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400:
+        assert answer.json()["error"]["code"] == answer.status_code
+    assert house.call("GET", f"{HERE}/people").status_code in (200, 404)
+
+
+@given(
+    path=st.text(st.characters(max_codepoint=127, exclude_categories=["Cc"]), max_size=30),
+    method=st.sampled_from(["GET", "POST", "DELETE", "HEAD"]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_path_is_answered_with_an_internal_error(house: House, path: str, method: str) -> None:
+    from urllib.parse import quote
+
+    for where in (f"/{quote(path, safe='/%+')}", f"/v1/lake/namespaces/{quote(path, safe='%+')}"):
+        assert house.call(method, where).status_code < 500
+
+
+@given(body=st.binary(max_size=60))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_bytes_are_answered_with_an_internal_error(house: House, body: bytes) -> None:
+    assert house.call("POST", f"{HERE}/people", body).status_code == 400

@@ -1,0 +1,554 @@
+"""The wire itself: the envelope of errors, headers, paths, bodies."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from rest.house import JSON, House, listening, opened
+from skiway import errors
+from skiway.metastore import Realm
+from skiway.rest import RestOptions, rest_app
+from skiway.rest.answers import Answer
+from skiway.rest.calls import Call
+from skiway.rest.failures import BY_CLASS, BY_KEY, failed
+from skiway.rest.replays import once
+from skiway.rest.routes import ROUTES
+from skiway.security import PermissionAuthorizer
+from skiway.storage import Stores, open_stores
+from skiway.telemetry.audit import AuditLog
+from skiway.telemetry.context import CallContext
+from skiway.telemetry.metric_table import RPC_REQUESTS
+from skiway.telemetry.metrics import Metrics
+from storage.homes import Clock
+
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}]}
+PEOPLE = {"name": "people", "schema": SCHEMA}
+HERE = "/v1/lake/namespaces/sales/tables"
+
+
+@pytest.fixture
+def shop(house: House) -> House:
+    """With a namespace and a table."""
+    assert house.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}).status_code == 200
+    assert house.call("POST", HERE, PEOPLE).status_code == 200
+    return house
+
+
+def error(response: httpx.Response) -> tuple[int, str]:
+    """The status and the type, from an envelope that is as the specification has it."""
+    body = response.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "code"}
+    assert body["error"]["code"] == response.status_code
+    assert response.headers["content-type"] == "application/json"
+    return response.status_code, body["error"]["type"]
+
+
+def set_property(**properties: str) -> dict[str, Any]:
+    return {"requirements": [], "updates": [{"action": "set-properties", "updates": properties}]}
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def test_config_names_the_prefix_and_just_what_is_served(house: House) -> None:
+    house.world.catalog("my lake")
+    found = house.call("GET", "/v1/config?warehouse=my%20lake").json()
+    assert found["overrides"] == {"prefix": "my%20lake"}
+    assert set(found["endpoints"]) == {route.endpoint for route in ROUTES if "{prefix}" in route.path}
+    assert found["idempotency-key-lifetime"] == "PT900S"
+
+
+def test_without_a_warehouse_the_only_catalog_is_meant(house: House) -> None:
+    assert house.call("GET", "/v1/config").json()["overrides"] == {"prefix": "lake"}
+    house.world.catalog("other")
+    refused = house.call("GET", "/v1/config")
+    assert error(refused) == (400, "BadRequestException")
+    assert "lake, other" in refused.text
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if "{prefix}" in route.path], ids=lambda each: each.name)
+def test_every_endpoint_that_is_declared_is_there(shop: House, route: Any) -> None:
+    path = route.path.format(prefix="lake", namespace="sales", table="people")
+    answer = shop.call(route.method, path, {} if route.method == "POST" else None)
+    assert answer.status_code in (200, 204, 400, 409), answer.text
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "/v1/config?warehouse=nowhere", None, (404, "NoSuchWarehouseException")),
+        ("GET", "/v1/nowhere/namespaces", None, (404, "NoSuchWarehouseException")),
+        ("GET", "/v1/lake/namespaces/nowhere", None, (404, "NoSuchNamespaceException")),
+        ("GET", "/v1/lake/namespaces?parent=nowhere", None, (404, "NoSuchNamespaceException")),
+        ("GET", f"{HERE}/nothing", None, (404, "NoSuchTableException")),
+        ("DELETE", f"{HERE}/nothing", None, (404, "NoSuchTableException")),
+        ("POST", f"{HERE}/nothing", set_property(a="b"), (404, "NoSuchTableException")),
+        ("GET", "/v1/lake/namespaces/sales%1Fpeople/tables/branch_a", None, (404, "NoSuchTableException")),
+        ("POST", "/v1/lake/namespaces/nowhere/tables", PEOPLE, (404, "NoSuchNamespaceException")),
+        ("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, (409, "AlreadyExistsException")),
+        ("POST", HERE, PEOPLE, (409, "AlreadyExistsException")),
+        ("DELETE", "/v1/lake/namespaces/sales", None, (409, "NamespaceNotEmptyException")),
+        ("POST", "/v1/lake/namespaces", {"namespace": []}, (400, "BadRequestException")),
+        ("POST", "/v1/lake/namespaces", {"namespace": ["a", " "]}, (400, "BadRequestException")),
+        ("POST", "/v1/lake/namespaces", {"namespace": ["x" * 300]}, (400, "BadRequestException")),
+        ("POST", "/v1/lake/namespaces", {"namespace": [".."]}, (400, "BadRequestException")),
+        ("GET", f"{HERE}?pageSize=none", None, (400, "BadRequestException")),
+        ("GET", f"{HERE}?pageToken=forged", None, (400, "BadRequestException")),
+        ("GET", f"{HERE}/people?snapshots=some", None, (400, "BadRequestException")),
+        ("DELETE", f"{HERE}/people?purgeRequested=perhaps", None, (400, "BadRequestException")),
+        ("GET", "/v1/lake/namespaces/%ff", None, (400, "BadRequestException")),
+        ("GET", "/v1/elsewhere", None, (404, "NotFoundException")),
+        ("GET", "/v1/namespaces", None, (404, "NotFoundException")),
+        ("PUT", HERE, {}, (405, "MethodNotAllowedException")),
+        (
+            "POST",
+            "/v1/lake/namespaces/sales/properties",
+            {"removals": ["a"], "updates": {"a": "b"}},
+            (422, "UnprocessableEntityException"),
+        ),
+        (
+            "POST",
+            f"{HERE}/people",
+            {"requirements": [{"type": "assert-create"}], "updates": []},
+            (409, "AlreadyExistsException"),
+        ),
+        (
+            "POST",
+            f"{HERE}/people",
+            {"requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}], "updates": []},
+            (409, "CommitFailedException"),
+        ),
+        (
+            "POST",
+            "/v1/lake/tables/rename",
+            {"source": {"namespace": ["sales"], "name": "x"}, "destination": {"namespace": ["sales"], "name": "y"}},
+            (404, "NoSuchTableException"),
+        ),
+    ],
+)
+def test_errors_are_told_as_the_specification_says(
+    shop: House, method: str, path: str, body: Any, expected: tuple[int, str]
+) -> None:
+    assert error(shop.call(method, path, body)) == expected
+
+
+def test_every_class_of_error_has_a_status() -> None:
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.SkiwayError):
+            told = failed(kind("said"), "c")
+            body = json.loads(told.body)["error"]
+            assert (told.status == 500) == (kind in (errors.SkiwayError, errors.Internal)), kind
+            assert body["message"] == "said" or told.status == 500
+    assert {status for status, _ in (*BY_CLASS.values(), *BY_KEY.values())} == {
+        *(400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 500, 503)
+    }
+
+
+def test_a_fault_of_the_server_is_told_without_details(stores: Stores, tmp_path: Path, caplog: Any) -> None:
+    def realm_of(caller: object) -> Realm:
+        raise RuntimeError("the secret is 42")
+
+    with opened(stores, tmp_path, realm_of=realm_of) as house:
+        answer = house.call("GET", "/v1/config", x_correlation_id="look-here")
+    assert error(answer) == (500, "InternalServerError")
+    assert "look-here" in answer.text
+    assert "42" not in answer.text
+    assert "the secret is 42" in caplog.text
+
+
+def test_what_the_store_cannot_do_now_may_be_tried_later(stores: Stores, tmp_path: Path) -> None:
+    def realm_of(caller: object) -> Realm:
+        raise errors.Unavailable("the store does not answer")
+
+    with opened(stores, tmp_path, realm_of=realm_of) as house:
+        answer = house.call("GET", "/v1/config")
+    assert error(answer) == (503, "ServiceUnavailableException")
+    assert answer.headers["retry-after"] == "1"
+
+
+# --- who may ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.permissions], ids=lambda each: each.name)
+def test_nothing_is_told_to_those_who_may_not(shop: House, route: Any) -> None:
+    path = route.path.format(prefix="lake", namespace="sales", table="people")
+    body = {} if route.method == "POST" else None
+    for caller, status in (("forger", 401), ("nobody", 403), ("platform", 403)):
+        answer = shop.call(route.method, path, body, authorization=f"Bearer {caller}")
+        assert answer.status_code == status
+        if route.method != "HEAD":
+            assert error(answer)[1] == {401: "NotAuthorizedException", 403: "ForbiddenException"}[status]
+    if route.changes:
+        assert shop.call(route.method, path, body, authorization="Bearer reader").status_code == 403
+    assert shop.call("GET", f"{HERE}/people").status_code == 200
+
+
+def test_accounts_do_not_see_each_other(shop: House) -> None:
+    shop.world.account("a2")
+    answer = shop.call("GET", f"{HERE}/people", authorization="Bearer stranger")
+    assert error(answer) == (404, "NoSuchWarehouseException")
+
+
+def test_tokens_are_not_made_here(house: House) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = httpx.post(f"{house.uri}/v1/oauth/tokens", content=b"grant_type=client_credentials", headers=form)
+    assert (answer.status_code, answer.json()["error"]) == (400, "unsupported_grant_type")
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "send an object"),
+        (b"\xff", "not JSON"),
+        (b'{"namespace": ["a"], "namespace": ["b"]}', "'namespace' is there twice"),
+        (b'{"namespace": ["a"], "properties": {"n": NaN}}', "NaN"),
+        (b'{"namespace": ["a"], "x": 123456789012345678901234567890}', "64 bits"),
+        (b'{"namespace": ["\\ud800"]}', "not JSON"),
+        (b'{"namespace": "a"}', "namespace: "),
+        (b'{"namespace": ["a"], "properties": {"n": 1}}', "properties.n: "),
+        (b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(house: House, body: bytes, said: str) -> None:
+    answer = house.call("POST", "/v1/lake/namespaces", body)
+    assert error(answer) == (400, "BadRequestException")
+    assert said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"requirements": []}, "updates: Field required"),
+        ({"requirements": [], "updates": [{"action": "explode"}]}, "updates.0"),
+        ({"requirements": [{"type": "assert-luck"}], "updates": []}, "requirements.0"),
+        (
+            {"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": {}}]},
+            "updates.0.add-snapshot.snapshot",
+        ),
+        ({"requirements": [], "updates": [{"action": "set-default-spec", "spec-id": 77}]}, "77"),
+        ({**set_property(a="b"), "identifier": {"namespace": ["sales"], "name": "other"}}, "sales.other"),
+        ({"requirements": [], "updates": [{"action": "set-location", "location": "file:///etc"}]}, "folder"),
+        (set_property(**{"write.data.path": "s3://other/place"}), "folder"),
+    ],
+)
+def test_a_commit_that_is_wrong_is_refused_with_the_field(shop: House, body: Any, said: str) -> None:
+    answer = shop.call("POST", f"{HERE}/people", body)
+    assert error(answer) == (400, "BadRequestException")
+    assert said in answer.json()["error"]["message"]
+
+
+def test_a_staged_table_needs_all_its_parts(shop: House) -> None:
+    body = {"requirements": [{"type": "assert-create"}], "updates": []}
+    answer = shop.call("POST", f"{HERE}/new", body)
+    assert error(answer) == (400, "BadRequestException")
+    assert "do not fit together" in answer.text
+    assert shop.call("HEAD", f"{HERE}/new").status_code == 404
+
+
+@pytest.fixture
+def narrow(stores: Stores, tmp_path: Path) -> Iterator[House]:
+    with opened(stores, tmp_path, options=RestOptions(max_body_bytes=1000)) as house:
+        yield house
+
+
+def test_a_body_that_is_too_large_is_refused_announced_or_not(narrow: House) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(50):
+            yield b" " * 100
+
+    whole = narrow.call("POST", "/v1/lake/namespaces", b" " * 1001)
+    assert error(whole) == (413, "PayloadTooLargeException")
+    streamed = httpx.post(f"{narrow.uri}/v1/lake/namespaces", content=parts(), headers=JSON)
+    assert error(streamed) == (413, "PayloadTooLargeException")
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_what_a_page_in_a_browser_can_send_unasked_is_refused(house: House, media: str) -> None:
+    answer = house.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=media)
+    assert error(answer) == (415, "UnsupportedMediaTypeException")
+    assert house.call("HEAD", "/v1/lake/namespaces/a").status_code == 404
+
+
+def test_a_client_that_goes_away_changes_nothing(house: House) -> None:
+    address = urlsplit(house.uri)
+    head = b"POST /iceberg/v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+        client.sendall(head + b'content-length: 1000\r\n\r\n{"namespace": ["a"]}')
+    assert house.call("GET", "/v1/lake/namespaces").json()["namespaces"] == []
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/lake/namespaces/..", "/v1/lake/namespaces/%2e%2e", "/v1/lake/namespaces/%2e%2e%2f.."]
+)
+def test_dots_lead_nowhere(shop: House, path: str) -> None:
+    assert error(shop.get_untouched(path)) == (404, "NoSuchNamespaceException")
+    assert error(shop.get_untouched(f"{HERE}/{path.rpartition('/')[2]}")) == (404, "NoSuchTableException")
+
+
+def test_names_are_decoded_once(house: House) -> None:
+    house.call("POST", "/v1/lake/namespaces", {"namespace": ["a%2Fb", "c d"]})
+    assert house.call("GET", "/v1/lake/namespaces/a%252Fb%1Fc%20d").json()["namespace"] == ["a%2Fb", "c d"]
+    assert house.call("GET", "/v1/lake/namespaces/a%252Fb%1Fc+d").json()["namespace"] == ["a%2Fb", "c d"]
+    assert house.call("HEAD", "/v1/lake/namespaces/a%2Fb%1Fc%20d").status_code == 404
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_has_the_table_is_told_so(shop: House) -> None:
+    first = shop.call("GET", f"{HERE}/people")
+    etag = first.headers["etag"]
+    again = shop.call("GET", f"{HERE}/people", if_none_match=f'"other", W/{etag}')
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    assert shop.call("GET", f"{HERE}/people?snapshots=refs", if_none_match=etag).status_code == 200
+    shop.call("POST", f"{HERE}/people", set_property(a="b"))
+    changed = shop.call("GET", f"{HERE}/people", if_none_match=etag)
+    assert changed.status_code == 200
+    assert changed.json()["metadata"]["properties"]["a"] == "b"
+
+
+def test_a_staged_table_is_nowhere_until_it_is_committed(shop: House) -> None:
+    staged = shop.call("POST", HERE, {**PEOPLE, "name": "new", "stage-create": True}).json()
+    assert "metadata-location" not in staged
+    assert shop.call("HEAD", f"{HERE}/new").status_code == 404
+    assert staged["metadata"]["location"].startswith(shop.warehouse.folder())
+
+
+def test_answers_are_the_same_for_those_who_commit_and_those_who_load(shop: House) -> None:
+    committed = shop.call("POST", f"{HERE}/people", set_property(a="b")).json()
+    assert committed == shop.call("GET", f"{HERE}/people").json()
+    assert Path(urlsplit(committed["metadata-location"]).path).is_file()
+
+
+def test_no_credentials_of_the_warehouse_are_told(shop: House) -> None:
+    shop.warehouse.properties.update({"s3.secret-access-key": "hush", "s3.region": "north"})  # type: ignore[attr-defined]
+    assert shop.call("GET", f"{HERE}/people").json()["config"] == {"s3.region": "north"}
+
+
+def test_reports_are_taken(shop: House) -> None:
+    assert shop.call("POST", f"{HERE}/people/metrics", {"report-type": "scan-report", "x": 1}).status_code == 204
+    assert error(shop.call("POST", f"{HERE}/people/metrics", {})) == (400, "BadRequestException")
+
+
+# --- calls that are sent twice ----------------------------------------------------------------------------------------
+
+
+def test_a_call_with_a_key_is_done_once(shop: House) -> None:
+    body = {"requirements": [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1}], "updates": []}
+    body["updates"] = [{"action": "set-properties", "updates": {"a": "b"}}]
+    first = shop.call("POST", f"{HERE}/people", body, idempotency_key="k1")
+    again = shop.call("POST", f"{HERE}/people", body, idempotency_key="k1")
+    assert (first.status_code, first.content) == (again.status_code, again.content) == (200, first.content)
+    created = [shop.call("POST", HERE, {**PEOPLE, "name": "twice"}, idempotency_key="k2") for _ in range(2)]
+    assert [each.status_code for each in created] == [200, 200]
+    assert created[0].json() == created[1].json()
+    dropped = [shop.call("DELETE", f"{HERE}/twice", idempotency_key="k3").status_code for _ in range(2)]
+    assert dropped == [204, 204]
+    assert shop.call("DELETE", f"{HERE}/twice", idempotency_key="k4").status_code == 404
+
+
+def test_errors_of_the_caller_are_told_again(house: House) -> None:
+    early = house.call("POST", "/v1/lake/namespaces/sales/tables", PEOPLE, idempotency_key="k")
+    house.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]})
+    assert house.call("POST", HERE, PEOPLE, idempotency_key="k").content == early.content
+    assert early.status_code == 404
+
+
+def test_a_key_is_for_one_call_only(shop: House) -> None:
+    shop.call("POST", f"{HERE}/people", set_property(a="b"), idempotency_key="k")
+    for other in (
+        shop.call("POST", f"{HERE}/people", set_property(a="c"), idempotency_key="k"),
+        shop.call("DELETE", f"{HERE}/people", idempotency_key="k"),
+    ):
+        assert error(other) == (422, "UnprocessableEntityException")
+    assert shop.call("GET", f"{HERE}/people").json()["metadata"]["properties"]["a"] == "b"
+    assert error(shop.call("DELETE", f"{HERE}/people", idempotency_key="k" * 200)) == (400, "BadRequestException")
+
+
+def test_what_the_server_failed_to_do_may_be_tried_again(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skiway.metastore import namespaces
+
+    def fail(*_: object) -> None:
+        raise errors.Unavailable("not now")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(namespaces, "create", fail)
+        answer = shop.call("POST", "/v1/lake/namespaces", {"namespace": ["new"]}, idempotency_key="k")
+        assert answer.status_code == 503
+    again = shop.call("POST", "/v1/lake/namespaces", {"namespace": ["new"]}, idempotency_key="k")
+    assert again.status_code == 200
+
+
+def test_the_same_call_twice_at_once_is_done_once(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skiway.metastore import namespaces
+
+    inside, may_go, create = threading.Event(), threading.Event(), namespaces.create
+
+    def slowly(*arguments: Any) -> Any:
+        inside.set()
+        assert may_go.wait(20)
+        return create(*arguments)
+
+    monkeypatch.setattr(namespaces, "create", slowly)
+    body = {"namespace": ["new"]}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(shop.call, "POST", "/v1/lake/namespaces", body, idempotency_key="k")
+        assert inside.wait(20)
+        second = shop.call("POST", "/v1/lake/namespaces", body, idempotency_key="k")
+        may_go.set()
+        assert (second.status_code, first.result().status_code) == (503, 200)
+    assert shop.call("POST", "/v1/lake/namespaces", body, idempotency_key="k").content == first.result().content
+
+
+def test_a_call_whose_server_died_can_be_made_again_after_a_minute(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_stores("memory://", clock=clock) as stores:
+
+        def realm_of(caller: Any) -> Realm:
+            return Realm(stores, caller.account_id, clock=clock)
+
+        with opened(stores, tmp_path, realm_of=realm_of) as house:
+            path, body = "/v1/lake/namespaces", b'{"namespace": ["new"]}'
+            route = next(each for each in ROUTES if each.name == "CreateNamespace")
+            call = Call(route, {}, {}, f"/iceberg{path}?", {"idempotency-key": "k"}, CallContext("c"), body)
+            realm = realm_of(house.callers.known["anybody"])
+            with pytest.raises(Killed):
+                once(replace(realm, stores=replace(stores, pointers=Abandoned(stores.pointers))), call, die)
+            assert house.call("POST", path, body, idempotency_key="k").status_code == 503
+            clock.advance(61)
+            assert house.call("POST", path, body, idempotency_key="k").status_code == 200
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+def die() -> Answer:
+    raise Killed
+
+
+class Abandoned:
+    """A store to which a process that died comes no more to tidy up."""
+
+    def __init__(self, pointers: Any) -> None:
+        self._pointers = pointers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pointers, name)
+
+    def compare_and_delete(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_more_calls_than_can_wait_are_turned_away_and_the_loop_goes_on(stores: Stores, tmp_path: Path) -> None:
+    free = threading.Event()
+
+    def realm_of(caller: Any) -> Realm:
+        assert free.wait(20)
+        return Realm(stores, caller.account_id)
+
+    options = RestOptions(workers=1, waiting=1)
+    with opened(stores, tmp_path, realm_of=realm_of, options=options) as house, ThreadPoolExecutor(2) as pool:
+        served = [pool.submit(house.call, "GET", "/v1/config") for _ in range(2)]
+        while (refused := house.call("GET", "/v1/nothing")).status_code == 404 and house.app._inside < 2:
+            time.sleep(0)
+        assert refused.status_code == 404  # answered by the loop, while all threads are busy
+        assert error(house.call("GET", "/v1/config")) == (503, "ServiceUnavailableException")
+        free.set()
+        assert [each.result().status_code for each in served] == [200, 200]
+
+
+def test_calls_that_lost_a_race_are_made_again(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skiway.metastore import namespaces
+
+    update, lost = namespaces.update, []
+
+    def overtaken(realm: Realm, request: Any) -> Any:
+        if not lost:
+            lost.append(True)
+            other = shop.call("POST", "/v1/lake/namespaces/sales/properties", {"updates": {"other": "1"}})
+            assert other.status_code == 200
+        return update(realm, request)
+
+    monkeypatch.setattr(namespaces, "update", overtaken)
+    answer = shop.call("POST", "/v1/lake/namespaces/sales/properties", {"updates": {"mine": "1"}})
+    assert answer.json() == {"updated": ["mine"], "removed": [], "missing": []}
+    found = shop.call("GET", "/v1/lake/namespaces/sales").json()["properties"]
+    assert found == {"mine": "1", "other": "1"}
+
+
+# --- what is told of calls --------------------------------------------------------------------------------------------
+
+
+def test_every_answer_carries_a_correlation_id(house: House) -> None:
+    assert house.call("GET", "/v1/config", x_correlation_id="mine").headers["x-correlation-id"] == "mine"
+    made = house.call("GET", "/v1/nothing", x_correlation_id="x" * 200).headers["x-correlation-id"]
+    assert made
+    assert made != "x" * 200
+
+
+def test_calls_are_counted_and_audited(stores: Stores, tmp_path: Path) -> None:
+    metrics = Metrics()
+    with (
+        closing(AuditLog(tmp_path / "audit")) as audit,
+        opened(stores, tmp_path, metrics=metrics, audit=audit) as house,
+    ):
+        house.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, x_correlation_id="c1")
+        house.call("GET", "/v1/lake/namespaces/nothing", authorization="Bearer reader")
+    lines = [json.loads(line) for line in (tmp_path / "audit" / "namespace.log").read_text().splitlines()]
+    told = [(each["operation"], each["outcome"], each["subject"]) for each in lines]
+    assert told == [
+        ("IcebergRest/CreateNamespace", "OK", "anybody"),
+        ("IcebergRest/LoadNamespace", "MC_NOT_FOUND", "reader"),
+    ]
+    assert lines[0]["correlation_id"] == "c1"
+    families = [each for each in metrics.collect() if each.metric is RPC_REQUESTS]
+    assert {point.tags for family in families for point in family.points} == {
+        ("a1", "IcebergRest", "CreateNamespace", "OK"),
+        ("a1", "IcebergRest", "LoadNamespace", "404"),
+    }
+
+
+def test_what_one_server_commits_another_loads(shop: House, stores: Stores) -> None:
+    other = rest_app(
+        lambda caller: Realm(stores, caller.account_id),
+        shop.callers,
+        PermissionAuthorizer(),
+        warehouse=shop.warehouse,
+    )
+    with closing(other), listening(other) as uri:
+        before = httpx.get(f"{uri}{HERE}/people").json()
+        table = shop.pyiceberg().load_table("sales.people")
+        table.append(pa.table({"id": [1]}))
+        after = httpx.get(f"{uri}{HERE}/people").json()
+    assert before["metadata"].get("current-snapshot-id") is None
+    assert after["metadata"]["current-snapshot-id"] == table.metadata.current_snapshot_id

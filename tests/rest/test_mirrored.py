@@ -1,0 +1,147 @@
+"""Tables of connectors: those in Iceberg's format are there to be read, and nothing of them is changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
+
+from metastore.mirrors import connector
+from rest.house import House, listening, opened
+from skiway.formats import TableHandle, open_source
+from skiway.metastore import Realm
+from skiway.model import v1
+from skiway.rest import rest_app
+from skiway.security import PermissionAuthorizer
+from skiway.storage import Stores
+
+PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
+HERE = "/v1/mirror/namespaces/sales/tables"
+
+
+@dataclass
+class Upstream:
+    """An upstream of one Iceberg table."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        catalog = SqlCatalog("up", uri=f"sqlite:///{self.folder}/up.db", warehouse=f"file://{self.folder}")
+        catalog.create_namespace("sales")
+        self.table = catalog.create_table("sales.people", PEOPLE.schema, location=f"file://{self.folder}/sales/people")
+        self.table.append(PEOPLE)
+        catalog.close()
+
+    def __call__(self, realm: Realm, table: v1.Table) -> TableHandle:
+        with open_source("iceberg", str(self.folder)) as source:
+            return source.load(tuple(table.upstream.namespace_path), table.upstream.table_display_name)
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Upstream:
+    return Upstream(tmp_path / "upstream")
+
+
+@pytest.fixture
+def house(stores: Stores, tmp_path: Path, upstream: Upstream) -> Iterator[House]:
+    """With a catalog `mirror` of a connector `partner`: a table of each format."""
+    with opened(stores, tmp_path, mirrors=upstream) as house:
+        partner = connector(house.world, "partner", uri=f"file://{upstream.folder}")
+        mirror = house.world.catalog("mirror", connector_ref=partner.resource_id.id)
+        place = house.world.namespace("sales", catalog=mirror)
+        for name, kind in (("people", v1.TF_ICEBERG), ("events", v1.TF_DELTA), ("files", v1.TF_PARQUET)):
+            house.world.table(name, namespace=place, upstream=ref(partner, kind))
+        yield house
+
+
+def ref(of: v1.Connector, kind: Any) -> v1.UpstreamRef:
+    return v1.UpstreamRef(
+        connector_id=of.resource_id,
+        uri=of.uri,
+        namespace_path=["sales"],
+        table_display_name="people",
+        format=kind,
+    )
+
+
+def test_rows_are_read_as_they_are_upstream(house: House, upstream: Upstream) -> None:
+    catalog = house.pyiceberg("mirror")
+    assert catalog.list_tables("sales") == [("sales", "people")]
+    assert catalog.load_table("sales.people").scan().to_arrow().to_pylist() == PEOPLE.to_pylist()
+    etag = house.call("GET", f"{HERE}/people").headers["etag"]
+    assert house.call("GET", f"{HERE}/people", if_none_match=etag).status_code == 304
+    upstream.table.append(PEOPLE)
+    assert house.call("GET", f"{HERE}/people", if_none_match=etag).status_code == 200
+    assert catalog.load_table("sales.people").scan().to_arrow().num_rows == 6
+
+
+def test_tables_of_other_formats_are_none_here(house: House) -> None:
+    catalog = house.pyiceberg("mirror")
+    for name, said in (("events", "of format delta"), ("files", "of format parquet")):
+        assert not catalog.table_exists(f"sales.{name}")
+        with pytest.raises(NoSuchTableError, match=said):
+            catalog.load_table(f"sales.{name}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", f"{HERE}/people", {"requirements": [], "updates": []}),
+        ("DELETE", f"{HERE}/people", None),
+        ("POST", HERE, {"name": "new", "schema": {"type": "struct", "fields": []}}),
+        ("POST", "/v1/mirror/namespaces", {"namespace": ["new"]}),
+        ("DELETE", "/v1/mirror/namespaces/sales", None),
+        ("POST", "/v1/mirror/namespaces/sales/properties", {"updates": {"a": "b"}}),
+        (
+            "POST",
+            "/v1/mirror/tables/rename",
+            {
+                "source": {"namespace": ["sales"], "name": "people"},
+                "destination": {"namespace": ["sales"], "name": "p"},
+            },
+        ),
+    ],
+)
+def test_changes_are_refused_with_the_name_of_the_connector(house: House, method: str, path: str, body: Any) -> None:
+    answer = house.call(method, path, body)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["type"] == "ForbiddenException"
+    assert "connector partner" in answer.json()["error"]["message"]
+
+
+def test_a_mirrored_table_among_managed_ones_is_read_only_too(house: House, upstream: Upstream) -> None:
+    partner = connector(house.world, "friend", uri=f"file://{upstream.folder}")
+    place = house.world.namespace("sales", catalog=house.world.first_catalog())
+    house.world.table("people", namespace=place, upstream=ref(partner, v1.TF_ICEBERG))
+    table = house.pyiceberg().load_table("sales.people")
+    before = len(upstream.table.metadata.snapshots)
+    with pytest.raises(ForbiddenError, match="connector friend"):
+        table.append(PEOPLE)
+    assert len(upstream.table.refresh().metadata.snapshots) == before
+    rename = {
+        "source": {"namespace": ["sales"], "name": "people"},
+        "destination": {"namespace": ["sales"], "name": "p"},
+    }
+    assert house.call("POST", "/v1/lake/tables/rename", rename).status_code == 403
+    assert house.call("DELETE", "/v1/lake/namespaces/sales/tables/people").status_code == 403
+
+
+def test_without_connectors_only_managed_tables_are_served(stores: Stores, house: House) -> None:
+    alone = rest_app(
+        lambda caller: Realm(stores, caller.account_id),
+        house.callers,
+        PermissionAuthorizer(),
+        warehouse=house.warehouse,
+    )
+    with closing(alone), listening(alone) as uri:
+        assert httpx.get(f"{uri}{HERE}").json()["identifiers"] == []
+        assert httpx.get(f"{uri}{HERE}/people").status_code == 404
