@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from bench import airport_reading, airport_writing, metastore
+from bench import airport_reading, airport_writing, metastore, planning, profile, rest
 from bench.report import report
 
 PARTS = {
     "airport_reading": airport_reading.figures,
     "airport_writing": airport_writing.figures,
     "metastore": metastore.figures,
+    "rest": rest.figures,
+    "planning": planning.figures,
+    "profile": profile.figures,
 }
 
 

@@ -39,7 +39,18 @@ def served(home: Path | None) -> Iterator[Remote]:
         ready = Path(folder, "ready.json")
         command = [sys.executable, "-m", "bench.metastore_server", str(ready)]
         if home is not None:
-            command = [sys.executable, "-m", "skiway.cli", "serve", "--home", str(home), "--grpc", "127.0.0.1:0"]
+            command = [
+                sys.executable,
+                "-m",
+                "skiway.cli",
+                "serve",
+                "--home",
+                str(home),
+                "--grpc",
+                "127.0.0.1:0",
+                "--http",
+                "127.0.0.1:0",
+            ]
             command += ["--ready-file", str(ready), "--set", "log.level=WARNING"]
         process = subprocess.Popen(command)
         try:

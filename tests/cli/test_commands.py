@@ -222,7 +222,7 @@ def test_gc_of_a_home_that_is_not_there_makes_none(home):
 
 def test_a_terminal_is_greeted_with_what_to_type_next(home):
     controller, terminal = pty.openpty()
-    asked = command("serve", "--home", home, "--grpc", "127.0.0.1:0")
+    asked = command("serve", "--home", home, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
     with subprocess.Popen(asked, env=environment(TERM="dumb", COLUMNS="100"), stderr=terminal) as process:
         try:
             os.close(terminal)

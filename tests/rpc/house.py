@@ -132,11 +132,35 @@ class Client:
             stub = self.channel.stream_unary(path, _encoded, _answer_of(method).FromString)
             sent = request if isinstance(request, Iterable) and not isinstance(request, bytes) else [request]
             return stub.future(iter(sent), metadata=metadata, timeout=timeout)
+        if method is not None and method.answers_many:
+            return Streamed(
+                self.channel.unary_stream(path, _encoded, _answer_of(method).FromString), request, metadata, timeout
+            )
         decode = _answer_of(method).FromString if method else None
         if request is None and method is not None:
             request = method.request()
         stub = self.channel.unary_unary(path, _encoded, decode)
         return stub.future(request or b"", metadata=metadata, timeout=timeout)
+
+
+class Streamed:
+    """A call whose answer is streamed, looked at like any other: its result is the list of all messages."""
+
+    def __init__(self, stub: Any, request: Any, metadata: list[tuple[str, str]], timeout: float | None) -> None:
+        self._call = stub(request, metadata=metadata, timeout=timeout)
+
+    def result(self) -> Messages:
+        return Messages(self._call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+
+class Messages(list[Any]):
+    """All messages of an answer."""
+
+    def ByteSize(self) -> int:
+        return sum(each.ByteSize() for each in self)
 
 
 def _encoded(request: Message | bytes) -> bytes:
@@ -159,7 +183,7 @@ class Watch(grpc.ServerInterceptor):
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
-        if handler is None or handler.request_streaming:
+        if handler is None or handler.request_streaming or handler.response_streaming:
             return handler
 
         def serve(request: Any, context: grpc.ServicerContext) -> Any:

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from metastore.world import World, mask
+from skiway.metastore import connectors, queries
 from skiway.model import v1
+from skiway.security import MemorySecrets
 
 SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
 
 
 @dataclass(frozen=True)
 class Lake:
-    """One of each, in account `a1`; the table has the snapshots 1 and 2, and statistics of snapshot 2."""
+    """One of each, in account `a1`; the table has the snapshots 1 and 2, and statistics of snapshot 2.
+
+    A query reads it, and a job waits to mirror others.
+    """
 
     catalog: v1.Catalog
     namespace: v1.Namespace
     table: v1.Table
     view: v1.View
+    connector: v1.Connector
+    job_id: str
+    query_id: str
 
     @property
     def table_ref(self) -> v1.NameRef:
@@ -37,7 +51,16 @@ def lake(world: World) -> Lake:
     catalog, namespace, table, view = world.catalog(), world.namespace("sales"), world.table(), world.view()
     world.snapshot(table, 1, at=1)
     world.snapshot(table, 2, at=2)
-    return Lake(catalog, namespace, table, view)
+    asked = v1.CreateConnectorRequest(spec=connector_spec(display_name="files"))
+    connector = connectors.create(world.home, asked, secrets=MemorySecrets()).connector
+    job = connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
+    begun = queries.begin(
+        world.home,
+        v1.BeginQueryRequest(
+            default_catalog_id=catalog.resource_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
+        ),
+    )
+    return Lake(catalog, namespace, table, view, connector, job.job_id, begun.query.query_id)
 
 
 def snapshot(number: int) -> v1.SnapshotRef:
@@ -125,6 +148,38 @@ REQUESTS: Mapping[str, Make] = {
     ),
     "TableStatisticsService/PutColumnStats": lambda lake: [column_stats(lake, 1), column_stats(lake, 2)],
     "TableStatisticsService/PutFileColumnStats": lambda lake: [file_stats(lake, "a.parquet")],
+    "ConnectorService/ListConnectors": lambda _: v1.ListConnectorsRequest(),
+    "ConnectorService/GetConnector": lambda lake: v1.GetConnectorRequest(connector_id=lake.connector.resource_id),
+    "ConnectorService/CreateConnector": lambda _: v1.CreateConnectorRequest(spec=connector_spec(display_name="new")),
+    "ConnectorService/UpdateConnector": lambda lake: v1.UpdateConnectorRequest(
+        connector_id=lake.connector.resource_id,
+        spec=v1.ConnectorSpec(
+            description="x", destination=v1.ConnectorDestination(catalog_id=lake.catalog.resource_id)
+        ),
+        update_mask=mask("description", "destination"),
+    ),
+    "ConnectorService/DeleteConnector": lambda lake: v1.DeleteConnectorRequest(connector_id=lake.connector.resource_id),
+    "ConnectorService/TriggerReconcile": lambda lake: v1.TriggerReconcileRequest(
+        connector_id=lake.connector.resource_id, full_rescan=True
+    ),
+    "ConnectorService/GetReconcileJob": lambda lake: v1.GetReconcileJobRequest(job_id=lake.job_id),
+    "ConnectorService/ListReconcileJobs": lambda lake: v1.ListReconcileJobsRequest(
+        connector_id=lake.connector.resource_id
+    ),
+    "ConnectorService/CancelReconcileJob": lambda lake: v1.CancelReconcileJobRequest(job_id=lake.job_id),
+    "QueryService/BeginQuery": lambda lake: v1.BeginQueryRequest(
+        default_catalog_id=lake.catalog.resource_id, inputs=[v1.QueryInput(table_id=lake.table.resource_id)]
+    ),
+    "QueryService/RenewQuery": lambda lake: v1.RenewQueryRequest(query_id=lake.query_id, ttl_seconds=90),
+    "QueryService/EndQuery": lambda lake: v1.EndQueryRequest(query_id=lake.query_id, commit=True),
+    "QueryService/GetQuery": lambda lake: v1.GetQueryRequest(query_id=lake.query_id),
+    "QueryService/FetchScanBundle": lambda lake: v1.FetchScanBundleRequest(
+        query_id=lake.query_id, table_id=lake.table.resource_id
+    ),
+    "ConnectorService/ValidateConnector": lambda _: v1.ValidateConnectorRequest(
+        spec=connector_spec(display_name="new")
+    ),
+    "ConnectorService/SyncCapture": lambda lake: v1.SyncCaptureRequest(connector_id=lake.connector.resource_id),
     "SystemObjectsService/GetSystemObjects": lambda _: v1.GetSystemObjectsRequest(),
     "DirectoryService/ResolveCatalog": lambda _: v1.ResolveCatalogRequest(ref=v1.NameRef(catalog="lake")),
     "DirectoryService/ResolveNamespace": lambda _: v1.ResolveNamespaceRequest(
@@ -149,6 +204,20 @@ REQUESTS: Mapping[str, Make] = {
 def table_spec(lake: Lake, **spec: Any) -> v1.TableSpec:
     place = {"catalog_id": lake.catalog.resource_id, "namespace_id": lake.namespace.resource_id}
     return v1.TableSpec(**place, schema_json="{}", **spec)
+
+
+def connector_spec(**spec: Any) -> v1.ConnectorSpec:
+    destination = v1.ConnectorDestination(catalog_display_name="lake")
+    return v1.ConnectorSpec(kind=v1.CK_PARQUET, uri=upstream(), destination=destination, **spec)
+
+
+@cache
+def upstream() -> str:
+    """A folder with one table in it."""
+    folder = tempfile.mkdtemp(prefix="skiway-upstream-")
+    atexit.register(shutil.rmtree, folder)
+    pq.write_table(pa.table({"id": [1, 2]}), f"{folder}/numbers.parquet")
+    return folder
 
 
 def view_spec(lake: Lake, **spec: Any) -> v1.ViewSpec:

@@ -20,6 +20,10 @@ NOT_LOOKED_AT = {
     ("CreateAccount", "account_id"): "the id to give; only the platform can",
     ("CreateView", "spec.base_relations.resource_id"): "names are kept, their ids are not followed",
     ("UpdateView", "spec.base_relations.resource_id"): "names are kept, their ids are not followed",
+    **{
+        ("ValidateConnector", f"spec.destination.{noun}_id"): "only the upstream is tried"
+        for noun in ("catalog", "namespace", "table")
+    },
     ("PutTableStats", "stats.table_id"): "overwritten by that of the request",
     ("PutColumnStats", "columns.table_id"): "overwritten by that of the request",
     ("PutFileColumnStats", "files.table_id"): "overwritten by that of the request",
@@ -36,6 +40,7 @@ def resource(operation: str, path: tuple[str, ...], made: Lake) -> v1.ResourceId
     """The resource of account `a1` that the field at `path` is about; where its name does not tell, the method's does."""
     about = METHODS[operation].name.lower() if path[-1] == "resource_id" else path[-1]
     about = "namespace" if path[0] == "prefix" else about
+    about = "table" if path[:2] == ("inputs", "name") else about
     known = {
         "account": v1.ResourceId(account_id="a1", id="a1", kind=v1.RK_ACCOUNT),
         "connector": v1.ResourceId(account_id="a1", id="k1", kind=v1.RK_CONNECTOR),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -58,7 +59,7 @@ def test_the_answer_counts_all_messages(house, made):
 
 @behaviour(60)
 def test_a_stream_with_two_tables_or_two_snapshots_is_refused(house, made):
-    other = Lake(made.catalog, made.namespace, house.world.table("others"), made.view)
+    other = replace(made, table=house.world.table("others"))
     for second in (column_stats(other, 2), column_stats(made, 2, snapshot_id=1)):
         answer = house.client(PUT_COLUMNS, [column_stats(made, 1), second])
         assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "stats.inconsistent.target")

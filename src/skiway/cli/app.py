@@ -91,12 +91,14 @@ def serve(
         typer.Option(metavar="FILE", help="File that holds the addresses as JSON while the server is ready."),
     ] = None,
     grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the gRPC door listens.")] = None,
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP door listens.")] = None,
     settings: Set = None,
 ) -> None:
     """Run the server until it is told to stop, by Ctrl-C or SIGTERM."""
     from skiway.cli import serving
 
-    given = [*(settings or []), *([f"server.grpc.address={grpc}"] if grpc is not None else [])]
+    doors = {"grpc": grpc, "http": http}
+    given = [*(settings or []), *(f"server.{door}.address={at}" for door, at in doors.items() if at is not None)]
     serving.serve(home.expanduser(), config, given, ready_file=ready_file)
 
 

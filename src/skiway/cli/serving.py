@@ -44,6 +44,7 @@ def banner(settings: Settings, home: Path, addresses: Mapping[str, str]) -> Text
         **addresses,
         "home": str(home),
         "auth": AUTH[settings.auth.mode],
+        "duckdb": f"ATTACH 'lake' (TYPE airport, LOCATION '{addresses['airport']}');",
         "python": f'from skiway.client import Metastore; Metastore("{addresses["rpc"]}")',
         "stop": "Ctrl-C",
     }

@@ -41,7 +41,7 @@ def _doors(settings: Settings) -> Iterator[Problem]:
         if (door.tls.cert is None) != (door.tls.key is None):
             missing = "cert" if door.tls.cert is None else "key"
             yield Problem(f"{name}.tls.{missing}", "a certificate and its key come together: set both or none")
-        if is_loopback(door.address):
+        if door.address is None or is_loopback(door.address):
             continue
         if door.tls.cert is None and not door.insecure:
             yield Problem(

@@ -33,7 +33,7 @@ class Grpc:
     address: str = setting("127.0.0.1:50051", ADDRESS, "Where the gRPC door listens; port 0 takes one that is free.")
     insecure: bool = setting(False, FLAG, "Serve other machines without TLS.")
     tls: Tls = Tls()
-    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Size of the largest message, both ways.")
+    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Size of the largest message that is taken.")
     workers: int = setting(32, COUNT, "Calls served at the same time.")
     share_port: bool = setting(
         False, FLAG, "Let other servers of the same store listen on the same port; the system spreads the callers."
@@ -46,7 +46,12 @@ class Grpc:
 class Http:
     """The HTTP door: Iceberg REST, the explorer, metrics."""
 
-    address: str = setting("127.0.0.1:8181", ADDRESS, "Where the HTTP door listens; port 0 takes one that is free.")
+    address: str | None = setting(
+        None,
+        ADDRESS,
+        "Where the HTTP door listens; port 0 takes one that is free. Unless set, 127.0.0.1:8181, or any free port of "
+        "127.0.0.1 while that one is taken.",
+    )
     insecure: bool = setting(False, FLAG, "Serve other machines without TLS.")
     tls: Tls = Tls()
 

@@ -10,7 +10,7 @@ from skiway.config.fields import Setting, section, settings_of, values_of
 from skiway.config.kept import Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
 from skiway.config.observing import Audit, Log, Telemetry
 from skiway.config.serving import Auth, Client, Errors, Interceptor, Server
-from skiway.config.stored import Blob, Kv, Secrets, Storage
+from skiway.config.stored import Blob, Kv, Secrets, Storage, Warehouse
 from skiway.config.values import as_text
 
 __all__ = ["SHORT_FORMS", "Settings", "describe", "known", "shown"]
@@ -33,6 +33,7 @@ class Settings:
     kv: Kv = Kv()
     blob: Blob = Blob()
     storage: Storage = Storage()
+    warehouse: Warehouse = Warehouse()
     secrets: Secrets = Secrets()
     query: Query = Query()
     idempotency: Idempotency = Idempotency()

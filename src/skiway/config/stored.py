@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from skiway.config.fields import section, setting
-from skiway.config.values import FLAG, PATH, SECRET, TEXT, WEB_URL, Kind, Secret, choice, store_url
+from skiway.config.values import FLAG, PATH, SECRET, TEXT, WEB_URL, Kind, Secret, choice, pattern, store_url
 
-__all__ = ["Blob", "Kv", "Secrets", "Storage"]
+__all__ = ["Blob", "Kv", "Secrets", "Storage", "Warehouse"]
 
 
 KvBackend = Literal["memory", "sqlite", "postgresql", "dynamodb"]
@@ -105,6 +105,18 @@ class Storage:
     """Services that stores live in."""
 
     aws: Aws = Aws()
+
+
+@section
+class Warehouse:
+    """Where managed tables keep their files."""
+
+    uri: str | None = setting(
+        None,
+        pattern(r"/\S+|file:\S+|s3:\S+", "an absolute path, or a location such as s3://bucket/folder"),
+        "Folder of the managed tables, on this machine or in S3.",
+        under_home="warehouse",
+    )
 
 
 @section

@@ -55,12 +55,16 @@ def acted(realm_of: Callable[[Principal], Realm], patience: Patience, *, on_retr
     """Do what the method is for, in the realm of the caller's account.
 
     A call whose client is gone starts nothing. A method that changes something is tried again when it lost a race; one
-    whose requests are streamed is not, they are consumed: it tries again by itself, step by step.
+    whose requests are streamed is not, they are consumed: it tries again by itself, step by step. Neither is one that
+    streams its answer: the client has some of it already.
     """
     retrying = patience.retrying(on_retry=lambda state: on_retry(state.args[0]))
 
     def handle(call: Call, request: Any) -> bytes:
         realm = realm_of(_acting(call))
+        if call.method.answers_many:
+            _send_all(call, realm, request)
+            return b""
         if call.method.streamed:
             answer = _act_on_stream(call, realm, request)
         elif call.method.rule.changes:
@@ -85,13 +89,30 @@ def _act(call: Call, realm: Realm, data: bytes) -> Message:
     call.require_client()
     request = _decoded(call.method, data)
     call.speaks_of(request)
-    return call.method.rule.act(realm, request)
+    answer = call.method.rule.act(realm, request)
+    assert isinstance(answer, Message)
+    return answer
+
+
+def _send_all(call: Call, realm: Realm, data: bytes) -> None:
+    """Send each message when it is made; a client that is gone makes no more of them."""
+    call.require_client()
+    request = _decoded(call.method, data)
+    call.speaks_of(request)
+    assert call.send is not None
+    answers = call.method.rule.act(realm, request)
+    assert isinstance(answers, Iterator)
+    for answer in answers:
+        call.require_client()
+        call.send(answer.SerializeToString())
 
 
 def _act_on_stream(call: Call, realm: Realm, messages: Iterator[bytes]) -> Message:
     call.require_client()
     try:
-        return call.method.rule.act(realm, _messages(call, messages))
+        answer = call.method.rule.act(realm, _messages(call, messages))
+        assert isinstance(answer, Message)
+        return answer
     except grpc.RpcError:
         # No error of ours, so that the function takes it for what it is: nothing that came may be concluded from.
         call.require_client()

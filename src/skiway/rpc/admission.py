@@ -44,11 +44,11 @@ def streaming_few(inner: Handler, limit: int) -> Handler:
     free = threading.Semaphore(limit)
 
     def handle(call: Call, request: object) -> bytes:
-        if not call.method.streamed:
+        if not call.method.streamed and not call.method.answers_many:
             return inner(call, request)
         if not free.acquire(blocking=False):
             raise LimitExceeded(
-                f"{limit} calls stream to this server, which is its limit: try again in a moment",
+                f"{limit} calls stream to or from this server, which is its limit: try again in a moment",
                 key="streams.limit",
                 limit=str(limit),
             )

@@ -23,7 +23,8 @@ __all__ = ["Call", "Handler", "open_call"]
 class Call:
     """One call. `refusal` is what was wrong with its headers; `principal` is known once the call is admitted.
 
-    `resources` are the ids it turned out to be about, by their kinds, for the audit trail.
+    `resources` are the ids it turned out to be about, by their kinds, for the audit trail. `send` takes the messages of
+    an answer that is streamed, and returns when the client has room for more.
     """
 
     method: Method
@@ -33,6 +34,7 @@ class Call:
     refusal: InvalidArgument | None = None
     principal: Principal | None = None
     resources: dict[str, str] = field(default_factory=dict)
+    send: Callable[[bytes], None] | None = None
 
     def speaks_of(self, message: Message) -> None:
         """Take down which resources the message is about; what was known before stays."""
@@ -48,7 +50,10 @@ class Call:
 
 
 Handler = Callable[[Call, Any], bytes]
-"""A layer: given the call and its request, the bytes of a message or an iterator of them, it returns the answer's."""
+"""A layer: given the call and its request, the bytes of a message or an iterator of them, it returns the answer's.
+
+An answer of many messages is sent from within; then none is returned.
+"""
 
 
 def open_call(method: Method, client: grpc.ServicerContext, *, ids: Callable[[], str]) -> Call:

@@ -80,9 +80,23 @@ class Door:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
 
     def _handler(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
+        if method.answers_many:
+            return self._sender(method)
         make = grpc.stream_unary_rpc_method_handler if method.streamed else grpc.unary_unary_rpc_method_handler
 
         def serve(request: Any, client: grpc.ServicerContext) -> bytes:
             return self._handle(open_call(method, client, ids=self._ids), request)
 
         return make(serve)  # no codecs: the layers see bytes, so that what cannot be decoded is told like other errors
+
+    def _sender(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
+        """A handler that sends messages while it is called, so that all layers are around all of them."""
+
+        def serve(request: Any, client: grpc.ServicerContext, send: Callable[[bytes | None], None]) -> None:
+            call = open_call(method, client, ids=self._ids)
+            call.send = send
+            self._handle(call, request)
+            send(None)  # which ends the answer
+
+        serve.experimental_non_blocking = True  # type: ignore[attr-defined]  # how gRPC knows that it sends by itself
+        return grpc.unary_stream_rpc_method_handler(serve)

@@ -14,8 +14,9 @@ from skiway.metastore import Realm
 
 __all__ = ["Act", "Method", "Rule", "Service", "changes", "reads"]
 
-Act = Callable[[Realm, Any], Message]
-"""A function of the metastore. What it is given is a message, or, where the client streams, an iterator of them."""
+Act = Callable[[Realm, Any], Message | Iterator[Message]]
+"""A function of the metastore. What it is given is a message, or, where the client streams, an iterator of them; so is
+what it answers where the server does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Method:
     request: type[Message]
     streamed: bool
     """Does the client send many messages?"""
+    answers_many: bool = False
+    """Does the server?"""
 
     @property
     def operation(self) -> str:
@@ -78,4 +81,11 @@ class Service:
         for name, rule in self.rules.items():
             described: MethodDescriptor = self.descriptor.methods_by_name[name]
             request = GetMessageClass(described.input_type)
-            yield Method(name, self, rule, request, streamed=described.client_streaming)
+            yield Method(
+                name,
+                self,
+                rule,
+                request,
+                streamed=described.client_streaming,
+                answers_many=described.server_streaming,
+            )

@@ -6,25 +6,37 @@ both sides together.
 
 from __future__ import annotations
 
+from functools import partial
+
 from skiway.metastore import (
     Realm,
     accounts,
     catalogs,
+    connectors,
     directory,
+    jobs,
     namespaces,
+    queries,
+    scan_bundles,
     snapshots,
     statistics,
     system_objects,
     tables,
     views,
 )
+from skiway.metastore.planner import Planner
+from skiway.metastore.query_rules import QueryRules
+from skiway.metastore.reconcile import Profile, Reconciler, capture
+from skiway.metastore.reconcile_validation import validate
 from skiway.metastore.system_objects import EngineCatalogs
 from skiway.model import v1
 from skiway.model.v1 import (
     account_pb2,
     catalog_pb2,
+    connector_pb2,
     directory_pb2,
     namespace_pb2,
+    query_pb2,
     snapshot_pb2,
     statistics_pb2,
     system_pb2,
@@ -32,14 +44,25 @@ from skiway.model.v1 import (
     view_pb2,
 )
 from skiway.rpc.methods import Service, changes, reads
+from skiway.security import MemorySecrets, SecretsStore
 from skiway.telemetry.context import current_call
 
 __all__ = ["all_services"]
 
 
-def all_services(engines: EngineCatalogs | None = None) -> tuple[Service, ...]:
+def all_services(
+    engines: EngineCatalogs | None = None,
+    *,
+    secrets: SecretsStore | None = None,
+    query_rules: QueryRules | None = None,
+    profile: Profile | None = None,
+    planner: Planner | None = None,
+) -> tuple[Service, ...]:
     """All that is served; `engines` are the definitions that query engines ask for, by default those we ship.
 
+    `secrets` is where credentials of connectors go, by default into memory; `query_rules` say how long queries live;
+    `profile` is what makes statistics of mirrored tables, where a call asks for that; `planner` plans scans, and keeps
+    what it has made ready.
     A service that is added to the model is served once it is added here.
     """
     return (
@@ -51,7 +74,48 @@ def all_services(engines: EngineCatalogs | None = None) -> tuple[Service, ...]:
         SNAPSHOTS,
         STATISTICS,
         DIRECTORY,
+        connectors_of(Reconciler(MemorySecrets() if secrets is None else secrets, profile)),
+        queries_of(query_rules or QueryRules(), planner or Planner()),
         system_objects_of(engines or EngineCatalogs()),
+    )
+
+
+def connectors_of(reconciler: Reconciler) -> Service:
+    """The service for connectors and their jobs."""
+    secrets = reconciler.secrets
+    return Service(
+        connector_pb2.DESCRIPTOR.services_by_name["ConnectorService"],
+        category="connector",
+        rules={
+            "ListConnectors": reads(connectors.list_, "connector.manage"),
+            "GetConnector": reads(connectors.get, "connector.manage"),
+            "CreateConnector": changes(
+                partial(connectors.create, secrets=secrets), "connector.manage", "connector.create"
+            ),
+            "UpdateConnector": changes(partial(connectors.update, secrets=secrets), "connector.manage"),
+            "DeleteConnector": changes(partial(connectors.delete, secrets=secrets), "connector.manage"),
+            "ValidateConnector": reads(partial(validate, secrets=secrets), "connector.manage"),
+            "SyncCapture": changes(partial(capture, reconciler=reconciler), "connector.manage"),
+            "TriggerReconcile": changes(connectors.trigger, "connector.manage"),
+            "GetReconcileJob": reads(jobs.get, "connector.manage"),
+            "ListReconcileJobs": reads(jobs.list_, "connector.manage"),
+            "CancelReconcileJob": changes(jobs.cancel, "connector.manage"),
+        },
+    )
+
+
+def queries_of(rules: QueryRules, planner: Planner) -> Service:
+    """The service for queries, and for what they have to read."""
+    return Service(
+        query_pb2.DESCRIPTOR.services_by_name["QueryService"],
+        category="query",
+        rules={
+            "BeginQuery": changes(partial(queries.begin, rules=rules), "catalog.read"),
+            "RenewQuery": changes(partial(queries.renew, rules=rules), "catalog.read"),
+            "EndQuery": changes(partial(queries.end, rules=rules), "catalog.read"),
+            "GetQuery": reads(partial(queries.get, rules=rules), "catalog.read"),
+            "FetchScanBundle": changes(partial(scan_bundles.fetch, planner=planner, rules=rules), "catalog.read"),
+        },
     )
 
 

@@ -69,17 +69,22 @@ class GrpcOptions:
 
 
 class GrpcDoor:
-    """Serves all `services` on one `host:port`; port 0 takes one that is free."""
+    """Serves all `services` on one `host:port`; port 0 takes one that is free.
 
-    def __init__(self, name: str, services: Sequence[GrpcService], address: str, options: GrpcOptions) -> None:
-        self._name, self._address, self._options = name, address, options
+    `names` are what clients are told is served there, each with what they write before the address.
+    """
+
+    def __init__(
+        self, names: Mapping[str, str], services: Sequence[GrpcService], address: str, options: GrpcOptions
+    ) -> None:
+        self._names, self._address, self._options = names, address, options
         self._calls = ThreadPoolExecutor(options.workers, thread_name_prefix="call")
         self._server = grpc.server(self._calls, options=_server_options(options))
         for service in services:
             service.add_to(self._server)
         if options.reflection:
-            names = [name for service in services for name in service.service_names]
-            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
+            served = [name for service in services for name in service.service_names]
+            reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), self._server)
         self._drained: threading.Event | None = None
         self._drain_until = 0.0
 
@@ -88,7 +93,8 @@ class GrpcDoor:
         host, _, _ = self._address.rpartition(":")
         port = self._listen()
         self._server.start()
-        return {self._name: f"{host}:{port}"}
+        address = f"{host}:{port}"
+        return {name: f"{scheme}{address}" for name, scheme in self._names.items()}
 
     def drain(self) -> None:
         """Take no new calls, and return at once."""
@@ -122,7 +128,8 @@ def _server_options(options: GrpcOptions) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", int(options.share_port)),
         ("grpc.max_receive_message_length", options.max_message_bytes),
-        ("grpc.max_send_message_length", options.max_message_bytes),
+        ("grpc.max_send_message_length", -1),  # rows go out in batches as large as they are
+        ("grpc.max_metadata_size", 64 * 1024),  # filters of DuckDB travel as a header
     ]
 
 

@@ -24,6 +24,7 @@ class Health:
     def __init__(self, services: Iterable[str] = ()) -> None:
         self._servicer = _Servicer()
         self._services = ("", *services)
+        self.is_serving = False
         self._set(NOT_SERVING)
 
     def add_to(self, server: grpc.Server) -> None:
@@ -34,9 +35,11 @@ class Health:
     def serving(self) -> Iterator[None]:
         """SERVING while inside; who watches is told of the end, and not waited for."""
         self._set(SERVING)
+        self.is_serving = True
         try:
             yield
         finally:
+            self.is_serving = False
             self._servicer.enter_graceful_shutdown()
             self._servicer.end_watches()
 

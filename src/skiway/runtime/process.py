@@ -3,6 +3,7 @@
     observing      log, metrics, traces, audit
     stores         pointers and blobs; what a new store begins with
     collecting     gc, on a thread of its own
+    working        jobs, on another, unless workers of their own do them
     doors          the ports; when told to stop, they let running calls finish
     health         SERVING while all doors are open
     ready file     there while all of that is true
@@ -20,29 +21,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from starlette.types import ASGIApp
+
 from skiway.config import Settings
-from skiway.config.kept import Seed, System
-from skiway.config.serving import Grpc
+from skiway.config.kept import Query, Seed, System
+from skiway.config.serving import Grpc, Server
+from skiway.config.serving import Tls as TlsFiles
 from skiway.errors import Unsupported
 from skiway.metastore import Realm
+from skiway.metastore.planner import Planner
+from skiway.metastore.query_rules import QueryRules
+from skiway.metastore.reconcile import Reconciler
 from skiway.metastore.seeding import seed_demo, seed_home
 from skiway.metastore.system_files import SystemFiles
 from skiway.metastore.system_objects import EngineCatalogs
+from skiway.pipeline.capture import SparkProfile
 from skiway.rpc import Disclosure
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
 from skiway.runtime import gc_sweeps
 from skiway.runtime.account_directory import AccountDirectory
-from skiway.runtime.doors import opened
+from skiway.runtime.doors import Door, opened
 from skiway.runtime.entrance import authenticator, credential_headers, roles
 from skiway.runtime.gc_schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Tls
 from skiway.runtime.health import Health
+from skiway.runtime.http_door import HttpDoor, HttpOptions, web_app
+from skiway.runtime.lake import Entrance, iceberg_rest, lake_over_airport, warehouse_of
 from skiway.runtime.observing import GcMetrics, Observers, measure_usage, observing
 from skiway.runtime.ready_file import announced
 from skiway.runtime.secret_keeping import secrets_of
 from skiway.runtime.signals import StopSignals
 from skiway.runtime.stores import stores_of
+from skiway.runtime.working import working
 from skiway.security import PermissionAuthorizer, Principal, SecretsStore
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import store_calls
@@ -88,9 +99,20 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         measure_usage(observers.metrics, stores, settings.metrics.storage)
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc)
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
-        services = rpc_door(settings, stores, observers)
-        health = Health(services.service_names)
-        addresses = parts.enter_context(opened([grpc_door(settings.server.grpc, services, health)]))
+        entrance, warehouse = entrance_of(settings, stores), warehouse_of(settings)
+        parts.enter_context(working(settings.reconciler, stores, Reconciler(secrets, SparkProfile())))
+        services = rpc_door(settings, entrance, secrets, observers)
+        airport = lake_over_airport(entrance, stores, secrets, warehouse)
+        parts.callback(airport.close)
+        rest = iceberg_rest(entrance, secrets, warehouse, observers)
+        parts.callback(rest.close)
+        health = Health((*services.service_names, *airport.service_names))
+        web = web_app(iceberg=rest, metrics=observers.metrics.prometheus_text, is_ready=lambda: health.is_serving)
+        doors: list[Door] = [
+            grpc_door(settings.server.grpc, services, airport, health),
+            http_door(settings.server, web),
+        ]
+        addresses = parts.enter_context(opened(doors))
         parts.enter_context(health.serving())
         parts.enter_context(announced(ready_file, addresses))
         log.info("ready: %s", ", ".join(f"{name} at {address}" for name, address in addresses.items()))
@@ -107,22 +129,46 @@ def sow(stores: Stores, seed: Seed) -> None:
     seed_demo(stores)
 
 
-def rpc_door(settings: Settings, stores: Stores, observers: Observers) -> RpcDoor:
-    """The metastore's services."""
+def entrance_of(settings: Settings, stores: Stores) -> Entrance:
+    """Who may enter, by whichever door."""
 
     def realm_of(principal: Principal) -> Realm:
         return Realm(stores, principal.account_id, idempotency_ttl_s=settings.idempotency.ttl_seconds)
 
-    return RpcDoor(
+    return Entrance(
         realm_of,
         authenticator(settings, AccountDirectory(stores.pointers)),
         PermissionAuthorizer(roles(settings)),
-        services=all_services(engine_catalogs(settings.system)),
+    )
+
+
+def rpc_door(settings: Settings, entrance: Entrance, secrets: SecretsStore, observers: Observers) -> RpcDoor:
+    """The metastore's services."""
+    return RpcDoor(
+        entrance.realm_of,
+        entrance.authenticator,
+        entrance.authorizer,
+        services=all_services(
+            engine_catalogs(settings.system),
+            secrets=secrets,
+            query_rules=query_rules(settings.query),
+            profile=SparkProfile(),
+            planner=Planner(settings.metadata.hint.cache_max_weight),
+        ),
         metrics=observers.metrics,
         traces=observers.traces,
         audit=observers.audit,
         disclosure=Disclosure(settings.errors.max_detail_chars, settings.errors.debug_details),
         credentials=credential_headers(settings),
+    )
+
+
+def query_rules(settings: Query) -> QueryRules:
+    """How long queries live, and how many there may be."""
+    return QueryRules(
+        default_ttl_s=settings.default_ttl_ms / 1000,
+        grace_s=settings.ended_grace_ms / 1000,
+        max_leases=settings.max_size,
     )
 
 
@@ -132,9 +178,19 @@ def engine_catalogs(settings: System) -> EngineCatalogs:
     return EngineCatalogs(files, max_kept=settings.graph.snapshot_cache_size)
 
 
+def http_door(settings: Server, app: ASGIApp) -> HttpDoor:
+    """The port of all that is served by HTTP."""
+    options = HttpOptions(drain_s=settings.grpc.drain_seconds, tls=_tls(settings.http.tls))
+    return HttpDoor(app, settings.http.address, options)
+
+
+def _tls(settings: TlsFiles) -> Tls | None:
+    return Tls(settings.cert, settings.key) if settings.cert and settings.key else None
+
+
 def grpc_door(settings: Grpc, *services: GrpcService) -> GrpcDoor:
     """The port of all gRPC services."""
-    tls = Tls(settings.tls.cert, settings.tls.key) if settings.tls.cert and settings.tls.key else None
+    tls = _tls(settings.tls)
     options = GrpcOptions(
         workers=settings.workers,
         share_port=settings.share_port,
@@ -143,7 +199,8 @@ def grpc_door(settings: Grpc, *services: GrpcService) -> GrpcDoor:
         drain_s=settings.drain_seconds,
         tls=tls,
     )
-    return GrpcDoor("rpc", services, settings.address, options)
+    names = {"rpc": "", "airport": "grpc+tls://" if tls else "grpc://"}
+    return GrpcDoor(names, services, settings.address, options)
 
 
 @contextmanager

@@ -1,10 +1,13 @@
 """The typed client of the metastore: `Metastore`, and what it answers with."""
 
 from skiway.client.metastore.changes import KEEP
+from skiway.client.metastore.connectors import Connector
 from skiway.client.metastore.directory import Entry
+from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.listing import Listing
 from skiway.client.metastore.metastore import Metastore
 from skiway.client.metastore.names import Id, dotted
+from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, View
 from skiway.client.metastore.retries import Retries
 from skiway.client.metastore.snapshot import Snapshot
@@ -14,13 +17,17 @@ __all__ = [
     "KEEP",
     "Account",
     "Catalog",
+    "Connector",
     "Entry",
     "Id",
+    "Job",
     "Listing",
     "Meta",
     "Metastore",
     "Namespace",
+    "Query",
     "Retries",
+    "ScanBundle",
     "Snapshot",
     "Table",
     "TableStats",

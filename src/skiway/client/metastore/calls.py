@@ -19,6 +19,7 @@ from skiway.client.metastore.failures import error_of
 from skiway.client.metastore.headers import CORRELATION_ID, Caller
 from skiway.client.metastore.retries import Retries, retried
 from skiway.model import v1
+from skiway.model.v1 import connector_pb2
 
 __all__ = ["Calls"]
 
@@ -52,6 +53,21 @@ class Calls:
             return invoke(data, timeout=timeout_s, metadata=tuple(headers.items()))
 
         return self._tried(send, answer, timeout_s=self.timeout_s, repeatable=_is_repeatable(path, request))
+
+    def stream(self, request: Message, answer: type[R]) -> Iterator[R]:
+        """The answers to `request`, one after the other, as they come. What breaks off is not begun again."""
+        path, headers = _path(request.DESCRIPTOR), self.caller.headers(self.ids)
+        target = self.channel.location.text
+        invoke: Any = self.channel.open().unary_stream(path)
+        call = invoke(request.SerializeToString(), timeout=self.timeout_s, metadata=tuple(headers.items()))
+        try:
+            for data in call:
+                made: R = parsed(answer, data, target)
+                yield made
+        except grpc.RpcError as error:
+            raise error_of(error, target, headers[CORRELATION_ID]) from error
+        finally:
+            call.cancel()  # who looks at no more of them wants no more
 
     def upload(
         self,
@@ -140,7 +156,8 @@ class _Outbox(Iterator[bytes]):
 @cache
 def _path(wanted: Descriptor) -> str:
     """The method that takes requests of this type: each takes one of its own."""
-    for service in wanted.file.services_by_name.values():
+    files = (wanted.file, connector_pb2.DESCRIPTOR)  # jobs have a file of their own, and no service
+    for service in (service for file in files for service in file.services_by_name.values()):
         for method in service.methods:
             if method.input_type is wanted:
                 return f"/{service.full_name}/{method.name}"

@@ -13,9 +13,12 @@ from skiway.client.metastore.accounts import Accounts
 from skiway.client.metastore.calls import Calls
 from skiway.client.metastore.catalogs import Catalogs
 from skiway.client.metastore.connection import Channel, located
+from skiway.client.metastore.connectors import Connectors
 from skiway.client.metastore.directory import Directory
 from skiway.client.metastore.headers import Caller
+from skiway.client.metastore.jobs import Jobs
 from skiway.client.metastore.namespaces import Namespaces
+from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.retries import Retries
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
@@ -106,6 +109,21 @@ class Metastore:
     def statistics(self) -> Statistics:
         """Statistics of tables, their columns and their files."""
         return Statistics(self._calls)
+
+    @property
+    def connectors(self) -> Connectors:
+        """Connectors: upstreams whose tables are mirrored."""
+        return Connectors(self._calls)
+
+    @property
+    def jobs(self) -> Jobs:
+        """Jobs: the work on connectors."""
+        return Jobs(self._calls)
+
+    @property
+    def queries(self) -> Queries:
+        """Queries: leases on what is read."""
+        return Queries(self._calls)
 
     @property
     def directory(self) -> Directory:

@@ -1,0 +1,86 @@
+"""The lake's parts of a process: the warehouse, the catalogs over Airport, and Iceberg REST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from skiway.airport import AirportService
+from skiway.config import Settings
+from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.formats.source import TableHandle
+from skiway.lake import airport_service, signing_key
+from skiway.lake.connecting import Sources
+from skiway.metastore import PLATFORM, Realm
+from skiway.model import v1
+from skiway.rest import RestApp, rest_app
+from skiway.runtime.observing import Observers
+from skiway.security import Authenticator, Authorizer, Principal, SecretsStore
+from skiway.storage import Stores
+
+__all__ = ["Entrance", "iceberg_rest", "lake_over_airport", "warehouse_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Who may enter, and into which realm: the same for all doors."""
+
+    realm_of: Callable[[Principal], Realm]
+    authenticator: Authenticator
+    authorizer: Authorizer
+
+
+def warehouse_of(settings: Settings) -> Warehouse:
+    """Where managed tables are kept."""
+    uri = settings.warehouse.uri
+    assert uri is not None, "its default is a place in the home, and a process has a home"
+    return Warehouse.at(uri, _s3(settings))
+
+
+def lake_over_airport(
+    entrance: Entrance, stores: Stores, secrets: SecretsStore, warehouse: Warehouse
+) -> AirportService:
+    """The catalogs of all accounts, for DuckDB to attach."""
+    return airport_service(
+        entrance.realm_of,
+        entrance.authenticator,
+        entrance.authorizer,
+        secrets=secrets,
+        warehouse=warehouse,
+        key=signing_key(Realm(stores, PLATFORM)),
+    )
+
+
+def iceberg_rest(entrance: Entrance, secrets: SecretsStore, warehouse: Warehouse, observers: Observers) -> RestApp:
+    """The same catalogs for clients of Iceberg."""
+    sources = Sources(secrets)
+
+    def mirrored(realm: Realm, table: v1.Table) -> TableHandle:
+        upstream = table.upstream
+        _, source = sources.of(realm, upstream.connector_id.id)
+        return source.load(tuple(upstream.namespace_path), upstream.table_display_name)
+
+    return rest_app(
+        entrance.realm_of,
+        entrance.authenticator,
+        entrance.authorizer,
+        warehouse=warehouse,
+        mirrors=mirrored,
+        metrics=observers.metrics,
+        traces=observers.traces,
+        audit=observers.audit,
+    )
+
+
+def _s3(settings: Settings) -> Mapping[str, str]:
+    """How S3 is reached, by the names that files know it by."""
+    aws = settings.storage.aws
+    given = {
+        "s3.region": aws.region,
+        "s3.endpoint": aws.s3.endpoint,
+        "s3.access-key-id": aws.access_key_id and aws.access_key_id.reveal(),
+        "s3.secret-access-key": aws.secret_access_key and aws.secret_access_key.reveal(),
+        "s3.session-token": aws.session_token and aws.session_token.reveal(),
+    }
+    ambient = {} if aws.access_key_id else {"s3.ambient-credentials": "true"}
+    return {name: value for name, value in given.items() if value} | ambient

@@ -1,0 +1,281 @@
+"""Workers: a lease that lives while they work, ends that are told, and jobs that others take over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots_of
+from metastore.world import World, behaviour
+from skiway.errors import Cancelled, InvalidArgument, Unavailable
+from skiway.metastore import connectors, jobs, statistics
+from skiway.metastore.job_queue import JobQueue
+from skiway.metastore.job_rules import JobRules
+from skiway.metastore.reconcile import Control, Outcome, Reconciler
+from skiway.model import v1
+from skiway.pipeline.capture import jobs_of
+from skiway.pipeline.worker import Held, Worker
+from skiway.storage import Stores, open_stores, utc_now
+
+RULES = JobRules(max_attempts=3, base_backoff_s=0.01, max_backoff_s=0.02, lease_s=30.0)
+
+
+@pytest.fixture
+def stores() -> Iterator[Stores]:
+    with open_stores("memory://") as opened:
+        yield opened
+
+
+@pytest.fixture
+def world(stores: Stores) -> World:
+    world = World(stores, utc_now)  # type: ignore[arg-type]
+    world.catalog()
+    return world
+
+
+def triggered(world: World, uri: str = "/nowhere") -> str:
+    made = connector(world, uri)
+    return connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=made.resource_id)).job_id
+
+
+def job(world: World, job_id: str) -> v1.Job:
+    return jobs.get(world.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+
+
+def worker(world: World, run: Callable[[v1.Job, Control], Outcome], rules: JobRules = RULES) -> Worker:
+    return Worker(JobQueue(world.stores, rules=rules), run, name="w", poll_s=0.01)
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends, "it never came so far"
+        time.sleep(0.005)
+
+
+def raising(error: Exception) -> Callable[[v1.Job, Control], Outcome]:
+    def run(job: v1.Job, control: Control) -> Outcome:
+        raise error
+
+    return run
+
+
+def test_a_job_that_went_well_has_succeeded(world: World):
+    job_id = triggered(world)
+    assert worker(world, lambda *_: Outcome(3, 2)).work_once()
+    done = job(world, job_id)
+    assert (done.state, done.tables_scanned, done.tables_changed, done.message) == (v1.JS_SUCCEEDED, 3, 2, "")
+    assert not worker(world, lambda *_: Outcome()).work_once()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "errors"),
+    [
+        (Outcome(3, 2, {"a": "broken"}), v1.JS_SUCCEEDED, 1),
+        (Outcome(1, 0, {"a": "broken"}), v1.JS_FAILED, 1),
+        (Outcome(3, 2, {"a": "no answer"}, transient=True), v1.JS_QUEUED, 1),
+    ],
+)
+def test_failures_of_tables_are_told_and_tried_again_only_if_that_may_help(world: World, outcome, state, errors):
+    job_id = triggered(world)
+    worker(world, lambda *_: outcome).work_once()
+    done = job(world, job_id)
+    assert (done.state, done.errors, done.table_errors[0].table) == (state, errors, "a")
+    assert done.message.startswith("partial failure")
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(Unavailable("later"), v1.JS_QUEUED), (InvalidArgument("never"), v1.JS_FAILED)]
+)
+def test_a_run_that_fails_is_tried_again_only_if_that_may_help(world: World, error, state):
+    job_id = triggered(world)
+    worker(world, raising(error)).work_once()
+    assert (job(world, job_id).state, job(world, job_id).message) == (state, str(error))
+
+
+def test_a_fault_of_ours_is_told_without_details(world: World):
+    job_id = triggered(world)
+    worker(world, raising(ZeroDivisionError("secret"))).work_once()
+    assert "secret" not in job(world, job_id).message
+    assert job(world, job_id).state == v1.JS_QUEUED
+
+
+def test_attempts_are_used_up(world: World):
+    job_id = triggered(world)
+    with worker(world, raising(Unavailable("later"))):
+        until(lambda: job(world, job_id).state == v1.JS_FAILED)
+    assert job(world, job_id).attempt == 3
+
+
+def waiting(begun: threading.Event) -> Callable[[v1.Job, Control], Outcome]:
+    """Works until it is told to stop."""
+
+    def run(job: v1.Job, control: Control) -> Outcome:
+        begun.set()
+        while True:
+            control.check()
+            time.sleep(0.005)
+
+    return run
+
+
+def test_the_lease_is_renewed_while_the_work_lasts(world: World):
+    job_id, begun = triggered(world), threading.Event()
+    quick = JobRules(lease_s=0.6)
+    with worker(world, waiting(begun), quick):
+        begun.wait(10)
+        first = job(world, job_id).lease_expires_at.ToDatetime(UTC)
+        until(lambda: job(world, job_id).lease_expires_at.ToDatetime(UTC) > first + timedelta(seconds=0.7))
+        assert job(world, job_id).attempt == 1
+
+
+def test_a_cancelled_job_stops_within_a_renewal(world: World):
+    job_id, begun = triggered(world), threading.Event()
+    with worker(world, waiting(begun), JobRules(lease_s=0.6)):
+        begun.wait(10)
+        jobs.cancel(world.home, v1.CancelReconcileJobRequest(job_id=job_id))
+        until(lambda: job(world, job_id).state == v1.JS_CANCELLED, seconds=5)
+
+
+def test_a_worker_that_stops_gives_its_job_back(world: World):
+    job_id, begun = triggered(world), threading.Event()
+    working = worker(world, waiting(begun))
+    working.start()
+    begun.wait(10)
+    assert working.stop()
+    given_back = job(world, job_id)
+    assert (given_back.state, given_back.attempt) == (v1.JS_QUEUED, 0)
+    assert worker(world, lambda *_: Outcome(1)).work_once()
+    assert job(world, job_id).state == v1.JS_SUCCEEDED
+
+
+@behaviour(73)
+def test_a_worker_that_lost_its_lease_writes_nothing_more(world: World):
+    job_id = triggered(world)
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
+    queue = JobQueue(world.stores, rules=JobRules(lease_s=10), clock=lambda: now[0], jitter=lambda: 0.0)
+    now[0] = datetime.now(UTC) + timedelta(seconds=1)
+    lease = queue.lease("slow")
+    assert lease is not None
+    with Held(queue, lease, threading.Event()) as held:
+        held.check()
+        now[0] += timedelta(seconds=11)
+        with pytest.raises(Cancelled) as lost:
+            held.check()
+        assert lost.value.key == "job.lost"
+        other = queue.lease("other")
+        assert other is not None
+        from skiway.metastore.job_rules import Progress
+
+        held.report(Progress(tables_scanned=99))
+        assert held.must_stop()
+    assert job(world, job_id).tables_scanned == 0
+    assert job(world, job_id).lease_owner == "other"
+
+
+def test_a_job_makes_both_passes_in_the_account_it_belongs_to(world: World, tmp_path):
+    parquet(tmp_path, "people", id=[1, 2])
+    job_id = triggered(world, str(tmp_path))
+
+    def profile(realm, table_id, snapshot, *, handle, cancelled) -> None:
+        stats = v1.TableStats(row_count=2)
+        statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
+
+    run = jobs_of(world.realm, Reconciler(SECRETS, profile))
+    assert worker(world, run).work_once()
+    assert job(world, job_id).state == v1.JS_SUCCEEDED, job(world, job_id)
+    (table,) = mirrored(world).values()
+    ref = v1.SnapshotRef(special=v1.SS_CURRENT)
+    found = statistics.get_table(world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref))
+    assert found.stats.row_count == 2
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+    import sys, time
+    from skiway.metastore import Realm
+    from skiway.metastore.job_queue import JobQueue
+    from skiway.metastore.job_rules import JobRules
+    from skiway.metastore.reconcile import Reconciler
+    from skiway.pipeline.capture import jobs_of
+    from skiway.pipeline.worker import Worker
+    from skiway.security import MemorySecrets
+    from skiway.storage import open_stores
+
+    def profile(*_, **__):
+        pass
+
+    with open_stores(sys.argv[1]) as stores:
+        run = jobs_of(lambda account: Realm(stores, account), Reconciler(MemorySecrets(), profile))
+
+        def slowly(job, control):
+            original = control.report
+
+            def report(done):
+                original(done)
+                print("table", flush=True)
+                time.sleep(float(sys.argv[2]))
+
+            control.report = report
+            return run(job, control)
+
+        Worker(JobQueue(stores, rules=JobRules(lease_s=2.0, base_backoff_s=0.01)), slowly, name=sys.argv[3]).work_once()
+"""
+
+
+def process(url: str, pause_s: float, name: str) -> subprocess.Popen[str]:
+    program = textwrap.dedent(PROGRAM)
+    return subprocess.Popen([sys.executable, "-c", program, url, str(pause_s), name], stdout=subprocess.PIPE, text=True)
+
+
+def contents(world: World) -> dict[str, Any]:
+    """What a run leaves behind, without ids and times."""
+    found = {}
+    for name, table in mirrored(world).items():
+        (snapshot,) = snapshots_of(world, table)
+        files = statistics.file_statistics(world.home, table.resource_id.id, snapshot.snapshot_id)
+        found[name] = (table.schema_json, snapshot.summary["total-data-files"], files.to_pylist())
+    return found
+
+
+@behaviour(73)
+def test_a_worker_that_is_killed_loses_its_job_to_another_and_nothing_else(tmp_path: Path):
+    for number in range(6):
+        parquet(tmp_path / "up", f"t{number}", id=[number, number + 1])
+    results = []
+    for name in ("killed", "undisturbed"):
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        with open_stores(url) as stores:
+            world = World(stores, utc_now)  # type: ignore[arg-type]
+            world.catalog()
+            job_id = triggered(world, str(tmp_path / "up"))
+            if name == "killed":
+                victim = process(url, 30.0, "victim")
+                assert victim.stdout is not None
+                assert victim.stdout.readline() == "table\n"
+                os.kill(victim.pid, signal.SIGKILL)
+                victim.wait()
+                victim.stdout.close()
+                assert (job(world, job_id).state, len(mirrored(world))) == (v1.JS_RUNNING, 1)
+                ends = job(world, job_id).lease_expires_at.ToDatetime(UTC)
+                until(lambda ends=ends: ends < datetime.now(UTC))  # type: ignore[misc]
+                JobQueue(stores, rules=JobRules(base_backoff_s=0.001), jitter=lambda: 0.0).reclaim()
+            heir = process(url, 0.0, "heir")
+            heir.communicate(timeout=60)
+            done = job(world, job_id)
+            assert (done.state, done.tables_scanned) == (v1.JS_SUCCEEDED, 6), done
+            assert done.attempt == (2 if name == "killed" else 1)
+            results.append(contents(world))
+    assert results[0] == results[1]
