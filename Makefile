@@ -23,7 +23,8 @@ demo: setup  ## a server to attach from DuckDB
 	$(RUN) examples/basic.py
 
 test: setup  ## all tests
-	$(BIN)/pytest tests/test_stack.py tests/pipeline  # apart: Java is started by fork, which a process that served gRPC takes badly
+	# Spark's tests apart: Java is started by fork, which a process that served gRPC takes badly. What is fetched is so beside them.
+	$(RUN) tests/storage/dynamodb_local.py & $(BIN)/pytest tests/test_stack.py tests/pipeline; status=$$?; wait; exit $$status
 	$(BIN)/pytest --numprocesses auto --ignore tests/test_stack.py --ignore tests/pipeline
 
 faults: setup  ## kill -9 before and after every store operation of every change; takes long

@@ -1,4 +1,7 @@
-"""DynamoDB as Amazon ships it for a machine of one's own: transactions as the service has them, also concurrent ones."""
+"""DynamoDB as Amazon ships it for a machine of one's own: transactions as the service has them, also concurrent ones.
+
+Run as a program, it only fetches the jars: the first time that takes longer than a test may.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,12 @@ START_S = 60
 @contextmanager
 def running_dynamodb() -> Iterator[str]:
     """A server with its tables in memory; its address."""
-    java, jars, port = ensure_java(), _jars(), _free_port()
+    if not fetched(patience_s=60):
+        # A network is no part that a machine has or lacks, so this is a skip everywhere.
+        pytest.skip("DynamoDB Local could not be fetched from Maven's registry; to get it: run once with a network")
+    port = _free_port()
     command = [
-        java, f"-Dsqlite4java.library.path={jars}", "-cp", f"{jars}/*",
+        ensure_java(), f"-Dsqlite4java.library.path={JARS}", "-cp", f"{JARS}/*",
         "com.amazonaws.services.dynamodbv2.local.main.ServerRunner",
         "-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port),
     ]  # fmt: skip
@@ -38,18 +44,18 @@ def running_dynamodb() -> Iterator[str]:
         process.wait()
 
 
-def _jars() -> Path:
-    """The folder with the server's jars, brought from Maven's registry by the Ivy that comes with Spark."""
+def fetched(*, patience_s: float) -> bool:
+    """Whether the server's jars are here, brought from Maven's registry by the Ivy that comes with Spark."""
     JARS.parent.mkdir(exist_ok=True)
-    with JARS.with_suffix(".lock").open("w") as lock:
+    with JARS.with_name("dynamodb-local.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test workers may want them at once
-        if not (JARS / ".complete").exists():
-            _fetch()
-            (JARS / ".complete").touch()
-    return JARS
+        complete = JARS / ".complete"
+        if not complete.exists() and _fetch(patience_s):
+            complete.touch()
+        return complete.exists()
 
 
-def _fetch() -> None:
+def _fetch(patience_s: float) -> bool:
     spark = find_spec("pyspark")
     assert spark is not None
     assert spark.origin is not None
@@ -58,10 +64,11 @@ def _fetch() -> None:
         ensure_java(), "-jar", ivy, "-dependency", "com.amazonaws", "DynamoDBLocal", VERSION, "-confs", "default",
         "-cache", JARS.parent / "ivy", "-retrieve", f"{JARS}/[artifact]-[revision].[ext]", "-warn",
     ]  # fmt: skip
-    fetched = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if fetched.returncode or not list(JARS.glob("DynamoDBLocal-*.jar")):
-        # A network is no part that a machine has or lacks, so this is a skip everywhere.
-        pytest.skip("DynamoDB Local could not be fetched from Maven's registry; to get it: run once with a network")
+    try:
+        run = subprocess.run(command, capture_output=True, timeout=patience_s, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return run.returncode == 0 and any(JARS.glob("DynamoDBLocal-*.jar"))
 
 
 def _free_port() -> int:
@@ -79,3 +86,9 @@ def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
             assert process.poll() is None, "DynamoDB Local ended instead of starting"
             assert time.monotonic() < deadline, f"DynamoDB Local did not listen within {START_S} s"
             time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    print(
+        "DynamoDB Local is here" if fetched(patience_s=900) else "DynamoDB Local could not be fetched; its tests skip"
+    )

@@ -28,7 +28,7 @@ class Query:
     default_ttl_ms: int = setting(60_000, COUNT, "How long a query lives that does not say so itself.")
     ended_grace_ms: int = setting(15_000, MILLIS, "How long an ended query can still be asked for.")
     max_size: int = setting(10_000, COUNT, "How many queries are remembered at once.")
-    safety_expiry_minutes: int = setting(10, COUNT, "After how long without a change a query is forgotten.")
+    safety_expiry_minutes: int = setting(10, COUNT, UNUSED.format("queries are kept in the store until they expire"))
 
 
 @section
@@ -104,13 +104,15 @@ class JobStore:
     """The queue of reconcile jobs."""
 
     backend: JobBackend = setting(
-        "durable", choice(JobBackend), "Where jobs are kept: with everything else, or in memory."
+        "durable",
+        choice(JobBackend),
+        "Where jobs are kept. Both mean the same: with everything else, in whichever store that is.",
     )
     max_attempts: int = setting(8, COUNT, "Attempts before a job has failed.")
     base_backoff_ms: int = setting(500, COUNT, "Wait after the first failed attempt; it doubles with each more.")
     max_backoff_ms: int = setting(30_000, COUNT, "The longest wait between attempts.")
     lease_ms: int = setting(30_000, COUNT, "How long a worker owns a job without renewing it.")
-    reclaim_interval_ms: int = setting(5_000, COUNT, "How often jobs of vanished workers are looked for.")
+    reclaim_interval_ms: int = setting(5_000, COUNT, UNUSED.format("they are looked for whenever one is asked for"))
     ready_scan_limit: int = setting(128, COUNT, "Jobs looked at when one is asked for.")
 
 

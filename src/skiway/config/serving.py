@@ -66,11 +66,15 @@ class Server:
 
 @section
 class Client:
-    """Calls that the server makes to the metastore's own services."""
+    """Calls that the server makes to the metastore's own services. It makes none yet, so these have no effect."""
 
-    address: str | None = setting(None, ADDRESS, "Where the services are; unless set, this server's gRPC door.")
-    timeout_seconds: float = setting(30.0, number(at_least=0.001, of=" of seconds"), "How long a call may take.")
-    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Size of the largest message, both ways.")
+    address: str | None = setting(
+        None, ADDRESS, "Where the services are; unless set, this server's gRPC door. Without effect yet."
+    )
+    timeout_seconds: float = setting(
+        30.0, number(at_least=0.001, of=" of seconds"), "How long a call may take. Without effect yet."
+    )
+    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Size of the largest message. Without effect yet.")
 
 
 @section
