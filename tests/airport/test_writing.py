@@ -132,9 +132,11 @@ class Whole(Rows, Writable):
     def __init__(self, rows: Iterable[tuple[int, str | None]] = ()) -> None:
         super().__init__(rows)
         self.ended: list[str] = []
+        self.opened = threading.Event()
         self.aborted = threading.Event()
 
     def write(self, write: Write) -> Statement:
+        self.opened.set()
         return WholeStatement(self, write)
 
 
@@ -413,6 +415,7 @@ def test_a_client_that_vanishes_half_way_leaves_no_effect(returning: bool) -> No
     with serving(table) as server, Raw(server.location) as raw:
         exchange = Exchange(raw, PATH, VISIBLE, "insert", returning=returning)
         written(exchange, in_vectors(numbered(4096)), returning)
+        assert table.opened.wait(10)  # who vanishes before has left nothing to be undone
         exchange.call.cancel()
         assert table.aborted.wait(10)
     assert table.rows == {}

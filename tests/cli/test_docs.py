@@ -25,7 +25,7 @@ def test_settings_on_the_page_exist():
 
 def test_every_option_of_serve_is_on_the_page():
     options = set(re.findall(r"--[a-z-]+", skiway("serve", "--help").stdout)) - {"--help"}
-    assert len(options) == 5
+    assert len(options) == 6
     assert {option for option in options if f"`{option} " not in PAGE} == set()
 
 

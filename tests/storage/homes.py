@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 import uuid
@@ -99,7 +100,9 @@ def running_postgres() -> Iterator[str]:
             reason="needs postgres; to get it: make setup, or set SKIWAY_TEST_POSTGRES",
         )
     with tempfile.TemporaryDirectory(prefix="skiway-pg-") as folder:
-        server = server_module.get_server(Path(folder) / "data", cleanup_mode="delete")
+        with Path(tempfile.gettempdir(), f"skiway-postgres-{os.getuid()}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as root it makes a user for itself, which only one can do at a time
+            server = server_module.get_server(Path(folder) / "data", cleanup_mode="delete")
         try:
             yield server.get_uri().replace("postgres:@", "postgres@")
         finally:

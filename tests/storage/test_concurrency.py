@@ -124,7 +124,7 @@ def test_batches_that_name_the_same_keys_in_opposite_order_all_finish(shared_hom
         assert {pointer.version for pointer in one.scan()} == {21}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "dynamodb-local"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_what_expires_while_a_writer_waits_is_gone_for_it(kind, tmp_path, server, clock):
     home = pointer_home(kind, tmp_path, server)
     with home.pointers(clock=clock) as holder, home.pointers(clock=clock) as waiter, ThreadPoolExecutor(2) as pool:
