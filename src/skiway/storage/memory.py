@@ -48,7 +48,10 @@ class MemoryPointerStore(PointerStore):
 
     def _count(self, prefix: str, *, now: datetime) -> int:
         with self._lock:
-            return sum(1 for _ in self._live(prefix, "", now))
+            start, end = bisect_left(self._keys, prefix), _end(self._keys, prefix)
+            # All but those that have expired and were not purged yet, which are few.
+            due = {key for expires_at, key in self._expiries if expires_at <= now and key.startswith(prefix)}
+            return end - start - sum(key in self._pointers and self._pointers[key].expired(now) for key in due)
 
     def _purge(self, limit: int, *, now: datetime) -> int:
         purged = 0
@@ -80,6 +83,11 @@ class MemoryPointerStore(PointerStore):
     def _drop(self, key: str) -> None:
         del self._pointers[key]
         del self._keys[bisect_left(self._keys, key)]
+
+
+def _end(keys: list[str], prefix: str) -> int:
+    """Where the keys that begin with `prefix` end: before the first that is greater in its first letters."""
+    return bisect_right(keys, prefix, key=lambda key: key[: len(prefix)])
 
 
 def open_pointers(
