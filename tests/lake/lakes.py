@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from pyiceberg.catalog.rest import RestCatalog
 
+from rest.house import listening
 from skiway.airport import AirportService
 from skiway.client import AirportClient
 from skiway.formats import TableHandle, open_source
 from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.lake import airport_service, signing_key
-from skiway.lake.handles import DIGEST
+from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm, accounts, catalogs, connectors, namespaces, snapshots, tables
 from skiway.metastore.graph import remembering
+from skiway.metastore.mirroring_files import DIGEST
 from skiway.metastore.realm import timestamp
 from skiway.model import v1
+from skiway.rest import rest_app
 from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
 from skiway.storage import Stores, open_stores
 
@@ -139,8 +142,7 @@ class Lake:
             lambda principal: Realm(self.stores, principal.account_id),
             ByToken(),
             PermissionAuthorizer(),
-            secrets=self.secrets,
-            warehouse=self.warehouse,
+            handles=Handles(Sources(self.secrets), self.warehouse),
             key=signing_key(self.realm),
             **self.options,
         )
@@ -158,6 +160,21 @@ class Lake:
         finally:
             server.stop(0).wait()
             service.close()
+
+    @contextmanager
+    def rest(self) -> Iterator[RestCatalog]:
+        """PyIceberg's catalog over Iceberg's REST protocol, of the managed tables."""
+        app = rest_app(
+            lambda principal: Realm(self.stores, principal.account_id),
+            ByToken(),
+            PermissionAuthorizer(),
+            warehouse=self.warehouse,
+        )
+        try:
+            with listening(app) as uri:
+                yield RestCatalog("lake", uri=uri, warehouse="managed", token="writer")
+        finally:
+            app.close()
 
     def client(self, catalog: str = "managed", *, token: str | None = None) -> AirportClient:
         return AirportClient(self.location, catalog, token=token)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from metastore.world import behaviour
 from skiway.formats import open_source
 from skiway.metastore import file_table
-from skiway.metastore.mirroring_files import stored_files
 from skiway.metastore.planner import plan
 from skiway.metastore.planner_facts import FileFacts
+from skiway.metastore.snapshot_files import stored_files
 from skiway.model import v1
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5)

@@ -45,7 +45,7 @@ class Table:
             self.id,
             snapshot,
             handle=handle,
-            spark=self.spark,
+            spark=lambda: self.spark,
             **more,  # type: ignore[arg-type]
         )
 

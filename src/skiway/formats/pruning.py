@@ -7,13 +7,14 @@ nothing, and neither does what the filter says in words that are not understood.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.filters.arrow import joined
 from skiway.airport.filters.arrow_values import literal_type, scalar
 from skiway.airport.filters.logic import Unsaid, column_path, encode, sided
 from skiway.airport.filters.nodes import (
@@ -45,16 +46,8 @@ def pruned(units: pa.Table, filter: Filter | None, schema: pa.Schema) -> pa.Tabl
     if not filter or not units.num_rows:
         return units
     maybe = _Maybe(schema, units.schema.field("stats").type)
-    said = encode(filter, maybe.say, every=_joined(pc.and_kleene), some=_joined(pc.or_kleene), limit=_MOST_CONDITIONS)
+    said = encode(filter, maybe.say, every=joined(pc.and_kleene), some=joined(pc.or_kleene), limit=_MOST_CONDITIONS)
     return units if said is None else units.filter(said)
-
-
-def _joined(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
-    def join(said: Sequence[pc.Expression]) -> pc.Expression:
-        middle = len(said) // 2
-        return by(join(said[:middle]), join(said[middle:])) if middle else said[0]
-
-    return join
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +162,7 @@ class _Maybe:
         if not values:
             return pc.scalar(False)
         if len(values) <= _MOST_VALUES:
-            return _joined(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
+            return joined(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
         ends = pc.min_max(pa.array(values, values[0].type))
         least, most = ends["min"], ends["max"]
         return self.compared(probe, Compare.GE, least) & self.compared(probe, Compare.LE, most)

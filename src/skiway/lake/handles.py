@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
-from typing import Final
 
 from skiway.errors import PreconditionFailed, SkiwayError
 from skiway.formats import Format, Snapshot, TableHandle
@@ -20,12 +19,10 @@ from skiway.metastore.current import current
 from skiway.metastore.kinds import SNAPSHOT
 from skiway.metastore.managed_commits import handle_of
 from skiway.metastore.managed_locations import folder_of
+from skiway.metastore.mirroring_files import DIGEST
 from skiway.model import v1
 
-__all__ = ["DIGEST", "Handles", "OpenedTable"]
-
-DIGEST: Final = "digest"
-"""Where the record of a Parquet table's snapshot keeps what the listing was known by."""
+__all__ = ["Handles", "OpenedTable"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,10 @@ class OpenedTable:
 
 
 class Handles:
-    """Opens tables. A table that was not changed since it was last opened is not opened again."""
+    """Opens tables. A table that was not changed since it was last opened is not opened again.
+
+    Without a warehouse there are no managed tables.
+    """
 
     def __init__(self, sources: Sources, warehouse: Warehouse | None, *, keep: int = 512) -> None:
         self._sources = sources
@@ -97,7 +97,7 @@ class Handles:
                 "and synchronise it",
                 key="table.no_connector",
             )
-        _, source = self._sources.of(realm, upstream.connector_id.id)
+        source = self._sources.of(realm, upstream.connector_id.id)
         name = upstream.table_display_name or table.display_name
         return source.load(tuple(upstream.namespace_path), name)
 

@@ -9,16 +9,14 @@ from datetime import timedelta
 from skiway.airport import AirportService, Limits
 from skiway.airport.tickets import TicketOffice
 from skiway.errors import AlreadyExists
-from skiway.formats.iceberg_warehouse import Warehouse
 from skiway.lake.callers import Callers
 from skiway.lake.catalogs import LakeCatalogs
-from skiway.lake.connecting import Sources
 from skiway.lake.context import Context
 from skiway.lake.handles import Handles
 from skiway.lake.parts import MAX_PARTS, PART_BYTES
 from skiway.lake.pins import LakeTransactions
 from skiway.metastore import PLATFORM, Realm
-from skiway.security import Authenticator, Authorizer, Principal, SecretsStore
+from skiway.security import Authenticator, Authorizer, Principal
 
 __all__ = ["airport_service", "signing_key"]
 
@@ -28,8 +26,7 @@ def airport_service(
     authenticator: Authenticator,
     authorizer: Authorizer,
     *,
-    secrets: SecretsStore,
-    warehouse: Warehouse | None = None,
+    handles: Handles,
     key: bytes,
     transaction_ttl: timedelta = timedelta(hours=1),
     part_bytes: int = PART_BYTES,
@@ -38,13 +35,13 @@ def airport_service(
 ) -> AirportService:
     """The catalogs of the metastore, to be added to a gRPC server, beside whatever else it serves.
 
-    `key` signs tickets and transactions; servers that stand for each other have the same (see `signing_key`). Without a
-    warehouse there are no managed tables. Large scans are offered in up to `max_parts` parts of about `part_bytes`.
+    `handles` opens tables, and may be shared with others who read them. `key` signs tickets and transactions; servers that
+    stand for each other have the same (see `signing_key`). Large scans are offered in up to `max_parts` parts of about `part_bytes`.
     """
     callers = Callers(authenticator, authorizer, realm_of)
     context = Context(
         callers,
-        Handles(Sources(secrets), warehouse),
+        handles,
         LakeTransactions(key, ttl=transaction_ttl),
         part_bytes=part_bytes,
         max_parts=max_parts,

@@ -24,7 +24,7 @@ from skiway.metastore.realm import Realm, timestamp
 from skiway.model import v1
 from skiway.storage import ABSENT, Operation, Put
 
-__all__ = ["Claim", "fingerprint", "once"]
+__all__ = ["Claim", "fingerprint", "once", "publishing"]
 
 R = TypeVar("R", bound=Message)
 
@@ -55,22 +55,30 @@ class Claim(Generic[R]):
         """What to do in the batch of the change, so that the answer is found again until it expires."""
         if not self.key.strip():
             return ()
-        now = self.realm.clock()
-        expires_at = now + timedelta(seconds=self.realm.idempotency_ttl_s)
         record = v1.IdempotencyRecord(
-            account_id=self.realm.account_id,
             operation=self.operation,
             key=self.key,
             fingerprint=fingerprint(self.asked),
             answer=answer.SerializeToString(deterministic=True),
-            created_at=timestamp(now),
-            updated_at=timestamp(now),
-            expires_at=timestamp(expires_at),
         )
-        where = IDEMPOTENCY.key(record)
-        data = record.SerializeToString(deterministic=True)
-        uri = self.realm.stores.blobs.put(data, folder=keys.folder(where), suffix=".pb")
-        return (Put(where, uri, expect=ABSENT, expires_at=expires_at),)
+        return (publishing(self.realm, record, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
+
+
+def publishing(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
+    """What makes the record one that is found under its key for that long, in the realm's account; its blob is there."""
+    now = realm.clock()
+    expires_at = now + timedelta(seconds=for_s)
+    dated = v1.IdempotencyRecord(
+        account_id=realm.account_id,
+        created_at=timestamp(now),
+        updated_at=timestamp(now),
+        expires_at=timestamp(expires_at),
+    )
+    dated.MergeFrom(record)
+    where = IDEMPOTENCY.key(dated)
+    data = dated.SerializeToString(deterministic=True)
+    uri = realm.stores.blobs.put(data, folder=keys.folder(where), suffix=".pb")
+    return Put(where, uri, expect=expect, expires_at=expires_at)
 
 
 def once(claim: Claim[R], act: Callable[[], R]) -> R:

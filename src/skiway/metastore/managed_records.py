@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.formats import canonical
 from skiway.formats.iceberg import IcebergTable
 from skiway.formats.source import Content, Snapshot
 from skiway.metastore import file_table, keys
@@ -21,6 +20,7 @@ from skiway.metastore.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.managed_locations import check_files
 from skiway.metastore.realm import Realm, timestamp
 from skiway.metastore.repository import Stored
+from skiway.metastore.snapshot_files import stored_files
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation
 
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["added", "current", "leftover", "removed"]
-
-_CONTENTS = {
-    Content.DATA: v1.FC_DATA,
-    Content.POSITION_DELETES: v1.FC_POSITION_DELETES,
-    Content.EQUALITY_DELETES: v1.FC_EQUALITY_DELETES,
-}
 
 
 def added(realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetadata | None) -> Iterator[Operation]:
@@ -114,7 +108,7 @@ def _statistics(realm: Realm, table: v1.Table, handle: IcebergTable, snapshot: S
     files = handle.files(snapshot)
     check_files(files["path"], handle.location)
     facts: dict[str, Any] = {"table_id": table.resource_id, "snapshot_id": snapshot.id, "updated_at": realm.now()}
-    stored = file_table.written(_stored_files(files, handle, snapshot))
+    stored = file_table.written(stored_files(handle, snapshot, files))
     yield from realm.all(FILE_STATS).reservation(v1.FileStatsSet(arrow_file=stored, **facts))[1]
     data = files.filter(pc.field("content") == Content.DATA)
     stats = v1.TableStats(
@@ -138,36 +132,3 @@ def _stamp(realm: Realm, table: v1.Table, handle: IcebergTable) -> v1.UpstreamSt
         commit_ref=table.metadata_location,
         fetched_at=realm.now(),
     )
-
-
-def _stored_files(files: pa.Table, handle: IcebergTable, snapshot: Snapshot) -> pa.Table:
-    """The file table in the form that the metastore keeps and planners prune."""
-    schema = handle.schema_at(snapshot).arrow
-    count = files.num_rows
-    contents = pa.array([_CONTENTS[Content(each)] for each in files["content"].to_pylist()], pa.int32())
-    columns = {
-        "file_path": files["path"],
-        "file_format": pc.utf8_upper(files["format"]),
-        "row_count": files["row_count"],
-        "size_bytes": files["size_bytes"],
-        "file_content": contents,
-        "partition_data_json": canonical.partition_json(files, handle.partition_specs),
-        "partition_spec_id": files["spec_id"],
-        "equality_field_ids": files["equality_ids"],
-        "sequence_number": files["sequence_number"],
-        "columns": _columns(canonical.canonical_columns(files, schema)),
-    }
-    nothing = {name: pa.nulls(count, file_table.SCHEMA.field(name).type) for name in file_table.SCHEMA.names[-3:]}
-    return pa.table({**columns, **nothing}, schema=file_table.SCHEMA).sort_by("file_path").combine_chunks()
-
-
-def _columns(found: pa.ListArray) -> pa.ListArray:
-    """With the column that holds what pruning does not look at: nothing more is known."""
-    of = file_table.SCHEMA.field("columns").type
-    values = found.values
-    if not values.type.num_fields:
-        return pa.array([[]] * len(found), of)
-    named = [values.field(name) for name in values.type.names]
-    rest = pa.repeat(pa.scalar(b"", pa.binary()), len(values))
-    whole = pa.StructArray.from_arrays([*named, rest], names=[*values.type.names, "rest"])
-    return pa.ListArray.from_arrays(found.offsets, whole).cast(of)

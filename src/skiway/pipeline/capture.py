@@ -35,7 +35,7 @@ class SparkProfile:
     ) -> object:
         from skiway.pipeline.snapshots import profile_snapshot
 
-        return profile_snapshot(realm, table_id, snapshot, handle=handle, spark=self.spark(), cancelled=cancelled)
+        return profile_snapshot(realm, table_id, snapshot, handle=handle, spark=self.spark, cancelled=cancelled)
 
 
 def jobs_of(realm_of: Callable[[str], Realm], reconciler: Reconciler) -> Callable[[v1.Job, Control], Outcome]:

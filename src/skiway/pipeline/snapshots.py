@@ -44,15 +44,16 @@ def profile_snapshot(
     snapshot: Snapshot,
     *,
     handle: TableHandle,
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     on_progress: Callable[[int, int], None] = lambda _, __: None,
     cancelled: Callable[[], bool] = lambda: False,
     budget: Budget = USUAL,
 ) -> ProfileReport:
     """Profile the files of a snapshot that never were, and store the statistics of its table and columns.
 
-    `on_progress` is told how many files of those to be read are done. `cancelled` is asked between batches; what is
-    done by then is kept, so that the next run goes on from there. Doing it again changes nothing.
+    `spark` is asked for a session where there are files to read. `on_progress` is told how many of these are done.
+    `cancelled` is asked between batches; what is done by then is kept, so that the next run goes on from there. Doing it
+    again changes nothing.
     """
     files, schema = handle.files(snapshot), handle.schema_at(snapshot)
     store = ProfileStore(realm, table_id)
@@ -60,9 +61,9 @@ def profile_snapshot(
     todo = store.unknown(data)
     on_progress(0, todo.num_rows)
     done, failed = 0, dict[str, str]()
-    for part in profiled(
-        spark, todo, schema, schemas=file_schemas(handle, snapshot), specs=handle.partition_specs, budget=budget
-    ):
+    schemas, specs = file_schemas(handle, snapshot), handle.partition_specs
+    parts = profiled(spark(), todo, schema, schemas=schemas, specs=specs, budget=budget) if todo.num_rows else ()
+    for part in parts:
         store.add(part)
         failed |= _failures(part)
         done += len(part["path"].unique())

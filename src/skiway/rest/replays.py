@@ -13,15 +13,14 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from hashlib import sha256
 from typing import Final
 
 from skiway.errors import Conflict, SkiwayError, Unavailable
 from skiway.metastore import Realm, keys
 from skiway.metastore.failures import failure
+from skiway.metastore.idempotency import publishing
 from skiway.metastore.kinds import IDEMPOTENCY
-from skiway.metastore.realm import timestamp
 from skiway.model import v1
 from skiway.rest.answers import Answer
 from skiway.rest.calls import Call, short_header
@@ -90,23 +89,10 @@ class _Slot:
             self.realm.stores.pointers.compare_and_delete(where, expect=claim)
 
     def _put(self, answer: bytes, *, expect: int, for_s: float) -> int:
-        now = self.realm.clock()
-        expires_at = now + timedelta(seconds=for_s)
-        record = v1.IdempotencyRecord(
-            account_id=self.realm.account_id,
-            operation=OPERATION,
-            key=self.key,
-            fingerprint=self.fingerprint,
-            answer=answer,
-            created_at=timestamp(now),
-            updated_at=timestamp(now),
-            expires_at=timestamp(expires_at),
-        )
-        where = IDEMPOTENCY.key(record)
-        data = record.SerializeToString(deterministic=True)
-        uri = self.realm.stores.blobs.put(data, folder=keys.folder(where), suffix=".pb")
+        record = v1.IdempotencyRecord(operation=OPERATION, key=self.key, fingerprint=self.fingerprint, answer=answer)
+        put = publishing(self.realm, record, expect=expect, for_s=for_s)
         pointers = self.realm.stores.pointers
-        return pointers.compare_and_set(where, uri, expect=expect, expires_at=expires_at).version
+        return pointers.compare_and_set(put.key, put.blob_uri, expect=expect, expires_at=put.expires_at).version
 
 
 def _replayed(record: v1.IdempotencyRecord, fingerprint: str) -> Answer:

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from skiway.airport import AirportService
 from skiway.config import Settings
 from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.formats.source import TableHandle
-from skiway.lake import airport_service, signing_key
-from skiway.lake.connecting import Sources
+from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
-from skiway.model import v1
 from skiway.rest import RestApp, rest_app
 from skiway.runtime.observing import Observers
 from skiway.security import Authenticator, Authorizer, Principal, SecretsStore
 from skiway.storage import Stores
 
-__all__ = ["Entrance", "iceberg_rest", "lake_over_airport", "warehouse_of"]
+__all__ = ["Entrance", "handles_of", "iceberg_rest", "lake_over_airport", "warehouse_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +34,30 @@ def warehouse_of(settings: Settings) -> Warehouse:
     return Warehouse.at(uri, _s3(settings))
 
 
-def lake_over_airport(
-    entrance: Entrance, stores: Stores, secrets: SecretsStore, warehouse: Warehouse
-) -> AirportService:
+def handles_of(secrets: SecretsStore, warehouse: Warehouse) -> Handles:
+    """What opens the tables of connectors and of the warehouse."""
+    return Handles(Sources(secrets), warehouse)
+
+
+def lake_over_airport(entrance: Entrance, stores: Stores, handles: Handles) -> AirportService:
     """The catalogs of all accounts, for DuckDB to attach."""
     return airport_service(
         entrance.realm_of,
         entrance.authenticator,
         entrance.authorizer,
-        secrets=secrets,
-        warehouse=warehouse,
+        handles=handles,
         key=signing_key(Realm(stores, PLATFORM)),
     )
 
 
-def iceberg_rest(entrance: Entrance, secrets: SecretsStore, warehouse: Warehouse, observers: Observers) -> RestApp:
+def iceberg_rest(entrance: Entrance, handles: Handles, observers: Observers) -> RestApp:
     """The same catalogs for clients of Iceberg."""
-    sources = Sources(secrets)
-
-    def mirrored(realm: Realm, table: v1.Table) -> TableHandle:
-        upstream = table.upstream
-        _, source = sources.of(realm, upstream.connector_id.id)
-        return source.load(tuple(upstream.namespace_path), upstream.table_display_name)
-
     return rest_app(
         entrance.realm_of,
         entrance.authenticator,
         entrance.authorizer,
-        warehouse=warehouse,
-        mirrors=mirrored,
+        warehouse=handles.warehouse,
+        mirrors=lambda realm, table: handles.open(realm, table).handle,
         metrics=observers.metrics,
         traces=observers.traces,
         audit=observers.audit,

@@ -47,7 +47,7 @@ from skiway.runtime.gc_schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Tls
 from skiway.runtime.health import Health
 from skiway.runtime.http_door import HttpDoor, HttpOptions, web_app
-from skiway.runtime.lake import Entrance, iceberg_rest, lake_over_airport, warehouse_of
+from skiway.runtime.lake import Entrance, handles_of, iceberg_rest, lake_over_airport, warehouse_of
 from skiway.runtime.observing import GcMetrics, Observers, measure_usage, observing
 from skiway.runtime.ready_file import announced
 from skiway.runtime.secret_keeping import secrets_of
@@ -99,12 +99,12 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         measure_usage(observers.metrics, stores, settings.metrics.storage)
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc)
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
-        entrance, warehouse = entrance_of(settings, stores), warehouse_of(settings)
+        entrance, handles = entrance_of(settings, stores), handles_of(secrets, warehouse_of(settings))
         parts.enter_context(working(settings.reconciler, stores, Reconciler(secrets, SparkProfile())))
         services = rpc_door(settings, entrance, secrets, observers)
-        airport = lake_over_airport(entrance, stores, secrets, warehouse)
+        airport = lake_over_airport(entrance, stores, handles)
         parts.callback(airport.close)
-        rest = iceberg_rest(entrance, secrets, warehouse, observers)
+        rest = iceberg_rest(entrance, handles, observers)
         parts.callback(rest.close)
         health = Health((*services.service_names, *airport.service_names))
         web = web_app(iceberg=rest, metrics=observers.metrics.prometheus_text, is_ready=lambda: health.is_serving)

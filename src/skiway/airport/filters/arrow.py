@@ -63,11 +63,13 @@ def to_arrow(filter: Filter, schema: pa.Schema | None = None) -> pc.Expression |
     column it does not have, or one of another type than the client sees. Without it, the columns must be as announced.
     """
     return encode(
-        filter, _Writer(schema).condition, every=_joined(pc.and_kleene), some=_joined(pc.or_kleene), limit=_MOST
+        filter, _Writer(schema).condition, every=joined(pc.and_kleene), some=joined(pc.or_kleene), limit=_MOST
     )
 
 
-def _joined(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
+def joined(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
+    """Joins expressions by a function of two."""
+
     def join(said: Sequence[pc.Expression]) -> pc.Expression:
         # Halved again and again, since Arrow walks expressions recursively.
         middle = len(said) // 2
