@@ -150,6 +150,37 @@ def test_errors_are_told_as_the_specification_says(
     assert error(shop.call(method, path, body)) == expected
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "beginning"),
+    [
+        ("GET", "/v1/lake/namespaces/nowhere", None, "Namespace does not exist: nowhere"),
+        ("POST", "/v1/lake/namespaces/nowhere/tables", PEOPLE, "Namespace does not exist: nowhere"),
+        ("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, "Namespace already exists: sales"),
+        ("DELETE", "/v1/lake/namespaces/sales", None, "Namespace sales is not empty, it holds 1 table"),
+        ("GET", f"{HERE}/nothing", None, "Table does not exist: sales.nothing"),
+        ("POST", HERE, PEOPLE, "Table already exists: sales.people"),
+        (
+            "POST",
+            f"{HERE}/people",
+            {"requirements": [{"type": "assert-create"}], "updates": []},
+            "Requirement failed: table already exists: sales.people",
+        ),
+        (
+            "POST",
+            f"{HERE}/people",
+            {"requirements": [{"type": "assert-default-spec-id", "default-spec-id": 7}], "updates": []},
+            "Requirement failed: default partition spec changed: expected 7, found 0",
+        ),
+    ],
+)
+def test_sentences_begin_as_clients_of_iceberg_know_them(
+    shop: House, method: str, path: str, body: Any, beginning: str
+) -> None:
+    message = shop.call(method, path, body).json()["error"]["message"]
+    assert message.startswith(beginning), message
+    assert "; " in message.removeprefix(beginning)  # and what to do about it
+
+
 def test_every_class_of_error_has_a_status() -> None:
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.SkiwayError):

@@ -206,7 +206,7 @@ def test_a_stale_commit_fails(catalog: RestCatalog) -> None:
     catalog.create_table("sales.people", PEOPLE.schema)
     early, late = catalog.load_table("sales.people"), catalog.load_table("sales.people")
     early.update_schema().add_column("one", LongType()).commit()
-    with pytest.raises(CommitFailedException, match="load the table again"):
+    with pytest.raises(CommitFailedException, match="load it again"):
         late.update_schema().add_column("two", LongType()).commit()
     assert [field.name for field in catalog.load_table("sales.people").schema().fields] == ["id", "name", "one"]
 

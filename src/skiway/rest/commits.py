@@ -14,6 +14,7 @@ from skiway.errors import AlreadyExists, InvalidArgument
 from skiway.formats.iceberg_metadata import metadata_folder, metadata_json
 from skiway.metastore import managed_tables
 from skiway.metastore.failures import failure
+from skiway.metastore.hierarchy import full_path
 from skiway.metastore.managed_tables import ManagedTable
 from skiway.model import v1
 from skiway.rest import mirrored, places
@@ -35,8 +36,7 @@ def create(asked: Asked) -> Answer:
 
     namespace = places.namespace(asked, places.writable(asked))
     wanted = table_in(asked.body)
-    places.require_name(wanted.name)
-    with _applying():
+    with places.claiming(full_path(namespace), wanted.name), _applying():
         made = managed_tables.create(
             asked.realm,
             asked.lake.warehouse,
@@ -72,10 +72,9 @@ def commit(asked: Asked) -> Answer:
 
 def _create_staged(asked: Asked, namespace: v1.Namespace, wanted: Commit) -> ManagedTable:
     name = asked.names["table"]
-    places.require_name(name)
-    if places.find_table(asked.realm, namespace, name) is not None:
-        raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
-    with _applying():
+    with places.claiming(full_path(namespace), name, key="table.created.meanwhile"), _applying():
+        if places.find_table(asked.realm, namespace, name) is not None:
+            raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
         return managed_tables.create_staged(
             asked.realm,
             asked.lake.warehouse,

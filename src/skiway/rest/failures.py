@@ -11,6 +11,7 @@ from typing import Final
 
 from skiway import errors
 from skiway.rest.answers import Answer, said
+from skiway.rest.wording import worded
 
 __all__ = ["BY_CLASS", "BY_KEY", "MISSING", "disclosed", "failed"]
 
@@ -70,7 +71,7 @@ def failed(error: Exception, correlation_id: str) -> Answer:
     message = (
         f"internal error: the server's log tells more, look there for correlation id {correlation_id}"
         if shown is None
-        else shown.message.encode("utf-8", "replace").decode()
+        else worded(shown).encode("utf-8", "replace").decode()
     )
     answer = said({"error": {"message": message, "type": kind, "code": status}}, status)
     return Answer(status, answer.body, _HEADERS.get(status, {}))

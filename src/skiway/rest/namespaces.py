@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from skiway.errors import Contention, InvalidArgument, NotFound, PreconditionFailed
-from skiway.metastore import namespaces
+from skiway.metastore import managed_tables, namespaces
 from skiway.metastore import places as stored_places
 from skiway.metastore.hierarchy import full_path
 from skiway.model import v1
@@ -42,7 +42,7 @@ def create(asked: Asked) -> Answer:
     """A new namespace, and with it those of its parents that do not exist yet."""
     catalog = places.writable(asked)
     wanted = decoded(asked.body, CreateNamespace)
-    places.require_name(*wanted.namespace)
+    managed_tables.require_addressable(*wanted.namespace)
     properties = wanted.properties or {}
     *parents, name = wanted.namespace
     spec = v1.NamespaceSpec(

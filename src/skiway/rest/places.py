@@ -5,10 +5,11 @@ The prefix is a catalog's name. Levels of a namespace are separated by the unit 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.errors import AlreadyExists, NotFound, PermissionDenied
 from skiway.metastore import Realm, keys
 from skiway.metastore.failures import failure
 from skiway.metastore.hierarchy import require_path
@@ -20,13 +21,13 @@ from skiway.rest.calls import Asked
 __all__ = [
     "SEPARATOR",
     "catalog",
+    "claiming",
     "find_table",
     "levels",
     "named_catalog",
     "namespace",
     "namespace_at",
     "require_managed",
-    "require_name",
     "table",
     "table_at",
     "writable",
@@ -108,15 +109,15 @@ def require_managed(realm: Realm, found: v1.Table) -> v1.Table:
     return found
 
 
-def require_name(*names: str) -> None:
-    """Raise if a new name would be lost on the way to the server: URLs with `..` in them are shortened by clients."""
-    for name in names:
-        if normal_text(name) in (".", ".."):
-            raise InvalidArgument(
-                f"nothing can be called {name!r} here, as clients take it out of paths: choose another name",
-                key="name.dots",
-                field="name",
-            )
+@contextmanager
+def claiming(path: Sequence[str], name: str, *, key: str = "table.already.exists") -> Iterator[None]:
+    """A block that makes a table of this name; that the name is taken is told with all of its parts."""
+    try:
+        yield
+    except AlreadyExists as error:
+        if error.key != "table.already.exists":  # a view, say
+            raise
+        raise AlreadyExists(error.message, key=key, resource="table", name=dotted((*path, name))) from error
 
 
 def _mirrored(what: str, connector: str) -> PermissionDenied:

@@ -79,14 +79,13 @@ def drop(asked: Asked) -> Answer:
 def rename(asked: Asked) -> Answer:
     """Give a table another name, or another namespace of its catalog."""
     wanted = decoded(asked.body, Renaming)
-    places.require_name(wanted.destination.name)
     catalog = places.writable(asked)
     table = places.table_at(asked.realm, catalog, wanted.source.namespace, wanted.source.name)
     places.require_managed(asked.realm, mirrored.require_served(table, mirrors=asked.lake.mirrors))
     destination = places.namespace_at(asked.realm, catalog, wanted.destination.namespace)
-    managed_tables.rename(
-        asked.realm, table.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
-    )
+    name = wanted.destination.name
+    with places.claiming(wanted.destination.namespace, name):
+        managed_tables.rename(asked.realm, table.resource_id, name=name, namespace_id=destination.resource_id)
     return NOTHING
 
 
