@@ -52,6 +52,18 @@ def test_file_and_directories_are_synced_before_put_returns(blobs, folder, monke
     assert synced == [path.resolve() for path in expected]
 
 
+def test_directories_that_are_known_to_last_are_not_synced_again(blobs, folder, monkeypatch):
+    blobs.put(b"abc", folder="a/b")
+    synced = []
+    monkeypatch.setattr("skiway.storage.objects._fsync", synced.append)
+    blobs.put(b"abc", folder="a/b")
+    assert [path.name for path in synced] == [blob_uri(b"abc")[3:], "ba"]
+    synced.clear()
+    uri = blobs.put(b"x", folder="a/b")
+    expected = [folder / uri, folder / "a" / "b" / "2d", folder / "a" / "b"]
+    assert synced == [path.resolve() for path in expected]
+
+
 def test_a_full_or_forbidden_disk_is_unavailable(blobs, folder):
     uri = blob_uri(b"abc")
     (folder / uri[:2]).write_bytes(b"a file where a directory should be")

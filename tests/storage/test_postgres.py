@@ -174,7 +174,7 @@ def filled(store):
 
 
 def test_a_page_is_read_by_the_index_without_statistics(filled):
-    plan = plan_of(filled, filled._table.page("/", after="/02500", limit=100, now=utc_now()))
+    plan = plan_of(filled, *filled._table.page("/", after="/02500", limit=100, now=utc_now()))
     assert "Incremental Sort" in plan
     assert "Index Scan using skiway_pointers_pkey" in plan
 

@@ -98,7 +98,7 @@ def plan_of(store, statement, parameters=None):
 
 
 def test_a_page_is_read_by_the_index_however_much_follows(store):
-    assert plan_of(store, store._table.page("/", after="/02500", limit=100, now=utc_now())) == [
+    assert plan_of(store, *store._table.page("/", after="/02500", limit=100, now=utc_now())) == [
         "SEARCH skiway_pointers USING PRIMARY KEY (head>? AND head<?)",
         "USE TEMP B-TREE FOR RIGHT PART OF ORDER BY",
     ]

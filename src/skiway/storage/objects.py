@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -23,6 +24,7 @@ from skiway.storage.format_version import FORMAT_VERSION, check_format
 __all__ = ["ObjectBlobStore", "open_directory", "open_memory", "open_s3"]
 
 FORMAT_PATH = "skiway-format"
+MAX_LASTING = 10_000
 
 
 class ObjectBlobStore(BlobStore):
@@ -115,6 +117,7 @@ class DirectoryBlobStore(ObjectBlobStore):
         except OSError as error:
             raise Unavailable(f"{path} cannot be made a directory: {error}", key="store.disk") from error
         self._path = path.resolve()
+        self._lasting: set[Path] = set()  # directories that are known to survive a power failure
         objects = LocalStore(self._path)
         super().__init__(objects, name=str(path), clock=clock, on_call=on_call, refresh_after_s=refresh_after_s)
 
@@ -132,8 +135,13 @@ class DirectoryBlobStore(ObjectBlobStore):
         """Make the file, and the directories that lead to it, survive a power failure."""
         with self._translated():
             file = self._path / uri
-            for path in (file, *file.parents[: len(Path(uri).parts)]):
+            new = [*takewhile(lambda folder: folder not in self._lasting, file.parents[: len(Path(uri).parts) - 1])]
+            for path in (file, file.parent, *(folder.parent for folder in new)):
                 _fsync(path)
+        # Nobody removes directories. Told only now: whoever finds one here relies on all above it.
+        if len(self._lasting) > MAX_LASTING:
+            self._lasting.clear()
+        self._lasting.update(new)
 
     def _walk(self, folder: str, after: str) -> Iterator[BlobHead]:
         """Directory by directory, passing over those that lie before `after`: a page costs what it shows."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Column,
-    ColumnElement,
     Index,
     Integer,
     LargeBinary,
     MetaData,
-    Row,
     Select,
     String,
     Table,
@@ -33,7 +32,10 @@ from skiway.storage.clock import from_micros, to_micros
 from skiway.storage.keys import KeyParts, key_range
 from skiway.storage.pointers import Pointer, Put
 
-__all__ = ["PointerTable"]
+__all__ = ["Asked", "PointerTable", "identities", "identity", "to_pointer", "to_row"]
+
+Asked: TypeAlias = tuple[Select[*tuple[Any, ...]], dict[str, Any]]
+"""A statement, always the same for the same question, and its parameters."""
 
 
 class PointerTable:
@@ -81,17 +83,25 @@ class PointerTable:
             index_elements=[columns.head, columns.tail_digest],
             set_={name: upsert.excluded[name] for name in ("blob_uri", "version", "expires_at_us")},
         )
+        live = or_(columns.expires_at_us.is_(None), columns.expires_at_us > bindparam("now_us"))
+        from_low = and_(live, self._order >= tuple_(*_bound("low")))
+        within = and_(from_low, self._order < tuple_(*_bound("high")))
+        page = self._all.order_by(columns.head, columns.tail).limit(bindparam("most"))
+        self._page, self._page_to_end = page.where(within), page.where(from_low)
+        count = select(func.count()).select_from(self.pointers)
+        self._count, self._count_to_end = count.where(within), count.where(from_low)
         self.first_format = insert(self.formats).on_conflict_do_nothing()
         self.format = select(self.formats.c.version).where(self.formats.c.id == 1)
 
-    def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Select[*tuple[Any, ...]]:
+    def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Asked:
         """The first live pointers under `prefix` that follow `after`, in order."""
-        columns = self.pointers.c
-        return self._all.where(*self._under(prefix, after, now)).order_by(columns.head, columns.tail).limit(limit)
+        parameters = _within(prefix, after, now) | {"most": limit}
+        return (self._page if "high_head" in parameters else self._page_to_end), parameters
 
-    def count(self, prefix: str, *, now: datetime) -> Select[int]:
+    def count(self, prefix: str, *, now: datetime) -> Asked:
         """How many live pointers are under `prefix`."""
-        return select(func.count()).select_from(self.pointers).where(*self._under(prefix, "", now))
+        parameters = _within(prefix, "", now)
+        return (self._count if "high_head" in parameters else self._count_to_end), parameters
 
     def purge(self, limit: int, *, now: datetime) -> ReturningDelete[int]:
         """Delete up to `limit` expired pointers, but for those that another transaction works on; a row for each."""
@@ -104,12 +114,16 @@ class PointerTable:
         purge = delete(self.pointers).where(self._identity.in_(select(chosen.c.head, chosen.c.tail_digest)), expired)
         return purge.returning(columns.version)
 
-    def _under(self, prefix: str, after: str, now: datetime) -> list[ColumnElement[bool]]:
-        expires_at_us = self.pointers.c.expires_at_us
-        low, high = (None if bound is None else KeyParts.of(bound) for bound in key_range(prefix, after))
-        assert low is not None
-        bounds = [or_(expires_at_us.is_(None), expires_at_us > to_micros(now)), self._order >= (low.head, low.tail)]
-        return bounds if high is None else [*bounds, self._order < (high.head, high.tail)]
+
+def _within(prefix: str, after: str, now: datetime) -> dict[str, Any]:
+    low, high = (None if bound is None else KeyParts.of(bound) for bound in key_range(prefix, after))
+    assert low is not None
+    found: dict[str, Any] = {"now_us": to_micros(now), "low_head": low.head, "low_tail": low.tail}
+    return found if high is None else found | {"high_head": high.head, "high_tail": high.tail}
+
+
+def _bound(name: str) -> tuple[BindParameter[bytes], BindParameter[bytes]]:
+    return bindparam(f"{name}_head", type_=LargeBinary), bindparam(f"{name}_tail", type_=LargeBinary)
 
 
 def identity(key: str) -> dict[str, bytes]:
@@ -137,7 +151,7 @@ def to_row(put: Put) -> dict[str, Any]:
     }
 
 
-def to_pointer(row: Row[*tuple[Any, ...]]) -> Pointer:
+def to_pointer(row: Sequence[Any]) -> Pointer:
     """The pointer in a row of `one`, `several` or `page`."""
     head, tail, blob_uri, version, expires_at_us = row
     expires_at = None if expires_at_us is None else from_micros(expires_at_us)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Select, create_engine, event, make_url
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -18,6 +18,7 @@ from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Un
 from skiway.storage.calls import OnCall
 from skiway.storage.clock import Clock, utc_now
 from skiway.storage.sql import SqlPointerStore
+from skiway.storage.sqlite_reads import DriverReads
 
 __all__ = ["SqlitePointerStore", "open_pointers"]
 
@@ -48,6 +49,7 @@ class SqlitePointerStore(SqlPointerStore):
             max_overflow=-1,
         )
         event.listen(engine, "connect", _configure)
+        self._reading = DriverReads(lambda: _opened(path, busy_timeout_s), engine.dialect)
         # Threads of this process queue here; SQLite's own waiting is polling, and is left to processes.
         self._writer = Lock()
         super().__init__(engine, insert=insert, clock=clock, on_call=on_call)
@@ -56,9 +58,22 @@ class SqlitePointerStore(SqlPointerStore):
         with self._writer, self._autocommit.connect() as connection, _immediate(connection):
             return work(connection)
 
+    def close(self) -> None:
+        self._reading.close()
+        super().close()
+
+    def _rows(self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        try:
+            return self._reading.rows(statement, parameters)
+        except sqlite3.Error as error:
+            raise self._meaning(error) from error
+
     def _error(self, error: DBAPIError) -> SkiwayError:
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF  # the primary code, without its extension
-        what = f"{self._name}: {error.orig}"
+        return self._meaning(error.orig)
+
+    def _meaning(self, error: BaseException | None) -> SkiwayError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code, without its extension
+        what = f"{self._name}: {error}"
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Contention(f"{what}: another process kept writing for too long, try again", key="store.busy")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -82,7 +97,13 @@ def _immediate(connection: Connection) -> Iterator[None]:
         raise
 
 
-def _configure(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
+def _opened(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+    _configure(connection)
+    return connection
+
+
+def _configure(connection: sqlite3.Connection, _entry: ConnectionPoolEntry | None = None) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise sqlite3.OperationalError(f"write-ahead logging is not possible here (journal mode is {mode})")
