@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import base64
 import json
+import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from formats.managed import LooseTable
 from formats.test_contents import now
 from formats.test_file_tables import TABLES
 from skiway.formats import TableHandle
@@ -45,7 +49,8 @@ def test_the_form_is_that_of_the_metastore(request: pytest.FixtureRequest) -> No
 
 def test_partition_values_are_told_by_name(request: pytest.FixtureRequest) -> None:
     table: TableHandle = request.getfixturevalue("parquet").load(("area",), "hive")
-    told = [json.loads(each) for each in partition_json(table.files(now(table)), table.partition_specs).to_pylist()]
+    files = table.files(now(table))
+    told = [json.loads(each) for each in partition_json(files, table.partition_specs, table.schema.arrow).to_pylist()]
     assert {"year": "2024", "day": "2026-01-01", "country": "NL"} in told
     assert {each["country"] for each in told} == {"NL", "DE", None, "a b/c"}
 
@@ -60,3 +65,26 @@ def test_a_float_is_told_as_the_double_it_is() -> None:
         "0",
         "1.5",
     ]
+
+
+def test_sixteen_bytes_are_a_uuid_only_where_the_column_says_so(tmp_path: Path) -> None:
+    number = uuid.UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7")
+    columns = pa.schema({"id": pa.uuid(), "digest": pa.binary(16), "part": pa.uuid(), "raw": pa.binary(16)})
+    table = LooseTable(tmp_path, columns, "part", "raw")
+    table.append(
+        pa.table(
+            {name: pa.array([number.bytes], pa.binary(16)).cast(columns.field(name).type) for name in columns.names}
+        )
+    )
+    handle = table.handle
+    files = handle.files(now(handle))
+    (said,) = canonical_columns(files, handle.schema.arrow).to_pylist()
+    spelled = base64.b64encode(number.bytes).decode()
+    assert {each["column_name"]: (each["min"], each["max"]) for each in said} == {
+        "id": (str(number), str(number)),
+        "digest": (spelled, spelled),
+        "part": (str(number), str(number)),
+        "raw": (spelled, spelled),
+    }
+    (told,) = partition_json(files, handle.partition_specs, handle.schema.arrow).to_pylist()
+    assert json.loads(told) == {"part": str(number), "raw": spelled}

@@ -26,12 +26,12 @@ PARQUET = {
 
 @pytest.mark.parametrize("name", [("sales", each) for each in ICEBERG] + [("sales", "eu", "partitioned")])
 def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
-    iceberg: Source, lake: Path, name: tuple[str, ...]
+    iceberg: Source, written: Path, name: tuple[str, ...]
 ) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
     table = iceberg.load(name[:-1], name[-1])
-    with SqlCatalog("lake", uri=f"sqlite:///{lake}/iceberg/catalog.db") as catalog:
+    with SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog:
         oracle = catalog.load_table(name)
         found = table.snapshots()
         assert [each.id for each in found] == [each.snapshot_id for each in oracle.snapshots()]
@@ -56,11 +56,11 @@ def test_iceberg_tables_have_the_rows_that_duckdb_reads(
 @pytest.mark.needs("duckdb extensions")
 @pytest.mark.parametrize(("namespace", "name"), DELTA)
 def test_delta_versions_have_the_rows_that_duckdb_and_delta_rs_read(
-    delta: Source, lake: Path, duck: duckdb.DuckDBPyConnection, namespace: tuple[str, ...], name: str
+    delta: Source, written: Path, duck: duckdb.DuckDBPyConnection, namespace: tuple[str, ...], name: str
 ) -> None:
     from deltalake import DeltaTable
 
-    folder = str(lake.joinpath("delta", *namespace, name))
+    folder = str(written.joinpath("delta", *namespace, name))
     table = delta.load(namespace, name)
     snapshots = table.snapshots()
     assert [each.id for each in snapshots] == list(range(DeltaTable(folder).version() + 1))
@@ -71,12 +71,14 @@ def test_delta_versions_have_the_rows_that_duckdb_and_delta_rs_read(
 
 
 @pytest.mark.parametrize("name", PARQUET)
-def test_parquet_files_have_the_rows_that_duckdb_reads(parquet: Source, lake: Path, name: str) -> None:
+def test_parquet_files_have_the_rows_that_duckdb_reads(parquet: Source, written: Path, name: str) -> None:
     *namespace, last = name.split(".")
     table = parquet.load(tuple(namespace), last)
     rows = table.read(now(table)).read_all()
     with duckdb.connect() as duck:
-        sql = f"FROM read_parquet('{lake}/parquet/{PARQUET[name]}', union_by_name => true, hive_partitioning => true)"
+        sql = (
+            f"FROM read_parquet('{written}/parquet/{PARQUET[name]}', union_by_name => true, hive_partitioning => true)"
+        )
         expected = duck.execute(sql).to_arrow_table()
     assert sorted(rows.column_names) == sorted(expected.column_names)
     assert_same_rows(rows, expected.select(rows.column_names))
@@ -109,7 +111,7 @@ def test_an_older_schema_can_be_asked_for_by_id(iceberg: Source) -> None:
     assert set(rows["name"].to_pylist()) >= {"n1", "new"}
 
 
-def test_positions_name_rows(parquet: Source, lake: Path) -> None:
+def test_positions_name_rows(parquet: Source, written: Path) -> None:
     import pyarrow.parquet as pq
 
     table = parquet.load((), "plain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 from datetime import UTC, datetime
@@ -24,9 +25,12 @@ from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertRefSnapshotId,
     RemovePropertiesUpdate,
+    RemoveSnapshotRefUpdate,
     SetCurrentSchemaUpdate,
     SetDefaultSpecUpdate,
     SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
     UpgradeFormatVersionUpdate,
 )
 from pyiceberg.transforms import BucketTransform
@@ -269,6 +273,17 @@ def test_a_snapshot_with_a_used_sequence_number_is_a_conflict_even_without_requi
     adding = [each for each in made.updates if isinstance(each, AddSnapshotUpdate)]
     with pytest.raises(Conflict, match="sequence number 1, but the table is at 1"):
         updated(table.metadata, [], adding)
+
+
+def test_what_replaces_all_fits_a_table_that_went_on_and_numbers_never_go_back(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    made = append(table.write(numbers(1)))(table.metadata, table.files, now)
+    for number in (2, 3):
+        table.append(numbers(number))
+    adding = [each for each in made.updates if isinstance(each, AddSnapshotUpdate)]
+    after = updated(table.metadata, [], [RemoveSnapshotRefUpdate(ref_name="main"), *adding])
+    assert len(after.snapshots) == 3
+    assert after.next_sequence_number() == 3  # after those of 2 and 3
 
 
 def test_overwriting_a_file_that_another_removed_is_a_conflict(tmp_path: Path) -> None:
@@ -691,3 +706,23 @@ def perform(
         case "widen" if "a" in columns:
             table.change(evolve([WidenColumn("a", pa.int64())]))
     return live
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        SetDefaultSpecUpdate(spec_id=77),
+        SetCurrentSchemaUpdate(schema_id=77),
+        SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=77),
+        AddPartitionSpecUpdate(spec=PartitionSpec(PartitionField(77, 1000, "identity", "p"))),
+        AddSchemaUpdate(schema=Schema()),
+        RemoveSnapshotRefUpdate(ref_name="nothing"),
+    ],
+    ids=lambda each: each.action,
+)
+def test_updates_that_do_not_fit_are_refused_and_never_crash(tmp_path: Path, update: TableUpdate) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    with contextlib.suppress(InvalidArgument, Conflict):  # some fit after all
+        updated(table.metadata, (), (update,))
+    with pytest.raises(InvalidArgument):
+        updated(None, (), (update,))

@@ -18,20 +18,21 @@ from formats.written import make_fixtures
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
 from skiway.formats import Source, open_source
 from skiway.formats.opening import KINDS
+from skiway.formats.parquet import ParquetTable
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
 
 
 @pytest.fixture(scope="module")
-def rest(lake: Path) -> Iterator[str]:
+def rest(written: Path) -> Iterator[str]:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    with SqlCatalog("lake", uri=f"sqlite:///{lake}/iceberg/catalog.db") as catalog, serving(catalog) as address:
+    with SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog, serving(catalog) as address:
         yield address
 
 
-def test_a_rest_catalog_shows_the_same_tables_as_its_database(rest: str, lake: Path, iceberg: Source) -> None:
-    options = {"warehouse": str(lake / "iceberg" / "warehouse")}
+def test_a_rest_catalog_shows_the_same_tables_as_its_database(rest: str, written: Path, iceberg: Source) -> None:
+    options = {"warehouse": str(written / "iceberg" / "warehouse")}
     with open_source("iceberg", rest, options=options, credentials={"token": TOKEN}) as source:
         assert source.namespaces() == iceberg.namespaces()
         assert source.tables(("sales",)) == iceberg.tables(("sales",))
@@ -53,20 +54,20 @@ def test_a_wrong_token_is_told_apart_from_a_service_that_is_down(rest: str) -> N
         source.namespaces()
 
 
-def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, lake: Path) -> None:
+def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, written: Path) -> None:
     with (
         open_source("iceberg", rest, credentials={"token": TOKEN}) as source,
         pytest.raises(PermissionDenied, match=r"outside of what this source may read .*'allowed-locations'"),
     ):
         source.load(("sales",), "types")
-    options = {"allowed-locations": f"/nowhere, {lake}/iceberg"}
+    options = {"allowed-locations": f"/nowhere, {written}/iceberg"}
     with open_source("iceberg", rest, options=options, credentials={"token": TOKEN}) as source:
         table = source.load(("sales",), "many")
         assert ids(table, now(table)) == list(range(12))
 
 
-def test_a_folder_of_iceberg_tables_is_a_source(lake: Path, iceberg: Source) -> None:
-    with open_source("iceberg", f"file://{lake}/iceberg/warehouse") as source:
+def test_a_folder_of_iceberg_tables_is_a_source(written: Path, iceberg: Source) -> None:
+    with open_source("iceberg", f"file://{written}/iceberg/warehouse") as source:
         assert source.namespaces() == [("sales",), ("sales.eu",)]  # PyIceberg makes one folder of both
         table = source.load(("sales",), "types")
         assert_same_rows(
@@ -135,10 +136,30 @@ def test_an_unchanged_listing_is_no_new_snapshot(tmp_path: Path) -> None:
     assert (two.id, two.parent_id) == (2, 1)
     assert second.current([one]) == two
     assert ids(second, two) == [1, 2, 3]
-    with pytest.raises(NotFound, match="listing 1 of table 't' is not what is there now"):
+    with pytest.raises(NotFound, match="listing 1 of table 't' cannot be read any more"):
         second.files(one)
-    stored = first.files(one)
-    assert second.read(one, files=stored, schema=first.schema.arrow).read_all()["id"].to_pylist() == [1, 2]
+
+
+def test_an_older_listing_is_read_again_while_its_files_are_there(tmp_path: Path) -> None:
+    def table() -> ParquetTable:
+        found = open_source("parquet", str(tmp_path)).load((), "t")
+        assert isinstance(found, ParquetTable)
+        return found
+
+    (tmp_path / "t").mkdir()
+    pq.write_table(PEOPLE.slice(0, 2), tmp_path / "t" / "1.parquet")
+    (one,) = table().snapshots()
+    files = table().files(one)
+    etags = dict(zip(files["path"].to_pylist(), files["etag"].to_pylist(), strict=True))
+    pq.write_table(PEOPLE.slice(2).append_column("more", pa.array([True])), tmp_path / "t" / "2.parquet")
+    older = table().as_listed(one, etags)
+    assert older.schema.arrow.names == PEOPLE.schema.names
+    assert ids(older, one) == [1, 2]
+    with pytest.raises(NotFound, match="listing 1 of table 't' cannot be read any more"):
+        table().as_listed(one, etags | {"another": "file"})
+    pq.write_table(PEOPLE, tmp_path / "t" / "1.parquet")
+    with pytest.raises(NotFound, match="files of it were changed or deleted"):
+        table().as_listed(one, etags)
 
 
 def test_a_file_that_changed_since_its_listing_is_refused(tmp_path: Path) -> None:
@@ -234,8 +255,8 @@ def test_an_address_with_nothing_there_is_said_so(tmp_path: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unknown_table_or_namespace_is_not_found(lake: Path, kind: str) -> None:
-    with open_source(kind, str(lake / kind)) as source:
+def test_an_unknown_table_or_namespace_is_not_found(written: Path, kind: str) -> None:
+    with open_source(kind, str(written / kind)) as source:
         with pytest.raises(NotFound, match=r"no table 'sales\.none'"):
             source.load(("sales",), "none")
         with pytest.raises(NotFound, match="namespace 'none'"):

@@ -24,6 +24,7 @@ from skiway.formats.source import (
     Source,
     TableHandle,
     TableName,
+    data_files,
 )
 
 __all__ = [
@@ -40,5 +41,6 @@ __all__ = [
     "TableHandle",
     "TableName",
     "TableSchema",
+    "data_files",
     "open_source",
 ]

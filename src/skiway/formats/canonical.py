@@ -44,8 +44,8 @@ def _column(stats: pa.StructArray, leaf: Leaf) -> pa.StructArray:
         "column_name": pa.repeat(".".join(leaf.path), rows),
         "logical_type": pa.repeat(logical_type(leaf.type), rows),
         **{name: stats.field(name) for name in _COUNTS},
-        "min": _text(_whole_micros(stats.field("min"), pc.floor_temporal)),
-        "max": _text(_whole_micros(stats.field("max"), pc.ceil_temporal)),
+        "min": _text(_whole_micros(stats.field("min"), up=False), of=leaf.type),
+        "max": _text(_whole_micros(stats.field("max"), up=True), of=leaf.type),
     }
     return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
 
@@ -77,15 +77,23 @@ _KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
 }
 
 
-def _whole_micros(values: pa.Array, rounded: Callable[..., pa.Array]) -> pa.Array:
-    """Moments finer than microseconds, moved outwards."""
+def _whole_micros(values: pa.Array, *, up: bool) -> pa.Array:
+    """Moments and times finer than microseconds, moved outwards."""
     of = values.type
     if pa.types.is_timestamp(of) and of.unit == "ns":
-        values = rounded(values, unit="microsecond").cast(pa.timestamp("us", tz=of.tz))
+        rounded = pc.ceil_temporal if up else pc.floor_temporal
+        return rounded(values, unit="microsecond").cast(pa.timestamp("us", tz=of.tz))
+    if of == pa.time64("ns"):
+        nanos = values.cast(pa.int64())  # of a day, so never negative
+        return pc.divide(pc.add(nanos, 999) if up else nanos, 1000).cast(pa.time64("us"))
     return values
 
 
-def _text(values: pa.Array) -> pa.Array:
+def _text(values: pa.Array, *, of: pa.DataType | None = None) -> pa.Array:
+    """Values as text; `of` is the column's type, where they are kept in another one, as UUIDs are in bytes."""
+    if of == pa.uuid():
+        spelled = [None if value is None else str(UUID(bytes=value)) for value in values.to_pylist()]
+        return pa.array(spelled, pa.string())
     of = values.type
     if pa.types.is_timestamp(of):
         said = pc.strftime(values.cast(pa.timestamp("us", tz=of.tz)).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
@@ -98,10 +106,6 @@ def _text(values: pa.Array) -> pa.Array:
         return pc.replace_substring_regex(said, "inf$", "Infinity")
     if pa.types.is_decimal(of):
         return pa.array([None if value is None else _digits(value) for value in values.to_pylist()], pa.string())
-    if pa.types.is_fixed_size_binary(of) and of.byte_width == 16:
-        return pa.array(
-            [None if value is None else str(UUID(bytes=value)) for value in values.to_pylist()], pa.string()
-        )
     if pa.types.is_binary(of) or pa.types.is_fixed_size_binary(of):
         spelled = [None if value is None else base64.b64encode(value).decode() for value in values.to_pylist()]
         return pa.array(spelled, pa.string())
@@ -118,10 +122,20 @@ def _digits(value: Decimal) -> str:
     return "0" if value == 0 else kept
 
 
-def partition_json(files: pa.Table, specs: Sequence[PartitionSpec]) -> pa.Array:
-    """The partition values of each file as a JSON object, by the names of its spec's fields, with canonical texts."""
+def partition_json(files: pa.Table, specs: Sequence[PartitionSpec], schema: pa.Schema) -> pa.Array:
+    """The partition values of each file as a JSON object, by the names of its spec's fields, with canonical texts.
+
+    `schema` is that of the table, whose columns the specs name.
+    """
     values = files["partition"].combine_chunks()
-    texts = {each.name: _text(values.field(each.name)).to_pylist() for each in values.type}
+    columns = {leaf.id: leaf.type for leaf in leaves(schema)}
+    kept_as = {
+        str(field.id): columns.get(field.source_id)
+        for spec in specs
+        for field in spec.fields
+        if field.transform == "identity"
+    }
+    texts = {each.name: _text(values.field(each.name), of=kept_as.get(each.name)).to_pylist() for each in values.type}
     by_id = {spec.id: spec for spec in specs}
     said = [
         json.dumps({field.name: texts[str(field.id)][row] for field in by_id[spec_id].fields}, ensure_ascii=False)

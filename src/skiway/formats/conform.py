@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from skiway.errors import PreconditionFailed, Unsupported
+from skiway.formats.geometry import is_geometry_type, stored
 from skiway.formats.schemas import field_id
 
 __all__ = ["Fit", "filled", "fitting", "widens"]
@@ -23,6 +24,8 @@ def fitting(source: pa.Field, target: pa.Field, *, file: str) -> Fit | None:
     """What turns values of `source` into those of `target`; None where they are the same already."""
     if _alike(source, target):
         return None
+    if is_geometry_type(source.type):
+        return _bytes_of(fitting(stored(source), target, file=file))
     if pa.types.is_struct(source.type) and pa.types.is_struct(target.type):
         return _struct(source, target, file)
     if pa.types.is_map(source.type) and pa.types.is_map(target.type):
@@ -137,6 +140,11 @@ def _from_start(array: pa.Array) -> pa.Array:
     return array.take(pa.array(np.arange(len(array)))) if array.offset else array
 
 
+def _bytes_of(fit: Fit | None) -> Fit:
+    """What fits the bytes of geometries that pyarrow has a type of its own for."""
+    return lambda array: array.storage if fit is None else fit(array.storage)
+
+
 def _cast(target: pa.Field, file: str) -> Fit:
     def fitted(array: pa.Array) -> pa.Array:
         try:
@@ -154,6 +162,8 @@ def _cast(target: pa.Field, file: str) -> Fit:
 
 
 def _plain(of: pa.DataType) -> pa.DataType:
+    if isinstance(of, pa.JsonType):
+        return of.storage_type
     return of.value_type if pa.types.is_dictionary(of) else of
 
 

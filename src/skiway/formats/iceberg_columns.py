@@ -83,6 +83,8 @@ def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) ->
 
     of = _storage(field, column)
     if pa.types.is_struct(of):
+        if not of.num_fields:
+            raise _refused(column, "struct without fields")
         _refuse_twins([child.name for child in of], column)
         return StructType(*(_field(child, version, numbers) for child in of))
     if pa.types.is_map(of):

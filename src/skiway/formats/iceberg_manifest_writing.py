@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from pyiceberg.avro.file import AvroFile, AvroOutputFile
-from pyiceberg.io import FileIO
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.manifest import (
-    MANIFEST_ENTRY_SCHEMAS,
     MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
-    DataFileContent,
-    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
     ManifestListWriterV2,
     ManifestWriterV2,
-    PartitionFieldSummary,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+
+from skiway.formats.iceberg_avro import live_entries
+from skiway.formats.iceberg_avro import manifests as listed_manifests
+from skiway.formats.iceberg_io import ReadingIO
+from skiway.formats.iceberg_output import WritingIO
 
 __all__ = ["entries", "has_live_files", "manifests", "schema_of", "write_list", "write_manifest"]
 
@@ -38,17 +38,9 @@ _FIRST_ROW_OF_FILE = 16
 _FIRST_ROW_OF_MANIFEST = 15
 
 
-def manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
     """The manifests of a snapshot, in the order of its list; none for none."""
-    if snapshot is None:
-        return []
-    with AvroFile[ManifestFile](
-        io.new_input(snapshot.manifest_list),
-        MANIFEST_LIST_FILE_SCHEMAS[_NEWEST],
-        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
-        read_enums={517: ManifestContent},
-    ) as reader:
-        return list(reader)
+    return [] if snapshot is None else listed_manifests(snapshot, io)
 
 
 def has_live_files(manifest: ManifestFile) -> bool:
@@ -56,15 +48,9 @@ def has_live_files(manifest: ManifestFile) -> bool:
     return manifest.has_added_files() or manifest.has_existing_files()
 
 
-def entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
+def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """The files that a manifest says are in the table, with all that they inherit from it."""
-    with AvroFile[ManifestEntry](
-        io.new_input(manifest.manifest_path),
-        MANIFEST_ENTRY_SCHEMAS[_NEWEST],
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    ) as reader:
-        found = [entry for entry in reader if entry.status != ManifestEntryStatus.DELETED]
+    found = live_entries(manifest, io)
     next_row = manifest[_FIRST_ROW_OF_MANIFEST]
     for entry in found:
         entry.data_file.spec_id = manifest.partition_spec_id
@@ -83,7 +69,7 @@ def entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
 def write_manifest(
     metadata: TableMetadata,
     spec_id: int,
-    io: FileIO,
+    io: WritingIO,
     *,
     location: str,
     snapshot_id: int,
@@ -157,7 +143,7 @@ class _Manifest(ManifestWriterV2):
 
 def write_list(
     metadata: TableMetadata,
-    io: FileIO,
+    io: WritingIO,
     *,
     location: str,
     snapshot_id: int,

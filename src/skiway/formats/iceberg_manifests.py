@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from skiway.errors import Unsupported
+from skiway.formats.damage import undamaged
 from skiway.formats.iceberg_deletes import PLACES, with_deletes
 from skiway.formats.iceberg_io import ReadingIO
 from skiway.formats.iceberg_types import bounds, partition_type
@@ -40,7 +41,10 @@ def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
 
 def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, io: ReadingIO, table: str) -> pa.Table:
     """The file table of `snapshot`, with statistics of the columns in `schema` and, behind it, `PLACES`."""
-    parts = [_kept_manifest(metadata, manifest, schema, io, table) for manifest in snapshot.manifests(io)]
+    from skiway.formats.iceberg_avro import manifests
+
+    listed = manifests(snapshot, io)
+    parts = [_kept_manifest(metadata, manifest, schema, io, table) for manifest in listed]
     if not parts:
         parts = [_rows([], 0, metadata, schema)]
     files = pa.concat_tables(parts).sort_by([("path", "ascending"), ("blob_offset", "ascending")]).combine_chunks()
@@ -53,7 +57,12 @@ def _kept_manifest(
 ) -> pa.Table:
     shown = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
     key = (io.files.identity, manifest.manifest_path, shown, len(metadata.partition_specs))
-    return _manifests.get(key, lambda: _manifest(metadata, manifest, schema, io, table))
+
+    def read() -> pa.Table:
+        with undamaged(io.files, manifest.manifest_path):
+            return _manifest(metadata, manifest, schema, io, table)
+
+    return _manifests.get(key, read)
 
 
 def _manifest(
@@ -79,15 +88,7 @@ def _encrypted(table: str, file: str) -> Unsupported:
 
 def _entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """The live entries, read in version 3 of the format, which has the fields of all: where deletion vectors are."""
-    from pyiceberg.avro.file import AvroFile
-    from pyiceberg.manifest import (
-        MANIFEST_ENTRY_SCHEMAS,
-        DataFile,
-        DataFileContent,
-        FileFormat,
-        ManifestEntry,
-        ManifestEntryStatus,
-    )
+    from skiway.formats.iceberg_avro import live_entries
 
     def inherited(entry: ManifestEntry) -> ManifestEntry:
         """With the number that a file gets from the commit that first named it."""
@@ -95,13 +96,7 @@ def _entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
             entry.sequence_number = manifest.sequence_number or 0
         return entry
 
-    with AvroFile[ManifestEntry](
-        io.new_input(manifest.manifest_path),
-        MANIFEST_ENTRY_SCHEMAS[3],
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    ) as reader:
-        return [inherited(entry) for entry in reader if entry.status != ManifestEntryStatus.DELETED]
+    return [inherited(entry) for entry in live_entries(manifest, io)]
 
 
 def _rows(entries: Sequence[ManifestEntry], spec_id: int, metadata: TableMetadata, schema: pa.Schema) -> pa.Table:

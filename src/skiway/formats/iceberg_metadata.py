@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Conflict, InvalidArgument, SkiwayError
+from skiway.formats.damage import undamaged
 from skiway.formats.iceberg_numbering import numbered
+from skiway.formats.iceberg_soundness import checked
 from skiway.formats.iceberg_warehouse import TableFiles
 from skiway.formats.kept import Kept
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["metadata_json", "new_metadata", "read_metadata", "updated", "version_of", "write_metadata"]
 
 _FORMATS: Final = ("2", "3")
+_STUMBLES: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError)
 _read: Final = Kept[tuple[object, ...], Any](
     64 << 20, size_of=lambda metadata: 10_000 + 4_000 * len(metadata.snapshots)
 )
@@ -92,12 +95,15 @@ def updated(
     if any(update.action == "upgrade-format-version" and update.format_version == 3 for update in updates):
         start = _of_version_3(start)
     with _refusing("the update"):
-        return update_table_metadata(
+        made = update_table_metadata(
             base_metadata=start,
             updates=numbered(base, updates),
             enforce_validation=base is None,
             metadata_location=location or None,
         )
+    # A snapshot that replaces all may be older than the table, whose numbers never go back.
+    last = max(getattr(each, "last_sequence_number", None) or 0 for each in (base, made))
+    return made.model_copy(update={"last_sequence_number": last}) if made.format_version > 1 else made
 
 
 def commit_failed(reason: str) -> Conflict:
@@ -118,10 +124,16 @@ def _check_current(base: TableMetadata, updates: Sequence[TableUpdate]) -> None:
     for update in updates:
         if isinstance(update, AddSnapshotUpdate):
             number, row = update.snapshot.sequence_number, update.snapshot.first_row_id
-            if number is not None and number <= last:
+            replaces_all = update.snapshot.parent_snapshot_id is None and _starts_anew(updates)
+            if number is not None and number <= last and not replaces_all:
                 raise commit_failed(f"a snapshot has sequence number {number}, but the table is at {last}")
             if row is not None and next_row is not None and row < next_row:
                 raise commit_failed(f"a snapshot gives row id {row} anew, but the table is at {next_row}")
+
+
+def _starts_anew(updates: Sequence[TableUpdate]) -> bool:
+    """Whether the table is replaced: its branch is given up, and what comes continues nothing."""
+    return any(update.action == "remove-snapshot-ref" and update.ref_name == "main" for update in updates)
 
 
 def _nothing() -> TableMetadata:
@@ -153,6 +165,14 @@ def _refusing(what: str) -> Iterator[None]:
     except (ValueError, KeyError, NotImplementedError, ValidationError, Malformed) as error:
         reason = "; ".join(str(error).splitlines()[:3])[:400]
         raise InvalidArgument(f"{what} is not possible: {reason}", key="update.invalid", reason=reason) from error
+    except _STUMBLES as error:  # it trusts that what it is given fits together
+        reason = type(error).__name__
+        raise InvalidArgument(
+            f"{what} is not possible: its parts do not fit together, or not the table ({reason}); load the table, and compare "
+            "the ids of schemas, specs, orders and snapshots",
+            key="update.invalid",
+            reason=reason,
+        ) from error
 
 
 def metadata_json(metadata: TableMetadata) -> str:
@@ -180,8 +200,8 @@ def read_metadata(files: TableFiles, location: str) -> TableMetadata:
     def read() -> TableMetadata:
         from pyiceberg.serializers import FromInputFile
 
-        with _refusing(f"reading {location!r}"):
-            return FromInputFile.table_metadata(files.io.new_input(location))
+        with undamaged(files, location):
+            return checked(FromInputFile.table_metadata(files.io.new_input(location)))
 
     return _read.get((files.identity, location), read)
 

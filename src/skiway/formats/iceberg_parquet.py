@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetFile"]
 
+_ROW_GROUP_ROWS: Final = 131_072  # what a reader looks through for one row; DuckDB's own files have about as many
+
 
 class ParquetFile:
-    """An open Parquet file. Every `write` makes a row group."""
+    """An open Parquet file. Every `write` begins a row group, and another one after each 131,072 rows."""
 
     def __init__(
         self, files: TableFiles, uri: str, schema: Schema, arrow: pa.Schema, options: Mapping[str, str]
@@ -30,7 +32,7 @@ class ParquetFile:
         from pyarrow.parquet import ParquetWriter
 
         self.uri = uri
-        self.groups = 0
+        self.writes = 0
         self._files, self._schema, self._options = files, schema, options
         self._floats = [leaf for leaf in leaves(arrow) if pa.types.is_floating(leaf.type)]
         self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in self._floats})
@@ -50,15 +52,15 @@ class ParquetFile:
         return self._sink.tell()
 
     def write(self, rows: pa.Table) -> None:
-        """Add the rows as one row group."""
+        """Add the rows, in row groups of their own."""
         for leaf in self._floats:
             column = rows[leaf.path[0]]
             for name in leaf.path[1:]:
                 column = pc.struct_field(column, name)
             self._nans[leaf.id] += pc.sum(pc.is_nan(column), min_count=0).as_py()
         with self._files.translated(self.uri):
-            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-        self.groups += 1
+            self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
+        self.writes += 1
 
     def close(self, *, partition: Any, spec_id: int, sort_order_id: int | None) -> DataFile:
         """What a manifest says about the file, which is lasting from now on."""

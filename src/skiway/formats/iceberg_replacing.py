@@ -4,6 +4,8 @@
 The table keeps its id, its folder and its history: older snapshots can still be asked for. All columns are new ones, so
 nothing of the old rows can be taken for theirs.
 
+    change(..., replacing(schema))                      # without rows
+
     replacement = Replacement.of(metadata, schema)
     files = ...                                         # written for replacement.metadata
     change(..., replacement.commit(files))
@@ -29,7 +31,16 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-__all__ = ["Replacement"]
+__all__ = ["Replacement", "replacing"]
+
+
+def replacing(schema: Schema, *, properties: Mapping[str, str] | None = None) -> Producer:
+    """The producer of a replacement without rows. It fits every state."""
+
+    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
+        return Replacement.of(metadata, schema, properties=properties).commit()(metadata, files, clock)
+
+    return produce
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +77,13 @@ class Replacement:
         def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
             after = updated(metadata, self.requirements, self.updates)
             snapshot = NewSnapshot(after, files, clock=clock)
-            snapshot.add(added)
-            written = snapshot.finish("append", {})
-            return Change(self.requirements, (*self.updates, *written), tuple(snapshot.written))
+            try:
+                snapshot.add(added)
+                head = snapshot.finish("append", {})
+            except BaseException:
+                files.remove(snapshot.written)
+                raise
+            return Change(self.requirements, (*self.updates, *head), tuple(snapshot.written))
 
         return produce
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from skiway.errors import PreconditionFailed
 from skiway.formats.iceberg_metadata import commit_failed, metadata_folder
 from skiway.formats.iceberg_warehouse import TableFiles
 
@@ -43,7 +44,7 @@ class NewSnapshot:
         self.id = metadata.new_snapshot_id()
         self.written: list[str] = []
         self.kept: list[ManifestFile] = [each for each in manifests(self.parent, files.io) if has_live_files(each)]
-        self._io = files.io
+        self._files, self._io = files, files.io
         self._made: list[ManifestFile] = []
         self._added: list[DataFile] = []
         self._removed: list[DataFile] = []
@@ -56,9 +57,21 @@ class NewSnapshot:
         known = set(self.metadata.schema().field_ids)
         if any(file.column_sizes and known.isdisjoint(file.column_sizes) for file in files):
             raise commit_failed("all the columns that its rows were written for are gone")
+        self._check_present(files)
         self._added += files
         for spec_id in sorted({file.spec_id for file in files}):
             self._made.insert(0, self._manifest(spec_id, added=[each for each in files if each.spec_id == spec_id]))
+
+    def _check_present(self, files: Sequence[DataFile]) -> None:
+        """A statement may have been silent for so long that its first files were taken for those of a dead one."""
+        for file in files:
+            if self._files.find(file.file_path) is None:
+                raise PreconditionFailed(
+                    f"file {file.file_path!r}, which the statement has written, was removed before its commit, so nothing "
+                    "is committed: repeat the statement, and let gc.warehouse.min_age_ms be longer than it takes",
+                    key="file.missing",
+                    file=file.file_path,
+                )
 
     def remove(self, paths: Collection[str]) -> None:
         """List data files no more. Conflict if one of them is not there."""

@@ -8,19 +8,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
+from skiway.formats.damage import undamaged
 from skiway.formats.files import Files, Found
 from skiway.formats.folders import FolderSource
 from skiway.formats.iceberg import IcebergTable
+from skiway.formats.iceberg_soundness import checked
 from skiway.formats.locations import Location, location, web_address
 from skiway.formats.request import SourceRequest
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
+from skiway.formats.web_access import guarded
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
+    from pyiceberg.typedef import Properties
+    from requests import Session
 
 __all__ = ["open_iceberg"]
 
 _METADATA: Final = re.compile(r"(?:v(\d+)|(\d+)-.*)(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 _SQL: Final = ("sqlite:", "postgresql:", "postgresql+psycopg:")
 
 
@@ -46,8 +53,19 @@ def _open_rest(request: SourceRequest) -> Source:
 
     def connect() -> Catalog:
         from pyiceberg.catalog.rest import RestCatalog
+        from pyiceberg.typedef import EMPTY_DICT
 
-        return RestCatalog(request.name, uri=address, **_rest_properties(request))
+        class Guarded(RestCatalog):
+            def _config_headers(self, session: Session) -> None:
+                """The first that is done to a session, before it asks for a token."""
+                guarded(session)
+                super()._config_headers(session)
+
+            def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+                """What a catalog answers does not choose which class is loaded here."""
+                return super()._load_file_io({**properties, "py-io-impl": _IO}, location)
+
+        return Guarded(request.name, uri=address, **_rest_properties(request))
 
     return _CatalogSource(request, connect)
 
@@ -121,9 +139,9 @@ class _IcebergFolders:
         from skiway.formats.iceberg_io import ReadingIO
 
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
-        with _translated(str(place), str(name)):
-            read = FromInputFile.table_metadata(ReadingIO(self._files).new_input(str(metadata)))
-        return IcebergTable(name, read, metadata_location=str(metadata), files=self._files)
+        with undamaged(self._files, str(metadata)), _translated(str(place), str(name)):
+            read = checked(FromInputFile.table_metadata(ReadingIO(self._files).new_input(str(metadata))))
+            return IcebergTable(name, read, metadata_location=str(metadata), files=self._files)
 
     def _newest(self, name: TableName, folder: Location) -> Location:
         """The metadata that is current: what the hint says, or those after it; else the one with the highest number."""
@@ -203,7 +221,8 @@ class _CatalogSource(Source):
         vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
         files = self._request.files(vended)
         files.reach.check(location(found.metadata_location))
-        return IcebergTable(name, found.metadata, metadata_location=found.metadata_location, files=files)
+        with undamaged(files, found.metadata_location):
+            return IcebergTable(name, checked(found.metadata), metadata_location=found.metadata_location, files=files)
 
     def close(self) -> None:
         if self._connected is not None:
@@ -241,6 +260,11 @@ def _translated(source: str, asked: str = "") -> Iterator[None]:
         raise Unavailable(
             f"source {source!r} does not answer: {_said(error)}; check its address, then try again",
             key="source.unavailable",
+        ) from error
+    except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:  # what damage leads to
+        raise PreconditionFailed(
+            f"what source {source!r} says of {asked!r} makes no sense ({type(error).__name__}: {_said(error)}): mend it there",
+            key="file.corrupt",
         ) from error
 
 

@@ -21,7 +21,7 @@ from skiway.formats.files import Files
 from skiway.formats.locations import Location, Reach, location
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
+    from skiway.formats.iceberg_output import WritingIO
 
 __all__ = ["TableFiles", "Warehouse", "uri_of"]
 
@@ -139,7 +139,7 @@ class TableFiles(Files):
                     Path(path).rmdir()
 
     @property
-    def io(self) -> FileIO:
+    def io(self) -> WritingIO:
         """The files, as PyIceberg asks for them."""
         from skiway.formats.iceberg_output import WritingIO
 

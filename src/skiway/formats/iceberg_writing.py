@@ -39,7 +39,7 @@ class _Part:
 
 
 class DataFileWriter:
-    """Writes rows into new data files of a table, by partition, sorted within row groups if the table has an order.
+    """Writes rows into new data files of a table, by partition, sorted within what is written at once if the table has an order.
 
     At most about `buffer_bytes` of rows wait in memory, and at most `max_open_files` files are open, however many
     partitions there are. For one thread.
@@ -118,7 +118,7 @@ class DataFileWriter:
         return part
 
     def _flush(self, part: _Part) -> None:
-        """Write what waits, as a row group."""
+        """Write what waits, as row groups of its own."""
         if not part.waiting:
             return
         rows = pa.concat_tables(part.waiting)
@@ -141,8 +141,8 @@ class DataFileWriter:
     def _finish(self, part: _Part) -> None:
         if part.file is None:
             return
-        # Row groups are sorted each by itself, so only a file of one is sorted as a whole.
-        sorted_by = self._metadata.default_sort_order_id if self._order and part.file.groups == 1 else None
+        # What is written at once is sorted by itself, so only a file of one write is sorted as a whole.
+        sorted_by = self._metadata.default_sort_order_id if self._order and part.file.writes == 1 else None
         file, part.file = part.file, None
         self._written.append(file.close(partition=part.partition, spec_id=self._spec.spec_id, sort_order_id=sorted_by))
 

@@ -6,7 +6,7 @@ finds the same files again is no new snapshot. A file that changed since its lis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from skiway.errors import NotFound
+from skiway.errors import NotFound, Unsupported
 from skiway.formats.files import Files, Found
 from skiway.formats.folders import FolderSource, is_hidden
 from skiway.formats.footers import row_groups
+from skiway.formats.geometry import as_geometry, geometry_columns, stored
 from skiway.formats.hive import partition_columns
 from skiway.formats.kept import Kept
 from skiway.formats.locations import Location
@@ -90,13 +91,16 @@ class _ParquetFolders:
 class ParquetTable(TableHandle):
     """The files of one listing, which is made when the table is loaded."""
 
-    def __init__(self, name: TableName, place: Location, files: Files) -> None:
+    def __init__(
+        self, name: TableName, place: Location, files: Files, *, listing: Sequence[Found] | None = None
+    ) -> None:
         self.name = name
         self.format = Format.PARQUET
         self.location = str(place)
         self.properties = {}
         self._files = files
-        self._listing = _listing(files, place)
+        self._place = place
+        self._listing = _listing(files, place) if listing is None else listing
         if not self._listing:
             raise NotFound(
                 f"table {str(name)!r} has no Parquet files at {self.location!r}", key="table.not_found", table=str(name)
@@ -108,6 +112,17 @@ class ParquetTable(TableHandle):
             for number, key in enumerate(self._partition)
         ]
         self.partition_specs = (PartitionSpec(0, tuple(fields)),)
+
+    def as_listed(self, snapshot: Snapshot, etags: Mapping[str, str]) -> ParquetTable:
+        """The table as an older listing found it, which is told by paths and etags; NotFound if one of its files is gone."""
+        if snapshot.digest == self._digest:
+            return self
+        then = [each for each in self._listing if etags.get(str(each.location)) == each.etag]
+        if not then or len(then) < len(etags):
+            raise self._gone(snapshot)
+        older = ParquetTable(self.name, self._place, self._files, listing=then)
+        older._check(snapshot)
+        return older
 
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
         same = [each for each in known if each.digest == self._digest]
@@ -126,13 +141,16 @@ class ParquetTable(TableHandle):
 
     def _check(self, snapshot: Snapshot) -> None:
         if snapshot.digest != self._digest:
-            raise NotFound(
-                f"listing {snapshot.id} of table {str(self.name)!r} is not what is there now: its files were added to, "
-                "changed or deleted; only listings that were stored can be read again",
-                key="snapshot.not_found",
-                table=str(self.name),
-                snapshot=str(snapshot.id),
-            )
+            raise self._gone(snapshot)
+
+    def _gone(self, snapshot: Snapshot) -> NotFound:
+        return NotFound(
+            f"listing {snapshot.id} of table {str(self.name)!r} cannot be read any more: files of it were changed or deleted, "
+            "or it was not stored; ask for a newer one",
+            key="snapshot.not_found",
+            table=str(self.name),
+            snapshot=str(snapshot.id),
+        )
 
     def _snapshot(self, known: Sequence[Snapshot]) -> Snapshot:
         parent = max((each.id for each in known), default=None)
@@ -168,10 +186,26 @@ class ParquetTable(TableHandle):
         """The columns of the files, without those that are in their paths; these follow."""
         schemas = []
         for file, (_, schema) in zip(self._listing, self._all_footers, strict=True):
-            own = [each for each in schema if each.name not in self._partition]
+            own = [stored(each) for each in schema if each.name not in self._partition]
             schemas.append((str(file.location), pa.schema(own)))
         keys = [pa.field(key, values.type) for key, values in self._partition.items()]
-        return identified(pa.schema([*united_schema(schemas), *keys]))
+        shapes = self._geometries()
+        united = (
+            as_geometry(each, shapes[each.name]) if each.name in shapes else each for each in united_schema(schemas)
+        )
+        return identified(pa.schema([*united, *keys]))
+
+    def _geometries(self) -> dict[str, str]:
+        """The coordinate systems of columns that hold geometries in all files that have them."""
+        found: dict[str, str] = {}
+        plain: set[str] = set(self._partition)
+        for file, (footer, schema) in zip(self._listing, self._all_footers, strict=True):
+            here = geometry_columns(footer, schema)
+            plain |= set(schema.names) - here.keys()
+            for name, crs in here.items():
+                if found.setdefault(name, crs) != crs:
+                    raise _mixed(name, crs, found[name], str(file.location))
+        return {name: crs for name, crs in found.items() if name not in plain}
 
     @cached_property
     def _file_table(self) -> pa.Table:
@@ -227,6 +261,16 @@ class ParquetTable(TableHandle):
             constants = {number: values[name] for name, number in sources.items()}
             path, ordinal, etag = (files[name][file].as_py() for name in ("path", "ordinal", "etag"))
             yield DataFile(path, ordinal, etag=etag, constants=constants)
+
+
+def _mixed(column: str, crs: str, other: str, file: str) -> Unsupported:
+    return Unsupported(
+        f"geometries in column {column!r} are in {crs} in file {file!r}, but in {other} in the files before it; bring them "
+        "into one coordinate system, or move the file out of the table",
+        key="file.disagrees",
+        file=file,
+        column=column,
+    )
 
 
 def _of_file(groups: pa.Table, number: int, of: pa.DataType, rows: pa.Scalar) -> pa.StructArray:

@@ -1,12 +1,12 @@
-"""Rows of Parquet files as a stream: row groups that the filter cannot match are not read, and one batch is in memory
+"""Rows of Parquet files as a stream: row groups that the filter cannot match are not read, and few batches are in memory
 at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,6 +20,7 @@ from skiway.formats.conform import Fit, filled, fitting
 from skiway.formats.files import Files
 from skiway.formats.footers import row_groups
 from skiway.formats.pruning import pruned
+from skiway.formats.read_ahead import read_ahead
 from skiway.formats.schemas import Leaf, field_id, leaves
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ ROW_POSITION: Final = "$position"
 
 Identifier: TypeAlias = Callable[[pa.Schema, str], pa.Schema]
 """The schema of a file, named by its path, with ids that the table knows."""
+
+Positions: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _BUFFER_BYTES: Final = 1 << 20  # read ahead per column, rather than a row group of it
 
@@ -81,9 +84,9 @@ class Scan:
 
 
 def rows_of(scan: Scan, files: Iterable[DataFile]) -> pa.RecordBatchReader:
-    """The rows of all `files`, one after the other."""
-    batches = (batch for file in files for batch in _batches(scan, file))
-    return pa.RecordBatchReader.from_batches(scan.answered, batches)
+    """The rows of all `files`, one after the other; what comes next is decoded while the last is used."""
+    batches = read_ahead(files, lambda file: _batches(scan, file))
+    return pa.RecordBatchReader.from_batches(scan.answered, (batch for batch in batches if batch.num_rows))
 
 
 @contextmanager
@@ -96,19 +99,89 @@ def opened(files: Files, path: str) -> Iterator[ParquetFile]:
         yield ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us")
 
 
-def _batches(scan: Scan, file: DataFile) -> Iterator[pa.RecordBatch]:
+def _batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     if file.etag is not None:
         scan.files.check_unchanged(file.path, file.etag)
     with opened(scan.files, file.path) as parquet:
         source = scan.identify(parquet.schema_arrow, file.path)
-        names, fits = _fits(scan, source, file)
         groups = pruned(row_groups(parquet.metadata, source, _filtered(scan)), scan.filter, scan.schema)
+        whole = _GroupReader(scan, file, parquet, source)
+        probe = _Probe(scan, file, parquet, source) if _is_worth_probing(scan) else None
         for group, start in zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True):
-            for batch in parquet.iter_batches(scan.batch_rows, row_groups=[group], columns=names):
-                rows = _answer(scan, file, batch, start, fits)
-                start += batch.num_rows
-                if rows.num_rows:
-                    yield rows
+            yield from whole.rows(group, start) if probe is None or probe.is_futile else probe.rows(group, start)
+
+
+def _is_worth_probing(scan: Scan) -> bool:
+    """Are there columns that the filter does not need?"""
+    return scan.filter is not None and scan.condition is not None and not scan.filter.columns.issuperset(scan.columns)
+
+
+class _GroupReader:
+    """Reads row groups of one file, all columns that the scan looks at."""
+
+    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema) -> None:
+        self._scan, self._file, self._parquet = scan, file, parquet
+        self._names, self._fits = _fits(scan, source, file)
+
+    def decoded(self, group: int, batch_rows: int = 0) -> Iterator[pa.RecordBatch]:
+        """The batches of a group as they are in the file, as large as the scan says unless they shall be smaller."""
+        rows = batch_rows or self._scan.batch_rows
+        yield from self._parquet.iter_batches(rows, row_groups=[group], columns=self._names)
+
+    def rows(self, group: int, start: int) -> Iterator[pa.RecordBatch]:
+        """The batches of a group, whose first row is at `start`, as they are asked for; some may be empty."""
+        for batch in self.decoded(group):
+            rows = self.formed(batch, _positions(start, batch.num_rows))
+            if self._file.deleted is not None:
+                rows = _without(rows, self._file.deleted, start)
+            if self._scan.condition is not None:
+                rows = rows.filter(self._scan.condition)
+            yield rows.select(self._scan.answered.names)
+            start += batch.num_rows
+
+    def formed(self, batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch:
+        """Rows of the file, which are at `positions`, in the table's schema."""
+        count = len(positions)
+        columns = [_column(batch, count, self._file, *fit) for fit in self._fits]
+        schema = self._scan.looked_at
+        if self._scan.positions:
+            columns += [pa.repeat(pa.scalar(self._file.ordinal, pa.int32()), count), positions]
+            schema = pa.schema([*schema, *list(self._scan.answered)[-2:]])
+        return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else batch.select([])
+
+
+class _Probe:
+    """Reads row groups of one file where a filter may keep few rows.
+
+    The filter's columns are read first, and the others only up to the last row that it keeps. That is `is_futile` once
+    a group had rows to keep in each of its batches.
+    """
+
+    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema) -> None:
+        self._scan = scan
+        self._filtered = _GroupReader(replace(scan, columns=(), positions=True), file, parquet, source)
+        self._asked = _GroupReader(replace(scan, filter=None), file, parquet, source)
+        self.is_futile = False
+
+    def rows(self, group: int, start: int) -> Iterator[pa.RecordBatch]:
+        """The batches of a group that have rows which the filter keeps."""
+        found = [rows.column(ROW_POSITION).to_numpy() for rows in self._filtered.rows(group, start)]
+        self.is_futile = len(found) > 1 and all(map(len, found))
+        kept = np.concatenate(found)
+        if len(kept):
+            yield from self._picked(kept, group, start)
+
+    def _picked(self, kept: Positions, group: int, start: int) -> Iterator[pa.RecordBatch]:
+        needed = int(kept[-1]) - start + 1
+        batches = -(-needed // self._scan.batch_rows)
+        for batch in self._asked.decoded(group, -(-needed // batches)):  # so that no row after the last is decoded
+            here = int(np.searchsorted(kept, start + batch.num_rows))
+            if here:
+                yield self._asked.formed(batch.take(pa.array(kept[:here] - start)), pa.array(kept[:here]))
+            kept = kept[here:]
+            start += batch.num_rows
+            if not len(kept):
+                return
 
 
 def _filtered(scan: Scan) -> list[Leaf]:
@@ -137,30 +210,11 @@ def _fits(
     return [name for _, name, _ in fits if name is not None], fits
 
 
-def _answer(
-    scan: Scan,
-    file: DataFile,
-    batch: pa.RecordBatch,
-    start: int,
-    fits: Sequence[tuple[pa.Field, str | None, Fit | None]],
-) -> pa.RecordBatch:
-    """The rows of `batch`, which begins at position `start`, as they are asked for."""
-    columns = [_column(batch, file, *fit) for fit in fits]
-    schema = scan.looked_at
-    if scan.positions:
-        columns += [pa.repeat(pa.scalar(file.ordinal, pa.int32()), batch.num_rows), _positions(start, batch.num_rows)]
-        schema = pa.schema([*schema, *list(scan.answered)[-2:]])
-    rows = pa.RecordBatch.from_arrays(columns, schema=schema) if columns else batch.select([])
-    if file.deleted is not None:
-        rows = _without(rows, file.deleted, start)
-    if scan.condition is not None:
-        rows = rows.filter(scan.condition)
-    return rows.select(scan.answered.names)
-
-
-def _column(batch: pa.RecordBatch, file: DataFile, target: pa.Field, name: str | None, fit: Fit | None) -> pa.Array:
+def _column(
+    batch: pa.RecordBatch, count: int, file: DataFile, target: pa.Field, name: str | None, fit: Fit | None
+) -> pa.Array:
     if name is None:
-        return filled(target, batch.num_rows, file.constants.get(field_id(target) or -1), file=file.path)
+        return filled(target, count, file.constants.get(field_id(target) or -1), file=file.path)
     array = batch.column(name)
     return array if fit is None else fit(array)
 

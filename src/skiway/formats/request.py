@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from skiway.formats.files import Files
 from skiway.formats.locations import Location, Reach, location
 from skiway.formats.source import TableName
+from skiway.formats.web_access import check_endpoint
 
 __all__ = ["SourceRequest"]
 
@@ -47,6 +48,8 @@ class SourceRequest:
         if roots and roots[0].name.endswith((".metadata.json", ".metadata.json.gz")):
             roots = (_table_folder(roots[0]), *roots)
         kept = {key: value for key, value in {**self.properties, **(vended or {})}.items() if key.startswith("s3.")}
+        if endpoint := kept.get("s3.endpoint"):
+            check_endpoint(endpoint)
         return Files(kept, Reach(roots))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from skiway.errors import Unsupported
+from skiway.formats.geometry import EXTENSION, coordinate_system, geometry_type_name
 
 __all__ = ["Leaf", "TableSchema", "field_id", "identified", "leaves", "path_id", "schema_json", "with_id"]
 
@@ -23,6 +24,7 @@ Path: TypeAlias = tuple[str, ...]
 
 _ID: Final = b"PARQUET:field_id"
 _DOC: Final = b"doc"
+_KEPT: Final = (_DOC, *EXTENSION)
 _MOST: Final[int] = 2**31 - 1  # ids are positive int32 numbers in all formats
 
 
@@ -59,7 +61,7 @@ def field_id(field: pa.Field) -> int | None:
 
 def with_id(field: pa.Field, number: int | None) -> pa.Field:
     """`field` with this id, or without any."""
-    kept = {key: value for key, value in (field.metadata or {}).items() if key == _DOC}
+    kept = {key: value for key, value in (field.metadata or {}).items() if key in _KEPT}
     return field.with_metadata(kept if number is None else {**kept, _ID: str(number).encode()})
 
 
@@ -130,11 +132,12 @@ def schema_json(schema: pa.Schema) -> str:
 
 def _field_json(field: pa.Field) -> dict[str, Any]:
     doc = (field.metadata or {}).get(_DOC)
+    crs = coordinate_system(field)
     return {
         "id": field_id(field),
         "name": field.name,
         "required": not field.nullable,
-        "type": _type_json(field.type, field.name),
+        "type": _type_json(field.type, field.name) if crs is None else geometry_type_name(crs),
         **({"doc": doc.decode()} if doc else {}),
     }
 
@@ -167,7 +170,7 @@ def type_name(of: pa.DataType, column: str) -> str:
     """What Iceberg calls a type of single values."""
     if pa.types.is_dictionary(of):
         of = of.value_type
-    if pa.types.is_decimal(of):
+    if pa.types.is_decimal(of) and of.precision <= 38 and of.scale >= 0:
         return f"decimal({of.precision}, {of.scale})"
     if pa.types.is_fixed_size_binary(of):
         return f"fixed[{of.byte_width}]"

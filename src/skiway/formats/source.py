@@ -23,7 +23,7 @@ from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
 from skiway.formats.pruning import pruned
-from skiway.formats.reading import DataFile, Identifier, Scan, rows_of
+from skiway.formats.reading import DataFile, Identifier, Scan, opened, rows_of
 from skiway.formats.schemas import TableSchema
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Source",
     "TableHandle",
     "TableName",
+    "data_files",
 ]
 
 Namespace: TypeAlias = tuple[str, ...]
@@ -77,6 +78,12 @@ FILE_COLUMNS: Final = pa.schema(
 )
 """The columns of a file table that are the same for all tables. Two more depend on the table: `partition`, a struct of
 typed values named by the ids of the partition fields, and `stats` (see `skiway.formats.statistics`)."""
+
+
+def data_files(files: pa.Table) -> pa.Table:
+    """Those rows of a file table that are data files; mostly all of them, which are then not copied."""
+    is_data = pc.equal(files["content"], Content.DATA)
+    return files if pc.all(is_data, min_count=0).as_py() else files.filter(is_data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +196,7 @@ class TableHandle(ABC):
 
         The filter calls columns as `schema` does; without it, as the snapshot's own.
         """
-        data = self.files(snapshot).filter(pc.field("content") == Content.DATA)
+        data = data_files(self.files(snapshot))
         return pruned(data, filter, self.schema_at(snapshot).arrow if schema is None else schema)
 
     def read(
@@ -224,6 +231,16 @@ class TableHandle(ABC):
             batch_rows=batch_rows,
         )
         return rows_of(scan, self._data_files(snapshot, chosen))
+
+    def file_schema(self, snapshot: Snapshot, path: str, *, etag: str | None = None) -> pa.Schema:
+        """The columns of a data file of a snapshot, from its footer, with the ids of the table's.
+
+        Conflict where the file is not the one any more that had this `etag`.
+        """
+        if etag is not None:
+            self._files.check_unchanged(path, etag)
+        with opened(self._files, path) as parquet:
+            return self._identifier(snapshot)(parquet.schema_arrow, path)
 
     def _check_columns(self, schema: pa.Schema, columns: Sequence[str]) -> None:
         for column in columns:

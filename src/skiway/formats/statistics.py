@@ -28,6 +28,8 @@ def bound_type(of: pa.DataType) -> pa.DataType:
         of = of.storage_type
     if of in (pa.large_string(), pa.string_view()):
         return pa.string()
+    if pa.types.is_decimal(of) and of.precision <= 38:
+        return pa.decimal128(of.precision, of.scale)  # Arrow computes little with the others
     return pa.binary() if of in (pa.large_binary(), pa.binary_view()) else of
 
 

@@ -78,7 +78,7 @@ def _check_names(fields: Sequence[pa.Field], file: str) -> None:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """The field without what is of interest to its file only: ids, dictionaries, large types."""
+    """The field without what is of interest to its file only: ids, dictionaries, large types, that a text is JSON."""
     return pa.field(field.name, _plain_type(field.type), nullable=field.nullable)
 
 
@@ -91,8 +91,10 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
         return pa.map_(_plain_type(of.key_type), _plain(of.item_field))
     if pa.types.is_list(of) or pa.types.is_large_list(of) or pa.types.is_fixed_size_list(of):
         return pa.list_(_plain(of.value_field.with_name("element")))
-    if of in (pa.large_string(), pa.string_view()):
+    if of in (pa.large_string(), pa.string_view()) or isinstance(of, pa.JsonType):
         return pa.string()
+    if pa.types.is_decimal(of) and of.precision <= 38:
+        return pa.decimal128(of.precision, of.scale)
     if of in (pa.large_binary(), pa.binary_view()):
         return pa.binary()
     return of

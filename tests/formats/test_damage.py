@@ -1,0 +1,159 @@
+"""Damaged tables: whatever is wrong with a file of one is an error that says so, never a crash and never other rows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from formats.managed import LooseTable
+from formats.test_contents import now
+from skiway.errors import Internal, PermissionDenied, PreconditionFailed, SkiwayError, Unsupported
+from skiway.formats import Source, TableHandle, iceberg, iceberg_manifests, iceberg_metadata, open_source
+from skiway.formats.iceberg_commits import append
+from skiway.formats.iceberg_metadata import read_metadata
+from skiway.formats.kept import Kept
+
+ROWS = pa.table({"id": [1, 2, 3], "place": ["here", "there", None], "much": [1.5, None, 2.5]})
+INSTEAD: tuple[Any, ...] = (None, "x", -1, 10**30, [], {}, [None], {"type": "struct"})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LooseTable:
+    made = LooseTable(tmp_path, ROWS.schema, "bucket[2](id)")
+    made.append(ROWS)
+    made.append(ROWS.slice(0, 1))
+    return made
+
+
+def places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """All containers of a document, each with all its keys."""
+    for key in (
+        list(document) if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else ()
+    ):
+        yield document, key
+        yield from places(document[key])
+
+
+def damages(document: Any) -> Iterator[str]:
+    """The document as text, with one thing in it another one or missing."""
+    for holder, key in places(document):
+        kept = holder[key]
+        for other in INSTEAD:
+            holder[key] = other
+            yield json.dumps(document)
+        if isinstance(holder, dict):
+            del holder[key]
+            yield json.dumps(document)
+        holder[key] = kept
+
+
+def read_all(source: Source, name: str) -> None:
+    handle = source.load((), name)
+    for snapshot in handle.snapshots():
+        handle.schema_at(snapshot)
+        handle.files(snapshot)
+    if handle.current() is not None:
+        handle.read(now(handle)).read_all()
+
+
+def test_metadata_with_anything_wrong_in_it_is_refused_or_read(table: LooseTable, tmp_path: Path) -> None:
+    document = json.loads(Path(table.location.removeprefix("file://")).read_text())
+    place = tmp_path / "damaged" / "v1.metadata.json"
+    place.parent.mkdir()
+    options = {"allowed-locations": str(tmp_path)}
+    refused = 0
+    for text in damages(document):
+        place.write_text(text)
+        with open_source("iceberg", str(place), options=options) as source:
+            try:
+                read_all(source, "damaged")
+            except Internal:
+                raise
+            except SkiwayError:
+                refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b'{"format-version": 2}', b"[" * 100_000]
+)
+def test_metadata_of_a_managed_table_that_makes_no_sense_is_corrupt(table: LooseTable, content: bytes) -> None:
+    place = f"{table.metadata.location}/metadata/9-damaged.metadata.json"
+    table.files.write(place, content)
+    with pytest.raises(PreconditionFailed, match="is corrupt") as refused:
+        read_metadata(table.files, place)
+    assert (refused.value.key, refused.value.params["file"]) == ("file.corrupt", place)
+
+
+@pytest.mark.parametrize("what", ["snap-*.avro", "*-m0.avro"])
+def test_manifests_with_anything_wrong_in_them_are_refused_or_read(
+    table: LooseTable, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(table.metadata.location.removeprefix("file://")) / "metadata"
+    chance = random.Random(7)
+    for path in sorted(folder.glob(what)):
+        whole = path.read_bytes()
+        first_block = whole.index(whole[-16:]) + 16  # the mark that ends blocks ends the header too
+        for size in (*range(0, len(whole), 97), first_block, first_block + 1, len(whole) - 16, len(whole) - 1):
+            path.write_bytes(whole[:size])
+            with pytest.raises(PreconditionFailed, match="is corrupt"):
+                read_all_files(fresh(monkeypatch, table))
+            with pytest.raises(PreconditionFailed, match="is corrupt"):
+                read_by_writers(table)
+        for _ in range(60):
+            spoiled = bytearray(whole)
+            spoiled[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+            path.write_bytes(spoiled)
+            # A spoiled path may also lead out of the folder, and a spoiled key make it look encrypted.
+            with suppress(PreconditionFailed, PermissionDenied, Unsupported):
+                read_all_files(fresh(monkeypatch, table))
+            with suppress(PreconditionFailed, PermissionDenied):
+                read_by_writers(table)
+        path.write_bytes(whole)
+    assert fresh(monkeypatch, table).read(now(table.handle)).read_all().num_rows == 4
+
+
+def fresh(monkeypatch: pytest.MonkeyPatch, table: LooseTable) -> TableHandle:
+    """The table, of which nothing is remembered."""
+    monkeypatch.setattr(iceberg_manifests, "_manifests", Kept(1 << 20, size_of=lambda each: each.nbytes))
+    monkeypatch.setattr(iceberg, "_file_tables", Kept(1 << 20, size_of=lambda each: each.nbytes))
+    return table.handle
+
+
+def read_all_files(handle: TableHandle) -> None:
+    for snapshot in handle.snapshots():
+        handle.files(snapshot)
+
+
+def read_by_writers(table: LooseTable) -> None:
+    """What a commit reads of the snapshot before it."""
+    from skiway.formats.iceberg_manifest_writing import entries, manifests
+
+    for snapshot in table.metadata.snapshots:
+        for manifest in manifests(snapshot, table.files.io):
+            entries(manifest, table.files.io)
+
+
+def test_a_commit_on_damaged_manifests_changes_nothing(table: LooseTable) -> None:
+    folder = Path(table.metadata.location.removeprefix("file://")) / "metadata"
+    for path in folder.glob("snap-*.avro"):
+        path.write_bytes(b"Obj\1")
+    before, files = table.location, sorted(folder.iterdir())
+    late = table.write(ROWS)
+    with pytest.raises(PreconditionFailed, match="is corrupt"):
+        table.change(append(late))
+    assert (table.location, sorted(folder.iterdir())) == (before, files)
+
+
+def test_what_is_read_once_is_not_read_again(table: LooseTable) -> None:
+    """Or a table in use would fail with its file."""
+    Path(table.location.removeprefix("file://")).unlink()
+    assert read_metadata(table.files, table.location) is not None
+    assert iceberg_metadata.version_of(table.location) == 2

@@ -1,0 +1,95 @@
+"""Rows that a filter keeps, where its columns are read before the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from formats.asking import asked
+from skiway.errors import PreconditionFailed
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, TableHandle, open_source
+
+GROUP = 100
+ROWS = 5 * GROUP
+
+
+def spread(folder: Path) -> pa.Table:
+    """A table of five row groups; no statistics tell where a `key` is. A partition value is in no file."""
+    ids = pa.array(range(ROWS), pa.int64())
+    keys = pc.bit_wise_and(pc.multiply(ids, 7919), 255)
+    rows = pa.table({"id": ids, "key": keys, "text": pc.binary_join_element_wise("row", ids.cast(pa.string()), " ")})
+    (folder / "part=3").mkdir(parents=True)
+    pq.write_table(rows, folder / "part=3" / "rows.parquet", row_group_size=GROUP, use_dictionary=False)
+    return rows.append_column("part", pa.repeat(pa.scalar(3, pa.int64()), ROWS))
+
+
+def loaded(folder: Path) -> TableHandle:
+    with open_source("parquet", str(folder)) as source:
+        return source.load((), "spread")
+
+
+PREDICATES = [
+    "key = 17",
+    "key = 300",
+    "key < 250",
+    "key IN (5, 250, 77)",
+    "key = 7 OR key = 8",
+    "key = 17 AND part = 3",
+    "key = 17 AND part = 4",
+    "key >= 0 AND id > 340",
+]
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
+@pytest.mark.parametrize("batch_rows", [7, 1000])
+@pytest.mark.parametrize("columns", [["id", "key", "text", "part"], ["text"], ["part"], ["key"], []], ids=str)
+def test_the_kept_rows_are_those_of_a_filter_after_the_fact(
+    tmp_path: Path, predicate: str, batch_rows: int, columns: list[str]
+) -> None:
+    everything = spread(tmp_path / "spread")
+    table = loaded(tmp_path)
+    snapshot = table.current()
+    assert snapshot is not None
+    condition = asked(predicate, table.schema.arrow)
+    found = table.read(snapshot, columns=columns, filter=condition, positions=True, batch_rows=batch_rows)
+    assert found.schema.names == [*columns, FILE_ORDINAL, ROW_POSITION]
+    rows = found.read_all()
+    wanted = [place for place, row in enumerate(everything.to_pylist()) if holds(predicate, row)]
+    assert rows[ROW_POSITION].to_pylist() == wanted
+    expected = everything.take(pa.array(wanted, pa.int64())).select(columns)
+    assert rows.select(columns).to_pylist() == expected.to_pylist()
+
+
+def holds(predicate: str, row: dict[str, int]) -> bool:
+    """The predicate as Python reads it."""
+    python = predicate.replace(" = ", " == ").replace("AND", "and").replace("OR", "or").replace("IN", "in")
+    return bool(eval(python, {}, row))  # the predicates are those above
+
+
+def test_other_columns_are_not_read_where_nothing_is_kept(tmp_path: Path) -> None:
+    """They are destroyed there, and not missed."""
+    everything = spread(tmp_path / "spread")
+    file = tmp_path / "spread" / "part=3" / "rows.parquet"
+    (kept,) = [row for row in everything.to_pylist() if row["key"] == 17]
+    for group in {0, 1, 2, 3, 4} - {kept["id"] // GROUP}:
+        destroy(file, group, column=2)
+    table = loaded(tmp_path)
+    snapshot = table.current()
+    assert snapshot is not None
+    assert table.read(snapshot, filter=asked("key = 17", table.schema.arrow)).read_all().to_pylist() == [kept]
+    with pytest.raises(PreconditionFailed, match="corrupt"):
+        table.read(snapshot, columns=["text"]).read_all()
+
+
+def destroy(file: Path, group: int, *, column: int) -> None:
+    """Overwrite the pages of a column in one row group."""
+    chunk = pq.ParquetFile(file).metadata.row_group(group).column(column)
+    data = bytearray(file.read_bytes())
+    data[chunk.data_page_offset : chunk.data_page_offset + chunk.total_compressed_size] = (
+        b"\xff" * chunk.total_compressed_size
+    )
+    file.write_bytes(data)

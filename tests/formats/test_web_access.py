@@ -1,0 +1,230 @@
+"""Where sources may be: whatever leads to a forbidden address, nothing is asked there."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from urllib3.util import connection
+
+from metastore.upstreams import iceberg
+from skiway.errors import PermissionDenied, Unavailable
+from skiway.formats import open_source, web_access
+from skiway.formats.web_access import Addresses, check_endpoint, check_named, permit
+
+METADATA = "http://169.254.169.254/latest/meta-data"
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    permit(Addresses.PRIVATE)
+
+
+@pytest.fixture(autouse=True)
+def only_here(monkeypatch) -> None:
+    """Nothing is connected to but this machine, whatever is broken."""
+    connect = connection.create_connection
+
+    def connected(address: tuple[str, int], *how: Any, **more: Any) -> Any:
+        assert address[0] in ("127.0.0.1", "localhost"), f"{address[0]} was connected to"
+        return connect(address, *how, **more)
+
+    monkeypatch.setattr(connection, "create_connection", connected)
+
+
+class Upstream(ThreadingHTTPServer):
+    """A catalog that answers as it is told, by path, and takes down what it is asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.answers: dict[str, tuple[int, dict[str, str], Any]] = {}
+        self.asked: list[str] = []
+        self.silent = threading.Event()
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Upstream
+
+    def _answer(self) -> None:
+        path = self.path.partition("?")[0]
+        self.server.asked.append(path)
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        if path not in self.server.answers:
+            self.server.silent.wait(30)
+        status, headers, body = self.server.answers.get(path, (404, {}, {}))
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"content-length": str(len(data)), "content-type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = _answer  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    server = Upstream()
+    server.answers["/v1/config"] = (200, {}, {"defaults": {}, "overrides": {}})
+    server.answers["/v1/namespaces"] = (200, {}, {"namespaces": [["sales"]]})
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.silent.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def namespaces(uri: str, **how: Any) -> list[tuple[str, ...]]:
+    with open_source("iceberg", uri, **how) as source:
+        return source.namespaces()
+
+
+def refused() -> Any:
+    return pytest.raises(PermissionDenied, check=lambda error: error.key == "address.refused")
+
+
+@pytest.mark.parametrize(
+    ("host", "least"),
+    [
+        ("8.8.8.8", Addresses.PUBLIC),
+        ("[2606:4700::1]", Addresses.PUBLIC),
+        ("127.0.0.1", Addresses.PRIVATE),
+        ("localhost", Addresses.PRIVATE),
+        ("[::1]", Addresses.PRIVATE),
+        ("10.1.2.3", Addresses.PRIVATE),
+        ("192.168.0.1", Addresses.PRIVATE),
+        ("100.64.0.1", Addresses.PRIVATE),
+        ("[fd12::1]", Addresses.PRIVATE),
+        ("[::ffff:10.1.2.3]", Addresses.PRIVATE),
+        ("169.254.169.254", Addresses.ANY),
+        ("[fe80::1]", Addresses.ANY),
+        ("[fd00:ec2::254]", Addresses.ANY),
+        ("100.100.100.200", Addresses.ANY),
+        ("[::ffff:169.254.169.254]", Addresses.ANY),
+        ("[64:ff9b::a9fe:a9fe]", Addresses.ANY),
+        ("[2002:a9fe:a9fe::1]", Addresses.ANY),
+        ("0.0.0.0", Addresses.ANY),
+        ("224.0.0.1", Addresses.ANY),
+    ],
+)
+def test_an_address_is_permitted_by_those_settings_and_no_others(host, least):
+    for level in Addresses:
+        permit(level)
+        url = f"https://{host}:8181/v1"
+        if list(Addresses).index(level) >= list(Addresses).index(least):
+            assert check_endpoint(url) == check_named(url) == url
+            continue
+        for check in (check_endpoint, check_named):
+            with refused():
+                check(url)
+
+
+def test_a_catalog_of_this_machine_is_asked_unless_it_is_forbidden(upstream):
+    assert namespaces(upstream.uri) == [("sales",)]
+    permit(Addresses.PUBLIC)
+    upstream.asked.clear()
+    with refused():
+        namespaces(upstream.uri)
+    assert upstream.asked == []
+
+
+@pytest.mark.parametrize("where", ["options", "credentials"])
+def test_a_token_is_not_asked_for_at_a_forbidden_address(upstream, where):
+    credentials = {"credential": "id:secret"}
+    named = {"oauth2-server-uri": METADATA}
+    how = {
+        "options": named if where == "options" else {},
+        "credentials": credentials | (named if where != "options" else {}),
+    }
+    with refused():
+        namespaces(upstream.uri, **how)
+
+
+@pytest.mark.parametrize("path", ["/v1/config", "/v1/namespaces"])
+def test_a_redirect_to_a_forbidden_address_is_not_followed(upstream, path):
+    upstream.answers[path] = (302, {"location": METADATA}, {})
+    with refused():
+        namespaces(upstream.uri)
+
+
+def test_a_redirect_of_the_token_endpoint_is_not_followed(upstream):
+    upstream.answers["/token"] = (307, {"location": METADATA}, {})
+    with refused():
+        namespaces(upstream.uri, credentials={"credential": "id:secret", "oauth2-server-uri": f"{upstream.uri}/token"})
+    assert upstream.asked == ["/token"]
+
+
+@pytest.mark.parametrize("said", [{"uri": METADATA}, {"oauth2-server-uri": METADATA, "credential": "id:secret"}])
+def test_a_catalog_cannot_send_its_client_to_a_forbidden_address(upstream, said):
+    upstream.answers["/v1/config"] = (200, {}, {"defaults": {}, "overrides": said})
+    with refused():
+        namespaces(upstream.uri)
+
+
+def test_a_name_that_leads_elsewhere_when_it_is_called_is_refused(upstream, monkeypatch):
+    permit(Addresses.PUBLIC)
+    monkeypatch.setattr(web_access, "_resolved", lambda *_: iter([ip_address("8.8.8.8")]))
+    with refused():
+        namespaces(upstream.uri)
+    assert upstream.asked == []
+
+
+@pytest.mark.parametrize("endpoint", ["http://169.254.169.254", "169.254.169.254:9000"])
+def test_a_store_of_objects_at_a_forbidden_address_is_not_opened(endpoint):
+    with refused():
+        open_source("parquet", "s3://bucket/data", options={"s3.endpoint": endpoint})
+
+
+def test_through_a_proxy_names_are_its_affair_and_numbers_are_not(upstream, monkeypatch):
+    monkeypatch.setenv("http_proxy", upstream.uri)
+    upstream.answers["http://nowhere.invalid/v1/config"] = (200, {}, {"defaults": {}, "overrides": {}})
+    upstream.answers["http://nowhere.invalid/v1/namespaces"] = (200, {}, {"namespaces": [["sales"]]})
+    assert namespaces("http://nowhere.invalid") == [("sales",)]
+    with refused():
+        namespaces("http://169.254.169.254")
+
+
+def test_a_name_that_nobody_knows_is_no_answer():
+    with pytest.raises(Unavailable, match="no machine called 'nowhere"):
+        namespaces("http://nowhere.invalid:1")
+
+
+def test_a_catalog_that_says_nothing_is_not_waited_for(upstream, monkeypatch):
+    del upstream.answers["/v1/config"]
+    monkeypatch.setattr(web_access, "ANSWER_S", 0.3)
+    with pytest.raises(Unavailable, match="does not answer"):
+        namespaces(upstream.uri)
+
+
+def test_a_catalog_cannot_choose_which_class_is_loaded_here(upstream, tmp_path):
+    table = iceberg(tmp_path).create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
+    upstream.answers["/v1/namespaces/sales/tables/orders"] = (
+        200,
+        {},
+        {
+            "metadata-location": table.metadata_location,
+            "metadata": json.loads(table.metadata.model_dump_json()),
+            "config": {"py-io-impl": "nowhere.Evil"},
+        },
+    )
+    upstream.answers["/v1/config"] = (200, {}, {"defaults": {}, "overrides": {"py-io-impl": "nowhere.Evil"}})
+    with open_source("iceberg", upstream.uri, options={"allowed-locations": str(tmp_path)}) as source:
+        assert source.load(("sales",), "orders").schema.arrow.names == ["id"]
