@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,9 +17,12 @@ from hypothesis import strategies as st
 
 from airport.raw import AIRPORT, Raw, code_of, descriptor
 from skiway.airport import BearerAuth, CatalogBuilder, ColumnStatistics, Server
+from skiway.airport.memory import MemoryCatalog
 from skiway.airport.tickets import Ticket, TicketOffice
 from skiway.airport.wire.frames import FrameWriter, metadata_frame, varint
 from skiway.airport.wire.payloads import EndpointsRequest, ScanParameters, StatisticsRequest, encode, packed
+from skiway.client import AirportClient
+from skiway.errors import InvalidArgument
 from skiway.model import flight_pb2 as flight
 
 Code = grpc.StatusCode
@@ -351,3 +355,25 @@ def test_a_flight_descriptor_of_kind_command(raw: Raw) -> None:
     command = flight.FlightDescriptor(type=flight.FlightDescriptor.CMD, cmd=b"SELECT 1").SerializeToString()
     code, _ = code_of(lambda: raw.unary("GetFlightInfo", command))
     assert code is Code.INVALID_ARGUMENT
+
+
+def broken_lists() -> pa.Array:
+    """Two lists, of which the first ends far outside of the values; the last offset is right."""
+    offsets = pa.py_buffer(np.array([0, 2**30, 1], np.int32))
+    return pa.Array.from_buffers(pa.list_(pa.int32()), 2, [None, offsets], children=[pa.array([7], pa.int32())])
+
+
+def broken_texts() -> pa.Array:
+    offsets = pa.py_buffer(np.array([0, 2**30, 1], np.int32))
+    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"x")])
+
+
+@pytest.mark.parametrize("broken", [broken_lists, broken_texts])
+def test_rows_whose_offsets_lead_elsewhere_do_not_end_the_server(broken: Callable[[], pa.Array]) -> None:
+    column = broken()
+    with Server(MemoryCatalog("c"), port=0) as server, AirportClient(server.location, "c") as db:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema({"x": column.type}))
+        with pytest.raises(InvalidArgument, match="not a record batch of its schema"):
+            db.insert("s.t", [pa.RecordBatch.from_arrays([column], names=["x"])])
+        assert db.count("s.t") == 0

@@ -27,7 +27,8 @@ class CreateTable:
 
     `unique` has one tuple of column names per UNIQUE constraint. A column of the primary key is in `not_null` too.
     Defaults and comments of columns are in the metadata of the schema's fields, where the caller can give them (DuckDB
-    cannot). `checks` are SQL expressions.
+    cannot). `checks` are SQL expressions. `rows_follow` is said by clients that insert the first rows right after: see
+    `DynamicSchema.awaited`.
     """
 
     name: str
@@ -38,6 +39,7 @@ class CreateTable:
     primary_key: tuple[str, ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
     checks: tuple[str, ...] = ()
+    rows_follow: bool = False
 
 
 class DynamicCatalog(ABC):
@@ -58,6 +60,13 @@ class DynamicSchema(ABC):
     @abstractmethod
     def create_table(self, create: CreateTable) -> Table:
         """A new table; on conflict fail, give the one there is, or put the new one in its place."""
+
+    def awaited(self, name: str, binding: str) -> Table | None:  # noqa: ARG002
+        """The `Bindable` table that `create_table` gave to a client whose rows follow, to be made with them.
+
+        So that nobody sees it without its rows, or sees neither it nor the one that it replaces. None for any other table.
+        """
+        return None
 
     @abstractmethod
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from skiway.airport.discovery import schema_contents, table_info, table_path
 from skiway.airport.lookup import open_schema, open_table
 from skiway.airport.paths import ObjectPath
 from skiway.airport.request import Request
+from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import (
     AlterRequest,
     CreateSchemaRequest,
@@ -59,7 +61,8 @@ def create_table(airport: AirportService, request: Request, body: bytes) -> byte
     request, catalog = airport.open_catalog(request, asked.catalog_name)
     schema = _dynamic_schema(catalog, asked.schema_name)
     with airport.unit_of_work(request, catalog):
-        table = schema.create_table(read_create_table(asked))
+        asked_for = read_create_table(asked)
+        table = schema.create_table(replace(asked_for, rows_follow=request.header(headers.ROWS_FOLLOW) == "1"))
     return table_info(table, table_path(table, request.catalog, asked.schema_name)).SerializeToString()
 
 

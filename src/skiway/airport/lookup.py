@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from skiway.airport.catalog import Bindable, Catalog, Schema, Table, TimePoint, TimeTravel
+from skiway.airport.ddl import DynamicSchema
 from skiway.airport.discovery import function_path
 from skiway.airport.functions import AnyFunction, ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.paths import ObjectPath
@@ -28,6 +29,10 @@ def open_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
     if path.kind != "table":
         raise InvalidArgument(f"{path} is a {path.kind.replace('_', ' ')}, not a table")
     schema = open_schema(catalog, path.schema)
+    if path.signature and isinstance(schema, DynamicSchema):
+        awaited = schema.awaited(path.name, path.signature)
+        if awaited is not None:
+            return awaited
     found = schema.table(path.name) or schema.table_ref(path.name)
     if found is None:
         raise NotFound(

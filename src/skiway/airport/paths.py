@@ -2,17 +2,22 @@
 
 A table is PATH `[catalog, schema, table]`, so that `airport_take_flight(location, ['demo', 'sales', 'people'])` can be
 typed by hand. A function adds its kind and its signature, which keeps overloads apart; a `Bindable` table may add
-`table` and its binding in the same way. The catalog is in the path
-because clients before DuckDB 1.5 do not send it otherwise.
+`table` and its binding in the same way. The catalog is in the path because clients before DuckDB 1.5 do not send it
+otherwise.
+
+DuckDB repeats a path in a header. Where it is too long for one, or has letters that none can carry, the same parts are
+a command instead, a JSON list, which it does not repeat.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Final, Literal
 
 import msgspec
 from google.protobuf.message import DecodeError
 
+from skiway.airport.wire import headers
 from skiway.errors import InvalidArgument
 from skiway.model.flight_pb2 import FlightDescriptor
 
@@ -34,11 +39,13 @@ class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
     signature: str = ""
 
     def descriptor(self) -> FlightDescriptor:
-        """The path as Flight carries it."""
+        """The path as Flight carries it, so that every client can."""
         parts = [self.catalog or "", self.schema, self.name]
         if self.kind != "table" or self.signature:
             parts += [self.kind, self.signature]
-        return FlightDescriptor(type=FlightDescriptor.PATH, path=parts)
+        if headers.can_repeat("/".join(parts)):
+            return FlightDescriptor(type=FlightDescriptor.PATH, path=parts)
+        return FlightDescriptor(type=FlightDescriptor.CMD, cmd=json.dumps(parts, ensure_ascii=False).encode())
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -56,8 +63,8 @@ def parse_descriptor(data: bytes) -> FlightDescriptor:
 
 def object_path(descriptor: FlightDescriptor) -> ObjectPath:
     """The object that a descriptor names."""
-    parts = list(descriptor.path)
-    if descriptor.type != FlightDescriptor.PATH or not parts:
+    parts = _parts(descriptor)
+    if not parts:
         raise InvalidArgument("this descriptor is not a path: name a table as [catalog, schema, table]")
     match parts:
         case [schema, name]:
@@ -70,3 +77,12 @@ def object_path(descriptor: FlightDescriptor) -> ObjectPath:
             raise InvalidArgument(
                 f"descriptor path {parts!r} is not of this server: name a table as [catalog, schema, table]"
             )
+
+
+def _parts(descriptor: FlightDescriptor) -> list[str]:
+    if descriptor.type == FlightDescriptor.PATH:
+        return list(descriptor.path)
+    try:
+        return msgspec.json.decode(descriptor.cmd, type=list[str])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return []

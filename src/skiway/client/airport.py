@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from skiway.client.attached import CatalogVersion
 from skiway.client.calling import Calling
-from skiway.client.defining import Defining
+from skiway.client.catalog import TableName
+from skiway.client.defining import Defining, OnConflict
+from skiway.client.outgoing import Outgoing, batches_of
 from skiway.client.writing import Writing
+from skiway.client.written import Written
+from skiway.errors import InvalidArgument, NotFound
 
 __all__ = ["AirportClient", "CatalogVersion"]
 
@@ -20,3 +26,30 @@ class AirportClient(Writing, Calling, Defining):
 
     A client may be used from many threads at once; `transaction()` holds for the thread that opened it.
     """
+
+    def create_table_as(self, name: TableName, rows: Any, *, on_conflict: OnConflict = "error") -> Written:
+        """A new table with the columns and the rows of `rows`: Arrow data, or batches of it, at least one.
+
+        On a lake of this project the table comes into being, or takes the place of the one there is, with all its rows
+        in one step. Elsewhere it is created first, as DuckDB does it, and then filled. With `ignore` nothing happens
+        where this client knows such a table.
+        """
+        unit = self._begin()
+        given, batches = batches_of(rows)
+        if given is None:
+            raise InvalidArgument("there are no rows that tell which columns the table has: give at least one batch")
+        if on_conflict == "ignore" and self._knows(name):
+            return Written(0, None)
+        table = self._created_for_rows(name, given, on_conflict)
+        outgoing = Outgoing.of(table, table.columns)
+        fitted = outgoing.fitted(given, batches)
+        written = self._write("insert", outgoing, unit, lambda: fitted, returning=False)
+        self.reload()
+        return written
+
+    def _knows(self, name: TableName) -> bool:
+        try:
+            self._listing().table(name)
+        except NotFound:
+            return False
+        return True

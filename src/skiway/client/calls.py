@@ -99,8 +99,10 @@ class Trace:
     def headers(self, *, with_path: bool = True) -> list[tuple[str, str]]:
         """The headers that say so."""
         found = [(headers.TRACE_ID, self.trace_id), *self.extra]
-        if with_path and self.descriptor.type == flight.FlightDescriptor.PATH:
-            found.append((headers.FLIGHT_PATH, "/".join(self.descriptor.path)))
+        path = "/".join(self.descriptor.path)
+        # Where the header cannot say it, the descriptor does, as everywhere.
+        if with_path and self.descriptor.type == flight.FlightDescriptor.PATH and headers.can_repeat(path):
+            found.append((headers.FLIGHT_PATH, path))
         return [*found, *self.transaction.headers()]
 
 
@@ -146,6 +148,11 @@ class Calls:
     def define(self, action: str, body: bytes, unit: InTransaction | None) -> bytes:
         """CREATE or ALTER: the answer lets the client rebuild its entry."""
         return self._catalog_action(action, body, unit)
+
+    def create_for_rows(self, body: bytes, unit: InTransaction | None) -> bytes:
+        """CREATE TABLE that tells the server that rows follow; it may answer with where they are to go first."""
+        found = [*self._metadata(scan=False, in_catalog=True), *(unit.headers() if unit else ())]
+        return self._result("create_table", body, [*found, (headers.ROWS_FOLLOW, "1")])
 
     def drop(self, action: str, body: bytes, unit: InTransaction | None) -> None:
         """DROP: what is answered says nothing."""
@@ -254,7 +261,7 @@ class Calls:
         ]
         if self.token and (self.token_on_scans or not scan):
             found.append((headers.AUTHORIZATION, f"Bearer {self.token}"))
-        if in_catalog and self.catalog:
+        if in_catalog and self.catalog and headers.can_carry(self.catalog):
             found.append((headers.CATALOG, self.catalog))
         return found
 

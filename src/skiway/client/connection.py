@@ -198,21 +198,19 @@ class Connection:
         """One message for one message."""
         invoke: Any = self._open().unary_unary(f"/{headers.SERVICE}/{method}")
         try:
-            return cast(bytes, invoke(request.SerializeToString(), timeout=self.timeout_s, metadata=metadata))
+            return cast(bytes, invoke(request.SerializeToString(), **self._options(metadata)))
         except grpc.RpcError as error:
             raise error_of(error, self.location.text) from error
 
     def stream(self, method: str, request: Message, metadata: Metadata) -> Stream:
         """Many messages for one message."""
         invoke: Any = self._open().unary_stream(f"/{headers.SERVICE}/{method}")
-        return Stream(
-            invoke(request.SerializeToString(), timeout=self.timeout_s, metadata=metadata), self.location.text
-        )
+        return Stream(invoke(request.SerializeToString(), **self._options(metadata)), self.location.text)
 
     def exchange(self, method: str, metadata: Metadata) -> Duplex:
         """Many messages for many."""
         invoke: Any = self._open().stream_stream(f"/{headers.SERVICE}/{method}")
-        return Duplex(invoke, self.location.text, timeout=self.timeout_s, metadata=metadata)
+        return Duplex(invoke, self.location.text, **self._options(metadata))
 
     def elsewhere(self, uri: str) -> Connection:
         """A connection of its own to another server, with the same options."""
@@ -226,6 +224,17 @@ class Connection:
             self._closed = True
             if self._channel is not None:
                 self._channel.close()
+
+    def _options(self, metadata: Metadata) -> dict[str, Any]:
+        for name, value in metadata:
+            if not headers.can_carry(value):
+                # Without the value, which may be a secret.
+                raise InvalidArgument(
+                    f"header {name} was to hold more than printable ASCII, which gRPC cannot send: give it another value",
+                    key="header.invalid",
+                    header=name,
+                )
+        return {"timeout": self.timeout_s, "metadata": metadata}
 
     def _open(self) -> grpc.Channel:
         with self._lock:

@@ -73,17 +73,10 @@ class Defining(Attached):
         `checks` are SQL. Defaults and comments of columns go into their fields' metadata, as `default` and `comment`.
         """
         self._begin()
-        listing = self._listing()
-        schema_name, own_name = listing.split(name)
+        schema_name, own_name = self._listing().split(name)
+        request = self._create_request(schema_name, own_name, schema, on_conflict)
         asked = _create_table(
-            CreateTableRequest(
-                self.catalog,
-                schema_name,
-                own_name,
-                packed(_announced(schema).serialize().to_pybytes()),
-                on_conflict,
-                check_constraints=[f"({check})" for check in checks],
-            ),
+            msgspec.structs.replace(request, check_constraints=[f"({check})" for check in checks]),
             schema,
             not_null=not_null,
             primary_key=primary_key,
@@ -91,6 +84,22 @@ class Defining(Attached):
         )
         self._ask_version()
         return self._kept("create_table", asked, schema_name)
+
+    def _create_request(
+        self, schema_name: str, name: str, schema: pa.Schema, on_conflict: OnConflict
+    ) -> CreateTableRequest:
+        columns = packed(_announced(schema).serialize().to_pybytes())
+        return CreateTableRequest(self.catalog, schema_name, name, columns, on_conflict)
+
+    def _created_for_rows(self, name: TableName, schema: pa.Schema, on_conflict: OnConflict) -> Table:
+        """Where the first rows of a new table are to be inserted; this client does not know the table yet."""
+        schema_name, own_name = self._listing().split(name)
+        request = self._create_request(schema_name, own_name, schema, on_conflict)
+        asked = _create_table(request, schema, not_null=(), primary_key=(), unique=())
+        self._ask_version()
+        info: FlightInfo = parsed(FlightInfo, self._calls.create_for_rows(asked, self._explicit()), self.location)
+        with nonsense(self.location, "create_table"):
+            return self._listing().described(info, schema_name)
 
     def drop_table(self, name: TableName, *, if_exists: bool = False) -> None:
         """Remove a table."""

@@ -92,10 +92,15 @@ class Listing:
 
     def put_table(self, info: FlightInfo, schema_name: str) -> Table:
         """A table that was created or altered, as the server describes it now."""
+        table = self.described(info, schema_name)
+        self._exchange(schema_name, table.name, table)
+        return table
+
+    def described(self, info: FlightInfo, schema_name: str) -> Table:
+        """The table that the server tells of."""
         table = _object(info, self._calls.catalog, schema_name)
         if not isinstance(table, Table):
             raise InvalidArgument("it describes no table")
-        self._exchange(schema_name, table.name, table)
         return table
 
     def remove_table(self, table: Table, *, unless: str | None = None) -> None:

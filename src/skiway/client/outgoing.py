@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from skiway.airport.wire.duckdb_types import storage_type
 from skiway.client.catalog import ROWID, Table
@@ -145,8 +146,26 @@ def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if column.type == wanted:
         return column
     plain = column.storage if isinstance(column, pa.ExtensionArray) else column
-    stored = plain.cast(storage_type(wanted))
+    stored = _laid_out(plain).cast(storage_type(wanted))
     return pa.ExtensionArray.from_storage(wanted, stored) if isinstance(wanted, pa.BaseExtensionType) else stored
+
+
+def _laid_out(column: pa.Array) -> pa.Array:
+    """Views of lists as lists. Arrow's own cast makes arrays of them whose offsets lead outside of their buffers."""
+    of = column.type
+    if pa.types.is_list_view(of) or pa.types.is_large_list_view(of):
+        lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+        values = _laid_out(column.flatten())
+        return pa.LargeListArray.from_arrays(offsets, values, mask=column.is_null() if len(column) else None)
+    if any(_is_view(of.field(place).type) for place in range(of.num_fields)):
+        raise pa.ArrowInvalid("views of lists within other types cannot be converted: give lists")
+    return column
+
+
+def _is_view(of: pa.DataType) -> bool:
+    inside = [of.field(place).type for place in range(of.num_fields)]
+    return pa.types.is_list_view(of) or pa.types.is_large_list_view(of) or any(map(_is_view, inside))
 
 
 def _on_the_wire(field: pa.Field) -> pa.Field:

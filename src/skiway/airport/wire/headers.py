@@ -20,6 +20,7 @@ ACTION_NAME: Final = "airport-action-name"
 TRANSACTION_ID: Final = "airport-transaction-id"
 JSON_TRANSACTION_ID: Final = "x-transaction-id"  # what clients of the JSON contract send
 AUTO_COMMIT: Final = "airport-auto-commit"  # our own: "0" where the client ends its transaction itself
+ROWS_FOLLOW: Final = "airport-rows-follow"  # our own: "1" on a create_table whose first rows are inserted right after
 OPERATION: Final = "airport-operation"
 RETURN_CHUNKS: Final = "return-chunks"
 SKIP_RESULTS: Final = "airport-skip-producing-results"
@@ -35,3 +36,13 @@ ERROR_CLASS: Final = "skiway-error"  # our own: the class of the error in `skiwa
 
 REUSE_CONNECTION: Final = "arrow-flight-reuse-connection://?"
 DUCKDB_USER_AGENT: Final = "airport/20250723"
+
+
+def can_carry(text: str) -> bool:
+    """Whether a header can hold `text`: printable ASCII. A client of gRPC in C++ that tries with more ends its process."""
+    return text.isascii() and text.isprintable()
+
+
+def can_repeat(path: str) -> bool:
+    """Whether the path of a descriptor fits into its header; servers take some kilobytes of headers in all."""
+    return can_carry(path) and len(path) <= 4096
