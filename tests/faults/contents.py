@@ -49,7 +49,8 @@ def named_blobs(stores: Stores) -> set[str]:
 def _reachable(stores: Stores) -> list[Pointer]:
     out_of_reach = left_behind(stores)
     found = stores.pointers.scan("/accounts/")
-    return [each for each in found if "/idempotency/" not in each.key and each.key not in out_of_reach]
+    found = (each for each in found if "/idempotency/" not in each.key and "/snapshots/profiles/" not in each.key)
+    return [each for each in found if each.key not in out_of_reach]
 
 
 def _texts(stores: Stores) -> Iterator[str]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,10 @@ ACCOUNT = "a1"
 EVERY_STEP = os.environ.get("SKIWAY_FAULTS") == "all"
 PATIENCE_S = 1800 if EVERY_STEP else 300
 WRITES = frozenset({"_apply", "_create", "_overwrite", "_delete", "_purge"})
-QUIET = tuple(f"gc.{sweep}.enabled=false" for sweep in ("idempotency", "cas", "pointer", "reconcile_jobs"))
+FILES = frozenset({"create", "seal", "remove"})
+"""Operations of the warehouse: a file is begun, is complete, is gone."""
+SWEEPS = ("idempotency", "cas", "pointer", "reconcile_jobs", "warehouse")
+QUIET = tuple(f"gc.{sweep}.enabled=false" for sweep in SWEEPS)
 """Settings of a server whose own gc does nothing, so that the operations of a call are always the same."""
 
 
@@ -92,6 +95,12 @@ class Doomed:
         trace = self.folder / "trace"
         return trace.read_text().split() if trace.exists() else []
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where its doors are, once it is ready."""
+        found: dict[str, str] = json.loads(self.ready_file.read_text())
+        return found
+
     def output(self) -> str:
         return (self.folder / "log").read_text()
 
@@ -120,20 +129,31 @@ class Doomed:
 
     def call(self, operation: str, request: Any) -> Answer:
         """Call it in the account of the tests, once."""
-        address = json.loads(self.ready_file.read_text())["rpc"]
-        with grpc.insecure_channel(address, options=[("grpc.enable_retries", 0)]) as channel:
+        with grpc.insecure_channel(self.addresses["rpc"], options=[("grpc.enable_retries", 0)]) as channel:
             return Client(channel, caller="")(operation, request, timeout=END_S, x_skiway_account=ACCOUNT)
 
 
 @contextmanager
 def launched(
-    launcher: Launcher, ground: Ground, *settings: str, threads: str = "call", step: Step | None = None
+    launcher: Launcher,
+    ground: Ground,
+    *settings: str,
+    threads: str = "call",
+    step: Step | None = None,
+    only: Iterable[str] = (),
+    more_threads: Iterable[str] = (),
 ) -> Iterator[Doomed]:
-    """A server that begins to start; `step` says when one of its `threads` dies, and all of it with it."""
+    """A server that begins to start; `step` says when one of its `threads` dies, and all of it with it.
+
+    Steps are counted in operations with one of the names in `only`; without any, in all.
+    """
     folder = ground.folder / f"server-{time.monotonic_ns()}"
     folder.mkdir()
     server = Doomed(launcher, 0, folder)
-    death = {"threads": threads, "trace": str(folder / "trace"), **asdict(step)} if step else None
+    trace = str(folder / "trace")
+    death = (
+        {"threads": [threads, *more_threads], "trace": trace, "only": sorted(only), **asdict(step)} if step else None
+    )
     arguments = ["serve", "--home", str(ground.folder / "home"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     arguments += ["--ready-file", str(server.ready_file), *ground.settings(*settings)]
     server.process_id = launcher.ask(start=arguments, death=death, log=str(folder / "log"))

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from skiway.config import Settings
+from skiway.formats.iceberg_warehouse import Warehouse
 from skiway.runtime.gc_sweeps import once_round
 from skiway.security import SecretsStore, open_secrets
 from skiway.storage import Stores, open_stores, utc_now
@@ -24,6 +25,11 @@ class Ground:
     def secrets(self) -> SecretsStore:
         """The secrets store of the servers' home."""
         return open_secrets((self.folder / "home" / "secrets").as_uri())
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """The warehouse of the servers' home."""
+        return Warehouse.at(str(self.folder / "home" / "warehouse"))
 
     def secret_files(self) -> int:
         """How many secrets are kept."""
@@ -44,8 +50,17 @@ def later(seconds: float) -> datetime:
     return utc_now() + timedelta(seconds=seconds)
 
 
-def collected(ground: Ground) -> None:
-    """Gc goes once round, after everything that expires has expired."""
-    with opened(ground, ahead_s=3600) as stores:
-        sweeps = once_round(stores, ground.secrets, Settings().gc, dry_run=False, clock=lambda: later(3600))
-        assert [done.damaged for _, done in sweeps if done.damaged] == []
+def collected(ground: Ground, *, ahead_s: float = 3600.0) -> set[str]:
+    """Gc goes once round, after everything that expires has expired; what it removed."""
+    with opened(ground, ahead_s=ahead_s) as stores:
+        rounds = once_round(
+            stores,
+            ground.secrets,
+            Settings().gc,
+            dry_run=False,
+            warehouse=ground.warehouse,
+            clock=lambda: later(ahead_s),
+        )
+        sweeps = [done for _, done in rounds]
+    assert [done.damaged for done in sweeps if done.damaged] == []
+    return {name for done in sweeps for name in done.removed}

@@ -1,7 +1,9 @@
-"""Starts servers that die at a chosen operation of their stores: `python launcher.py`, told what to do line by line.
+"""Starts servers that die at a chosen operation of their stores, or of the warehouse: `python launcher.py`, told what to
+do line by line.
 
 The command `skiway serve` takes seconds to import what it needs. This process imports it once and forks: each server is
-a process of its own, runs the real command, and is ready in a moment. Its stores are the real ones behind a `Death`.
+a process of its own, runs the real command, and is ready in a moment. Its stores, and what writes and removes files of
+the warehouse, are the real ones behind a `Death`.
 
     {"start": [arguments], "death": {...}, "log": file}   answers with the process id
     {"ended": process id}                                  answers with the exit code, or null while it runs
@@ -23,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from metastore.faults import DyingBlobs, DyingPointers
 from skiway.cli.app import main
+from skiway.formats.iceberg_warehouse import TableFiles
 from skiway.runtime import stores
 
 # What a server imports when it starts, imported before the first fork.
@@ -32,6 +35,13 @@ for module in (
     "skiway.storage.sqlite",
     "skiway.storage.postgres",
     "skiway.storage.objects",
+    "skiway.formats.iceberg_evolution",
+    "skiway.formats.iceberg_manifest_writing",
+    "skiway.formats.iceberg_output",
+    "skiway.formats.iceberg_replacing",
+    "skiway.rest.table_bodies",
+    "pyiceberg.serializers",
+    "pyiceberg.table.update",
     "psycopg",
 ):
     import_module(module)
@@ -39,20 +49,22 @@ for module in (
 
 @dataclass
 class Death:
-    """Kills the process before or after operation number `at` of the threads whose names begin with `threads`.
+    """Kills the process before or after operation number `at` of the threads whose names begin with one of `threads`.
 
-    Operations are counted from 1 and written down in the file `trace`, each when it begins; at 0, nobody dies.
+    Operations are counted from 1 and written down in the file `trace`, each when it begins; at 0, nobody dies. `only` are
+    the names of those that count; without any, all do.
     """
 
-    threads: str
+    threads: list[str]
     trace: str
+    only: list[str] = field(default_factory=list)
     at: int = 0
     when: str = "before"
     done: int = field(default=0, init=False)
 
     def run(self, operation: Any, *arguments: Any, **named: Any) -> Any:
         """Do the operation, or die."""
-        if not threading.current_thread().name.startswith(self.threads):
+        if not self._counts(operation.__name__):
             return operation(*arguments, **named)
         self.done += 1
         with Path(self.trace).open("a") as trace:
@@ -61,6 +73,9 @@ class Death:
         result = operation(*arguments, **named)
         self._strike("after")
         return result
+
+    def _counts(self, name: str) -> bool:
+        return threading.current_thread().name.startswith(tuple(self.threads)) and name in (self.only or [name])
 
     def _strike(self, when: str) -> None:
         if (self.done, when) == (self.at, self.when):
@@ -86,6 +101,14 @@ def put_under(death: Death) -> None:
         open_pointers=lambda url, **named: DyingPointers(open_pointers(url, **named), death),
         open_blobs=lambda url, **named: DyingBlobs(open_blobs(url, **named), death),
     )
+    for name in ("create", "seal", "remove"):  # a file is begun, is complete and lasts, is gone
+        put_method_under(death, TableFiles, name)
+
+
+def put_method_under(death: Death, kind: type, name: str) -> None:
+    """From now on, death watches this method."""
+    method = getattr(kind, name)
+    setattr(kind, name, lambda self, *arguments: death.run(method, self, *arguments))
 
 
 def started(order: dict[str, Any]) -> int:

@@ -14,11 +14,14 @@ import pytest
 
 from faults import contents
 from faults.changes import full_table
-from faults.doomed import PATIENCE_S, QUIET, Launcher, Step, launched, steps
+from faults.doomed import FILES, PATIENCE_S, QUIET, WRITES, Launcher, Step, launched, steps
 from faults.grounds import Ground, collected, opened
+from faults.tables import stored_files
+from metastore.managed_world import ManagedWorld
 from metastore.world import World
 from runtime.servers import eventually
-from skiway.metastore import keys
+from skiway.metastore import keys, managed_tables
+from skiway.metastore.managed_tables import ManagedTable
 from skiway.metastore.seeding import seed_home
 from skiway.storage import ABSENT, Delete, Stores, utc_now
 
@@ -92,9 +95,9 @@ def littered(ground: Ground, sweep: Sweep) -> list[str]:
         return contents.resources(stores)
 
 
-def age(path: Path) -> None:
-    hour_ago = utc_now().timestamp() - 3600
-    os.utime(path, (hour_ago, hour_ago))
+def age(path: Path, *, days: float = 1 / 24) -> None:
+    then = utc_now().timestamp() - days * 86400
+    os.utime(path, (then, then))
 
 
 def only(sweep: Sweep) -> list[str]:
@@ -135,3 +138,61 @@ def test_a_server_killed_in_any_step_of_gc_has_removed_nothing_that_is_needed(la
             assert contents.blobs(stores) == contents.named_blobs(stores)
     assert 0 in left
     assert len(left) > 1, "some died with work left"
+
+
+# --- the warehouse ----------------------------------------------------------------------------------------------------
+
+FILES_ONLY = ("gc.warehouse.page_size=1", *(each for each in QUIET if "warehouse" not in each))
+
+
+@dataclass(frozen=True, slots=True)
+class Littered:
+    """A table, the files that it needs, and how many others there are in the warehouse."""
+
+    managed: ManagedWorld
+    table: ManagedTable
+    needed: set[str]
+    litter: int
+
+    def left(self, ground: Ground) -> int:
+        """How many of the others are still there; none that is needed is missing, and all rows are."""
+        stored = stored_files(ground)
+        assert self.needed <= stored
+        assert self.managed.rows(self.table) == [1, 2]
+        return len(stored - self.needed)
+
+
+def littered_warehouse(ground: Ground, stores: Stores) -> Littered:
+    """What statements that died and a table that was dropped have left, all of it old enough for gc."""
+    seed_home(stores)
+    managed = ManagedWorld(World(stores, utc_now), ground.warehouse)
+    table = managed.append(managed.append(managed.create("kept"), 1), 2)
+    needed = stored_files(ground)
+    for value in (3, 4):
+        managed.write(table, value)
+    dropped = managed.append(managed.create("dropped"), 5)
+    managed_tables.drop(managed.home, managed.warehouse, dropped.table.resource_id)
+    for path in map(Path, stored_files(ground)):
+        age(path, days=4)
+    return Littered(managed, table, needed, len(stored_files(ground) - needed))
+
+
+def test_a_server_killed_while_it_sweeps_the_warehouse_has_removed_nothing_that_is_needed(launcher, new_ground):
+    watched = {"threads": "gc", "only": WRITES | FILES}
+    ground = new_ground("sqlite")
+    with opened(ground) as stores:
+        littered = littered_warehouse(ground, stores)
+        with launched(launcher, ground, *FILES_ONLY, **watched, step=Step(0)) as server:
+            eventually(lambda: littered.left(ground) == 0 and swept(stores, Sweep("warehouse", len, len)))
+    left = set()
+    for number in range(1, len(server.operations) + 1):
+        ground = new_ground("sqlite")
+        with opened(ground) as stores:
+            littered = littered_warehouse(ground, stores)
+            with launched(launcher, ground, *FILES_ONLY, **watched, step=Step(number, "after")) as server:
+                assert server.wait_until_ended() == -signal.SIGKILL, f"nobody died after operation {number}"
+            left.add(littered.left(ground))
+            collected(ground)
+            assert littered.left(ground) == 0, f"killed after operation {number}, then collected"
+            assert contents.broken(stores) == []
+    assert {0, littered.litter} <= left, "some died with all the work before them, and some when it was done"

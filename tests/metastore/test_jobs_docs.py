@@ -11,6 +11,7 @@ import pytest
 from skiway.metastore import keys
 from skiway.metastore.job_queue import JobQueue
 from skiway.metastore.job_rules import MAX_MESSAGE, MAX_TABLE_ERRORS, JobRules
+from skiway.metastore.job_schedule import USUAL_INTERVAL, due_key
 from skiway.metastore.query_rules import QueryRules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
@@ -50,6 +51,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
         f"`ttl_seconds`, {query.default_ttl_s:.0f} s by default, at most {query.max_ttl_s / 3600:.0f} h",
         f"until {query.grace_s:.0f} s after",
         f"at most {query.max_leases} active",
+        f"every `interval`, {USUAL_INTERVAL.total_seconds() / 60:.0f} minutes unless it is said",
     ):
         assert said in TEXT, said
 
@@ -59,6 +61,7 @@ def test_the_keys_on_the_page_are_those_of_the_code():
         keys.job("{a}", "{id}"),
         keys.job_active("{a}", "{digest of the work}"),
         keys.job_listing("{a}") + "{newest first}",
+        due_key("{a}", "{c}"),
     ):
         assert f"`{key.replace('%7B', '{').replace('%7D', '}').replace('any', '{state}')}`" in PAGE
     assert keys.job_ready(7, "a", "j").startswith("/queue/ready/")

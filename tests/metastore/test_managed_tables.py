@@ -6,6 +6,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -49,9 +50,11 @@ from skiway.errors import (
     PreconditionFailed,
     Unsupported,
 )
+from skiway.formats import iceberg_metadata
 from skiway.formats.iceberg_commits import append, delete_all, overwrite, rollback
 from skiway.formats.iceberg_evolution import AddColumn, evolve
 from skiway.formats.iceberg_writing import DataFileWriter
+from skiway.formats.kept import Kept
 from skiway.metastore import directory, managed_tables, snapshots, statistics, tables
 from skiway.metastore.managed_locations import folder_of, id_in
 from skiway.metastore.managed_sweeping import sweep_warehouse
@@ -513,6 +516,24 @@ def test_a_purged_table_leaves_nothing(managed: ManagedWorld, tmp_path: Path) ->
     managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=True)
     assert not (tmp_path / "warehouse" / "a1" / table.id).exists()
     assert managed.rows(other) == [7]
+
+
+@pytest.mark.parametrize("purge", [False, True])
+@pytest.mark.parametrize("harm", [Path.unlink, lambda place: place.write_bytes(b"{")], ids=["gone", "corrupt"])
+def test_a_table_whose_metadata_is_lost_can_be_dropped(
+    managed: ManagedWorld, harm: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch, *, purge: bool
+) -> None:
+    table = managed.append(managed.create(), 1)
+    harm(Path(table.metadata_location.removeprefix("file://")))
+    # As in a process that just began:
+    monkeypatch.setattr(iceberg_metadata, "_read", Kept(1 << 20, size_of=lambda _: 1))
+    with pytest.raises(PreconditionFailed, match=r"missing|corrupt"):
+        managed.load(table)
+    managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=purge)
+    with pytest.raises(NotFound):
+        managed.load(table)
+    assert Path(table.metadata.location.removeprefix("file://")).exists() is not purge
+    assert managed.rows(managed.append(managed.create(), 2)) == [2]
 
 
 # --- gc ---------------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Profiler:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
-    def __call__(self, realm, table_id, snapshot, *, handle, cancelled) -> None:
+    def __call__(self, realm, table_id, snapshot, *, handle, **_) -> None:
         self.asked.append((handle.name.name, snapshot.id))
         rows = sum(handle.files(snapshot)["row_count"].to_pylist())
         stats = v1.TableStats(row_count=rows)
@@ -459,7 +459,7 @@ def test_a_profile_that_fails_is_told_and_the_others_go_on(world: World, folder)
     made = connector(world, str(folder))
     run(world, made)
 
-    def profile(realm, table_id, snapshot, *, handle, cancelled) -> None:
+    def profile(realm, table_id, snapshot, *, handle, **_) -> None:
         if handle.name.name == "a":
             raise Conflict("somebody changed it")
 

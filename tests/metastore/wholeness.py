@@ -9,7 +9,7 @@ from skiway.metastore.kinds import KINDS
 from skiway.storage import Pointer, Stores
 
 # Pointers that hold something else than the address of a blob.
-PLAIN = ("/closing/", "/pins/", "/secrets/")
+PLAIN = ("/closing/", "/folders/", "/pins/", "/schedule/", "/secrets/")
 
 
 def damage(stores: Stores) -> list[str]:
@@ -19,7 +19,7 @@ def damage(stores: Stores) -> list[str]:
 
 def _damage(stores: Stores, pointers: dict[str, Pointer]) -> Iterator[str]:
     for key, pointer in pointers.items():
-        if key.startswith(PLAIN) or key.endswith("/snapshots/current"):
+        if key.startswith(PLAIN) or key.endswith("/snapshots/current") or "/snapshots/profiles/" in key:
             continue
         canonical = "/" + pointer.blob_uri.rsplit("/", 2)[0]
         if canonical not in pointers:

@@ -3,39 +3,71 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
 from rpc.house import House
+from skiway.client import Metastore
+from skiway.formats.web_access import ANSWER_S, CONNECT_S, Addresses
 from skiway.metastore import statistics
 from skiway.metastore.job_queue import JobQueue
 from skiway.metastore.reconcile import Reconciler
+from skiway.metastore.reconcile_run import MOST_LANES
 from skiway.metastore.reconcile_validation import PATIENCE_S
 from skiway.model import v1
 from skiway.pipeline.capture import jobs_of
 from skiway.pipeline.worker import BEATS, Worker
 from skiway.security import MemorySecrets
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "sources.md").read_text()
 ((CODE, PRINTED),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_program_on_the_page_prints_what_it_shows(house: House, tmp_path, capsys):
+@pytest.fixture
+def at_work(house: House) -> Iterator[House]:
+    """A house whose jobs are done, without Spark."""
     house.world.catalog()
 
-    def profile(realm, table_id, snapshot, *, handle, cancelled) -> None:
+    def profile(realm, table_id, snapshot, *, handle, **_) -> None:
         stats = v1.TableStats(row_count=1)
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
 
     run = jobs_of(house.world.realm, Reconciler(MemorySecrets(), profile))
     with Worker(JobQueue(house.world.stores), run, name="w", poll_s=0.05):
-        program = CODE.replace("127.0.0.1:50051", house.address).replace('token="..."', 'token="everybody"')
-        exec(program, {"data": str(tmp_path)})
+        yield house
+
+
+def test_the_program_on_the_page_prints_what_it_shows(at_work: House, tmp_path, capsys):
+    program = CODE.replace("127.0.0.1:50051", at_work.address).replace('token="..."', 'token="everybody"')
+    exec(program, {"data": str(tmp_path)})
     assert capsys.readouterr().out == PRINTED
+
+
+def test_the_shorter_examples_run_too(at_work: House, tmp_path, capsys):
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "people.parquet")
+    (policy,) = re.findall(r"```python\n(policy = .*?)```", PAGE, re.DOTALL)
+    (watching,) = re.findall(r"```python\n(for job in .*?)```", (DOCS / "jobs.md").read_text(), re.DOTALL)
+    with Metastore(at_work.address, token="everybody") as lake:
+        lake.connectors.create("files", kind="parquet", uri=str(tmp_path), catalog="lake", namespace="raw")
+        exec(watching, {"lake": lake})
+        assert capsys.readouterr().out.splitlines()[-1] == "succeeded statistics 1/1 [] 0/0"
+        exec(policy, {"lake": lake, "v1": v1})
+        stored = lake.connectors.get("files").message.policy
+        assert (stored.enabled, stored.max_parallel, stored.interval.seconds) == (True, 4, 3600)
 
 
 def test_the_page_says_how_long_and_which(house: House):
     said = " ".join(PAGE.split())
     assert f"after {PATIENCE_S:g} s at the latest" in said
+    assert f"never more than {MOST_LANES}" in said
+    assert f"waited for {CONNECT_S:g} s until it takes the call, and {ANSWER_S:g} s for each answer" in said
+    for level in Addresses:
+        assert f"| `{level}`" in PAGE
     assert BEATS == 3
     assert "renewed three times" in said
     for name in v1.PredicateOp.keys():  # noqa: SIM118 - an enum of protobuf is no mapping

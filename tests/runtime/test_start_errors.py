@@ -129,7 +129,3 @@ def test_tokens_without_a_file_of_them(home):
     said = refused(home, "--set", "auth.mode=token")
     assert f"the tokens file {home / 'tokens.toml'} does not exist" in said
     assert "skiway tokens new NAME --account default" in said
-
-
-def test_a_seed_that_is_not_there_yet(home):
-    assert "only fake is there" in refused(home, "--set", "seed.enabled=true", "--set", "seed.mode=iceberg")

@@ -11,12 +11,13 @@ import typer
 from skiway.cli.settings_of import settings_of
 from skiway.errors import InvalidArgument
 from skiway.runtime.gc_sweeps import once_round
+from skiway.runtime.lake import warehouse_of
 from skiway.runtime.secret_keeping import secrets_of
 from skiway.runtime.stores import stores_of
 
 __all__ = ["collect"]
 
-NOUNS = {"cas": "blob", "pointer": "pointer", "secrets": "secret"}
+NOUNS = {"cas": "blob", "pointer": "pointer", "jobs": "job", "secrets": "secret", "warehouse": "file"}
 
 
 def collect(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool) -> None:
@@ -25,8 +26,9 @@ def collect(home: Path, file: Path | None, given: Sequence[str], *, dry_run: boo
     if not home.is_dir():
         raise InvalidArgument(f"there is no home {home}: name the one of your server with --home")
     removed, damaged = Counter[str](), 0
+    warehouse = warehouse_of(settings) if settings.gc.warehouse.enabled else None
     with stores_of(settings, home) as stores:
-        for sweep, done in once_round(stores, secrets_of(settings), settings.gc, dry_run=dry_run):
+        for sweep, done in once_round(stores, secrets_of(settings), settings.gc, dry_run=dry_run, warehouse=warehouse):
             removed[sweep] += len(done.removed)
             damaged += len(done.damaged)
             for name in done.removed:

@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import Literal
 
 from skiway.config.fields import section, setting
-from skiway.config.values import COUNT, DURATION, FLAG, MILLIS, PATH, SECRET, TEXT, Secret, choice, whole
+from skiway.config.values import (
+    COUNT,
+    DURATION,
+    FLAG,
+    MILLIS,
+    PATH,
+    SECRET,
+    TEXT,
+    Secret,
+    choice,
+    pairs,
+    pattern,
+    whole,
+)
 
 __all__ = ["Gc", "Idempotency", "Metadata", "Metrics", "Query", "Reconciler", "Seed", "System"]
 
@@ -16,8 +29,12 @@ MIN_AGE = whole(at_least=10_000, of=" of milliseconds")
 
 UNUSED = "Understood and without effect: {}."
 
+CONNECT_URL = pattern(r"sc://\S+", "the address of a Spark Connect server, such as sc://host:15002")
+SPARK_CONF = pairs("spark.executor.memory=4g; spark.executor.cores=2")
+
 JobBackend = Literal["durable", "memory"]
 ReconcilerBackend = Literal["local", "remote"]
+SourceAddresses = Literal["public", "private", "any"]
 SeedMode = Literal["fake", "iceberg"]
 
 
@@ -90,6 +107,22 @@ class JobsGc:
 
 
 @section
+class WarehouseGc:
+    """Collection of files of managed tables that nothing refers to."""
+
+    enabled: bool = setting(True, FLAG, "Collect files of managed tables that nothing refers to.")
+    tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Time between two slices.")
+    page_size: int = setting(20, COUNT, "Tables looked at in one step.")
+    min_age_ms: int = setting(
+        259_200_000,
+        MIN_AGE,
+        "A younger file is left alone, and so is what a table referred to within that time: longer than a statement "
+        "writes nothing, and longer than a query reads.",
+    )
+    max_tick_millis: int = setting(30_000, COUNT, "How long a slice may take.")
+
+
+@section
 class Gc:
     """Garbage collection."""
 
@@ -97,6 +130,7 @@ class Gc:
     cas: CasGc = CasGc()
     pointer: PointerGc = PointerGc()
     reconcile_jobs: JobsGc = JobsGc()
+    warehouse: WarehouseGc = WarehouseGc()
 
 
 @section
@@ -118,10 +152,25 @@ class JobStore:
 
 @section
 class ReconcilerAuthorization:
-    """How a remote reconciler authenticates."""
+    """How a remote reconciler would authenticate."""
 
-    header: str = setting("authorization", TEXT, "Header that carries the reconciler's token.")
-    token: Secret | None = setting(None, SECRET, "Token a remote reconciler authenticates with.")
+    header: str = setting("authorization", TEXT, UNUSED.format("a worker opens the store itself, by kv and blob"))
+    token: Secret | None = setting(None, SECRET, UNUSED.format("a worker opens the store itself, by kv and blob"))
+
+
+@section
+class Spark:
+    """Where tables are profiled."""
+
+    master: str = setting(
+        "local[*]", TEXT, "Master of the Spark session: this machine, or a cluster such as spark://host:7077."
+    )
+    remote: str | None = setting(
+        None, CONNECT_URL, "Spark Connect server to profile on instead; this process then needs no Java."
+    )
+    conf: tuple[str, ...] = setting(
+        (), SPARK_CONF, "Settings of Spark's own, in TOML as a list too; they win over what Skiway sets."
+    )
 
 
 @section
@@ -129,10 +178,22 @@ class Reconciler:
     """Work on connectors."""
 
     backend: ReconcilerBackend = setting(
-        "local", choice(ReconcilerBackend), "Whether jobs run in this server or in workers of their own."
+        "local", choice(ReconcilerBackend), "Whether jobs run in this server, or in processes of `skiway worker` only."
     )
-    poll_every: timedelta = setting(timedelta(seconds=1), DURATION, "Time between two looks at the queue.")
+    poll_every: timedelta = setting(
+        timedelta(seconds=1),
+        DURATION,
+        "Time between two looks at the queue, and at connectors that are due by their policy.",
+    )
+    parallel_jobs: int = setting(1, whole(at_least=1, at_most=64), "Jobs a process works on at a time.")
+    source_addresses: SourceAddresses = setting(
+        "private",
+        choice(SourceAddresses),
+        "Where catalogs, token endpoints and object stores of sources may be: public addresses; private ones and this "
+        "machine too; or also link-local ones, at which clouds tell their machines' secrets.",
+    )
     job_store: JobStore = JobStore()
+    spark: Spark = Spark()
     authorization: ReconcilerAuthorization = ReconcilerAuthorization()
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "choice",
     "is_loopback",
     "number",
+    "pairs",
     "pattern",
     "store_url",
     "whole",
@@ -131,6 +132,19 @@ def pattern(expression: str, takes: str) -> Kind[str]:
     return Kind(takes, read)
 
 
+def pairs(example: str) -> Kind[tuple[str, ...]]:
+    """Names with values, each as `name=value`; as text, separated by semicolons."""
+
+    def read(value: object) -> tuple[str, ...]:
+        parts = value if isinstance(value, list) else _text(value).split(";")
+        found = tuple(_text(part).strip() for part in parts if part != "")
+        if not all(re.fullmatch(r"[^\s=]+=.*", each, re.DOTALL) for each in found):
+            raise ValueError("not all are name=value")
+        return found
+
+    return Kind(f"names with values, such as {example}", read)
+
+
 def store_url(example: str) -> Kind[str]:
     """The URL of a store of any scheme; its backend judges the rest."""
     return pattern(r"[a-z][a-z0-9+.-]*:\S*", f"a URL such as {example}")
@@ -213,8 +227,15 @@ def as_text(value: object) -> str:
             return _duration_text(round(value.total_seconds() * 1000))
         case float():
             return f"{value:g}"
+        case tuple():
+            return "; ".join(map(_pair_text, value))
         case _:
             return str(value)
+
+
+def _pair_text(pair: str) -> str:
+    name, _, _ = pair.partition("=")
+    return f"{name}=****" if re.search("secret|password|token|credential|access.?key", name, re.IGNORECASE) else pair
 
 
 def _duration_text(millis: int) -> str:

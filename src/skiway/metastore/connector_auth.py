@@ -7,8 +7,10 @@ Secrets are refused where everybody can read them. What merely looks like one is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
+from urllib.parse import urlsplit
 
 from skiway.errors import InvalidArgument
+from skiway.formats.web_access import check_named
 from skiway.metastore.changes import copied
 from skiway.metastore.failures import failure
 from skiway.metastore.properties import HUMPS, PUNCTUATION, SECRETS
@@ -80,6 +82,21 @@ def check_credentials(credentials: v1.ConnectorCredentials) -> None:
     for name in NEEDED[which]:
         if not getattr(given, name).strip():
             raise failure(InvalidArgument, "field", field=f"auth.credentials.{which}.{name}")
+    if "endpoint" in NEEDED[which]:
+        _check_token_endpoint(given.endpoint, field=f"auth.credentials.{which}.endpoint")
+
+
+def _check_token_endpoint(url: str, *, field: str) -> None:
+    """Raise unless it is a web address that tokens may be asked at, as far as that can be told by looking at it."""
+    try:
+        parts = urlsplit(url)
+        is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:
+        is_fine = False
+    if not is_fine:
+        wanted = "give an address such as https://host/path, without a user or password in it"
+        raise failure(InvalidArgument, "field.invalid", field=field, found="another text", wanted=wanted)
+    check_named(f"{parts.scheme}://{parts.netloc}")
 
 
 def shown(connector: v1.Connector) -> v1.Connector:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from skiway.errors import InvalidArgument, NotFound
+from skiway.formats.web_access import check_named
 from skiway.metastore import keys, places
 from skiway.metastore.connector_auth import refuse_connector_secrets, scheme
 from skiway.metastore.failures import failure
@@ -39,6 +40,7 @@ def check(connector: v1.Connector) -> None:
     refuse_connector_secrets(connector.auth.header_hints, field="auth.header_hints")
     connector.auth.scheme = scheme(connector.auth.scheme)
     _check_source(connector)
+    _check_tables(connector.destination)
     _check_policy(connector.policy)
 
 
@@ -76,6 +78,8 @@ def _check_uri(connector: v1.Connector) -> None:
         raise failure(InvalidArgument, "field.invalid", field="uri", found="not a URI", wanted=wanted) from None
     if has_password:
         raise failure(InvalidArgument, "connector.uri.password", field="uri")
+    if connector.uri.startswith(("http:", "https:")):
+        check_named(connector.uri)
 
 
 def _check_source(connector: v1.Connector) -> None:
@@ -93,6 +97,25 @@ def _check_source(connector: v1.Connector) -> None:
         if not pattern.strip():
             raise failure(InvalidArgument, "field", field="source.include_tables or source.exclude_tables")
     check_columns(source.columns, field="source.columns")
+    check_columns(source.exclude_columns, field="source.exclude_columns")
+
+
+def _check_tables(destination: v1.ConnectorDestination) -> None:
+    """What is said of single tables: each once, and something of each."""
+    met = set[str]()
+    for each in destination.tables:
+        field = "destination.tables"
+        each.table_display_name = normal_text(each.table_display_name)
+        each.namespace.segments[:] = normal_path(each.namespace.segments, field=f"{field}.namespace")
+        if not each.source.strip():
+            raise failure(InvalidArgument, "field", field=f"{field}.source")
+        if each.source in met:
+            wanted = "say of each table once where it goes"
+            raise failure(InvalidArgument, "field.invalid", field=field, found=f"{each.source} twice", wanted=wanted)
+        if not each.table_display_name and not each.namespace.segments:
+            wanted = f"say under which name or in which namespace {each.source} is to be"
+            raise failure(InvalidArgument, "field.invalid", field=field, found="no destination", wanted=wanted)
+        met.add(each.source)
 
 
 def _may_mean_all(connector: v1.Connector) -> bool:

@@ -20,6 +20,7 @@ from skiway.metastore.connector_specs import DESTINATION_PAIRS, check, check_col
 from skiway.metastore.failures import failure
 from skiway.metastore.idempotency import Claim, once
 from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.job_schedule import rescheduled, unscheduled
 from skiway.metastore.kinds import ACCOUNT, CONNECTOR
 from skiway.metastore.masks import copy_field, masked_paths
 from skiway.metastore.names import dotted, normal_name, normal_path, normal_text
@@ -29,7 +30,7 @@ from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
 from skiway.model import v1
 from skiway.security import SecretsStore
-from skiway.storage import Operation
+from skiway.storage import Operation, Pointer
 
 __all__ = ["capture_mode", "create", "delete", "get", "list_", "scope", "selects", "trigger", "update"]
 
@@ -103,7 +104,8 @@ def update(realm: Realm, request: v1.UpdateConnectorRequest, *, secrets: Secrets
                 connector.auth.secret_id = secret.secret_id if secret else ""
 
         def write(current: Stored[v1.Connector], desired: v1.Connector) -> Stored[v1.Connector]:
-            written = realm.all(CONNECTOR).update(current, desired, also=lambda _: [secret.taken] if secret else [])
+            more = [*rescheduled(realm, current.value, desired), *([secret.taken] if secret else [])]
+            written = realm.all(CONNECTOR).update(current, desired, also=lambda _: more)
             if has_credentials:
                 forget(realm, secrets, current.value)
             return written
@@ -124,7 +126,14 @@ def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: Secrets
     """Delete a connector, its credentials, and what waits or runs for it. What it has mirrored stays."""
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
     key = keys.connector(realm.account_id, connector_id)
-    meta = changes.delete(realm.all(CONNECTOR), key, name=connector_id, precondition=request.precondition)
+
+    def remove(pointer: Pointer, value: v1.Connector | None) -> None:
+        also = unscheduled(realm.stores.pointers, realm.account_id, connector_id)
+        realm.all(CONNECTOR).delete(pointer, value, also=also)
+
+    meta = changes.delete(
+        realm.all(CONNECTOR), key, name=connector_id, precondition=request.precondition, remove=remove
+    )
     remove_all(realm, secrets, connector_id)
     jobs.cancel_all(realm, connector_id)
     return v1.DeleteConnectorResponse(meta=meta)
@@ -132,7 +141,11 @@ def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: Secrets
 
 def trigger(realm: Realm, request: v1.TriggerReconcileRequest) -> v1.TriggerReconcileResponse:
     """A job that mirrors the connector's tables, metadata first and then statistics; see `jobs.enqueue`."""
-    job = jobs.enqueue(realm, request.connector_id, scope=scope(request), full_rescan=request.full_rescan)
+    asked = scope(request)
+    if request.HasField("table_id"):
+        job = jobs.enqueue_profile(realm, request.table_id, scope=asked, full_rescan=request.full_rescan)
+    else:
+        job = jobs.enqueue(realm, request.connector_id, scope=asked, full_rescan=request.full_rescan)
     return v1.TriggerReconcileResponse(job_id=job.job_id)
 
 
@@ -180,11 +193,12 @@ def _create(
     _edit(realm, connector, spec, {*PLAIN, "auth"}, keeping=frozenset())
     with _secret(realm, secrets, connector.resource_id.id, spec) as secret:
         connector.auth.secret_id = secret.secret_id if secret else ""
+        due = rescheduled(realm, None, connector)
 
         def also(stored: Stored[v1.Connector]) -> tuple[Operation, ...]:
             answer = v1.CreateConnectorResponse(connector=shown(stored.value), meta=stored.meta)
             taken = (secret.taken,) if secret else ()
-            return *inside(account.pointer), *taken, *claim.remembering(answer)
+            return *inside(account.pointer), *taken, *due, *claim.remembering(answer)
 
         created = realm.all(CONNECTOR).create(connector, also=also)
     return v1.CreateConnectorResponse(connector=shown(created.value), meta=created.meta)

@@ -52,6 +52,7 @@ SCHEMA = pa.schema(
         "partition_spec_id": pa.int32(),
         "equality_field_ids": pa.list_(pa.int32()),
         "sequence_number": pa.int64(),
+        "etag": pa.string(),  # of the content, where the table's format does not promise that it stays
         "columns": pa.list_(COLUMN),
         "put_key": pa.string(),
         "put_fingerprint": pa.string(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from skiway.model import v1
 
-__all__ = ["ACTIVE", "FINISHED", "JobRules", "Progress", "clipped"]
+__all__ = ["ACTIVE", "FINISHED", "JobRules", "Progress", "Stage", "clipped"]
 
 ACTIVE = (v1.JS_QUEUED, v1.JS_RUNNING)
 FINISHED = (v1.JS_SUCCEEDED, v1.JS_FAILED, v1.JS_CANCELLED)
@@ -33,6 +33,30 @@ class JobRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """How far a pass is: tables, those worked on right now, and files of the tables begun so far that are to be read."""
+
+    mode: v1.CaptureMode.ValueType = v1.CAP_UNSPECIFIED
+    tables_total: int = 0
+    tables_done: int = 0
+    tables: tuple[str, ...] = ()
+    files_total: int = 0
+    files_done: int = 0
+
+    @property
+    def message(self) -> v1.JobProgress:
+        """The same, as jobs hold it."""
+        return v1.JobProgress(
+            **{"pass": self.mode},
+            tables_total=self.tables_total,
+            tables_done=self.tables_done,
+            tables=map(clipped, self.tables),
+            files_total=self.files_total,
+            files_done=self.files_done,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What an attempt has done so far, all in all; `failures` says by table what went wrong."""
 
@@ -40,9 +64,11 @@ class Progress:
     tables_changed: int = 0
     failures: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
+    stage: Stage = Stage()
 
     def write_to(self, job: v1.Job) -> None:
         """Replace what the job says of its attempt. All failures are counted, the first are kept."""
+        job.progress.CopyFrom(self.stage.message)
         job.tables_scanned, job.tables_changed = self.tables_scanned, self.tables_changed
         job.errors = len(self.failures)
         job.message = clipped(self.message)

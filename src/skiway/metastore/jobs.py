@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
-from skiway.metastore import keys
+from skiway.metastore import keys, places
 from skiway.metastore.failures import failure
-from skiway.metastore.ids import local_id, resource_id
+from skiway.metastore.ids import local_id
 from skiway.metastore.job_records import amended, end
 from skiway.metastore.job_rules import ACTIVE
 from skiway.metastore.kinds import CONNECTOR, JOB, work_digest
+from skiway.metastore.managed_guards import require_managed
 from skiway.metastore.pages import listed
 from skiway.metastore.parents import retrying
 from skiway.metastore.realm import Realm, timestamp
 from skiway.metastore.repository import Stored
 from skiway.model import v1
-from skiway.storage import Check
+from skiway.storage import Check, Operation
 
-__all__ = ["BOTH_PASSES", "cancel", "cancel_all", "enqueue", "get", "list_"]
+__all__ = ["BOTH_PASSES", "cancel", "cancel_all", "enqueue", "enqueue_profile", "enqueue_unless_active", "get", "list_"]
 
 BOTH_PASSES = (v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC)
 
@@ -38,22 +39,33 @@ def enqueue(
 
     def attempt() -> v1.Job:
         connector = _active_connector(realm, text)
-        now = realm.now()
-        job = v1.Job(
-            account_id=realm.account_id,
-            job_id=realm.ids(),
-            connector_id=resource_id(realm, text, v1.RK_CONNECTOR),
-            full_rescan=full_rescan,
-            scope=scope,
-            modes=modes,
-            state=v1.JS_QUEUED,
-            next_attempt_at=now if due_at is None else timestamp(due_at),
-            created_at=now,
-            updated_at=now,
-        )
+        job = _waiting(realm, connector.value, scope=scope, modes=modes, full_rescan=full_rescan, due_at=due_at)
         return _same(realm, job) or _created(realm, job, connector)
 
     return retrying(attempt)
+
+
+def enqueue_profile(
+    realm: Realm, table_id: v1.ResourceId, *, scope: v1.JobScope | None = None, full_rescan: bool = False
+) -> v1.Job:
+    """A job that makes statistics of a managed table; or the one that does the same already and is not over yet."""
+
+    def attempt() -> v1.Job:
+        table = places.table(realm, table_id)
+        job = _waiting(realm, scope=scope, modes=(v1.CAP_STATS_ONLY_ASYNC,), full_rescan=full_rescan)
+        job.table_id.CopyFrom(require_managed(table.value).resource_id)
+        return _same(realm, job) or _created(realm, job, table)
+
+    return retrying(attempt)
+
+
+def enqueue_unless_active(realm: Realm, connector: Stored[v1.Connector], *, also: Sequence[Operation]) -> v1.Job | None:
+    """A job on the whole connector, made together with what is in `also`; None if one that does the same is not over yet.
+
+    `Conflict` if the connector, or what `also` expects, is not as it was read.
+    """
+    job = _waiting(realm, connector.value)
+    return None if _same(realm, job) else _created(realm, job, connector, also=also)
 
 
 def get(realm: Realm, request: v1.GetReconcileJobRequest) -> v1.GetReconcileJobResponse:
@@ -111,15 +123,45 @@ def _active_connector(realm: Realm, connector_id: str) -> Stored[v1.Connector]:
     return found
 
 
+def _waiting(
+    realm: Realm,
+    connector: v1.Connector | None = None,
+    *,
+    scope: v1.JobScope | None = None,
+    modes: Sequence[v1.CaptureMode.ValueType] = BOTH_PASSES,
+    full_rescan: bool = False,
+    due_at: datetime | None = None,
+) -> v1.Job:
+    now = realm.now()
+    return v1.Job(
+        account_id=realm.account_id,
+        job_id=realm.ids(),
+        connector_id=connector.resource_id if connector else None,
+        full_rescan=full_rescan,
+        scope=scope,
+        modes=modes,
+        state=v1.JS_QUEUED,
+        next_attempt_at=now if due_at is None else timestamp(due_at),
+        created_at=now,
+        updated_at=now,
+    )
+
+
 def _same(realm: Realm, job: v1.Job) -> v1.Job | None:
     found = realm.all(JOB).find_named(keys.job_active(realm.account_id, work_digest(job)))
     return None if found is None else found.value
 
 
-def _created(realm: Realm, job: v1.Job, connector: Stored[v1.Connector]) -> v1.Job:
-    # As read: nothing is begun for a connector that is paused or deleted meanwhile.
-    unchanged = Check(connector.pointer.key, expect=connector.pointer.version)
+def _created(
+    realm: Realm,
+    job: v1.Job,
+    of: Stored[v1.Connector] | Stored[v1.Table],
+    *,
+    also: Sequence[Operation] = (),
+) -> v1.Job:
+    # As read: nothing is begun for a connector that is paused, or something that is deleted meanwhile.
+    unchanged = Check(of.pointer.key, expect=of.pointer.version)
     try:
-        return realm.all(JOB).create(job, also=lambda _: [unchanged]).value
+        return realm.all(JOB).create(job, also=lambda _: [unchanged, *also]).value
     except AlreadyExists:
-        raise failure(Contention, "store.contended", what=f"the jobs of connector {job.connector_id.id}") from None
+        raise failure(Contention, "store.contended", what=f"the jobs of {of.value.display_name}") from None

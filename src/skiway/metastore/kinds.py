@@ -128,6 +128,8 @@ def _job_names(of: v1.Job) -> tuple[str, ...]:
 def work_digest(of: v1.Job) -> str:
     """Equal for jobs that do the same work."""
     work = v1.Job(connector_id=of.connector_id, full_rescan=of.full_rescan, scope=of.scope, modes=of.modes)
+    if of.HasField("table_id"):
+        work.table_id.CopyFrom(of.table_id)
     return sha256(work.SerializeToString(deterministic=True)).hexdigest()
 
 

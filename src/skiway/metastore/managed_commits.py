@@ -32,7 +32,7 @@ from skiway.formats.iceberg_commits import Change, Producer, append, plain
 from skiway.formats.iceberg_metadata import read_metadata, updated, version_of, write_metadata
 from skiway.formats.iceberg_warehouse import TableFiles, Warehouse
 from skiway.formats.source import TableName
-from skiway.metastore import changes, managed_records, places
+from skiway.metastore import changes, managed_records, managed_turns, places
 from skiway.metastore.kinds import TABLE
 from skiway.metastore.managed import writer
 from skiway.metastore.managed_locations import check_updates, folder_of
@@ -48,7 +48,17 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-__all__ = ["ManagedTable", "append_with_retry", "change", "commit", "handle_of", "load", "record", "surely_undone"]
+__all__ = [
+    "ManagedTable",
+    "append_with_retry",
+    "change",
+    "commit",
+    "handle_of",
+    "load",
+    "managed_record",
+    "record",
+    "surely_undone",
+]
 
 ATTEMPTS: Final = 40
 _ROOM: Final = 10  # of a batch, for what belongs to the table's own record
@@ -88,17 +98,23 @@ def handle_of(table: v1.Table, metadata: TableMetadata, files: TableFiles) -> Ic
     return IcebergTable(name, metadata, metadata_location=table.metadata_location, files=files)
 
 
+def managed_record(realm: Realm, table_id: v1.ResourceId) -> Stored[v1.Table]:
+    """The record of the table; PreconditionFailed for one that is not managed."""
+    found = places.table(realm, table_id)
+    if not found.value.metadata_location:
+        raise PreconditionFailed(
+            f"table {found.value.display_name} is not managed here: change it where it comes from",
+            key="table.not_managed",
+            id=found.value.resource_id.id,
+        )
+    return found
+
+
 def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> ManagedTable:
     """The table as it is now; PreconditionFailed for one that is not managed."""
-    stored = places.table(realm, table_id)
-    if not stored.value.metadata_location:
-        raise PreconditionFailed(
-            f"table {stored.value.display_name} is not managed here: change it where it comes from",
-            key="table.not_managed",
-            id=stored.value.resource_id.id,
-        )
-    files = warehouse.files(folder_of(realm, warehouse, stored.value.resource_id.id))
-    return ManagedTable(stored, read_metadata(files, stored.value.metadata_location), files)
+    found = managed_record(realm, table_id)
+    files = warehouse.files(folder_of(realm, warehouse, found.value.resource_id.id))
+    return ManagedTable(found, read_metadata(files, found.value.metadata_location), files)
 
 
 def commit(
@@ -108,8 +124,12 @@ def commit(
     requirements: Sequence[TableRequirement],
     updates: Sequence[TableUpdate],
 ) -> ManagedTable:
-    """The table after the updates, or Conflict (`commit.failed`) if a requirement does not hold."""
-    return change(realm, warehouse, table_id, plain(requirements, updates))
+    """The table after the updates, or Conflict (`commit.failed`) if a requirement does not hold.
+
+    Whoever made the updates has to make them anew then, elsewhere; statements that run here wait for that a while.
+    """
+    with managed_turns.from_afar(realm, table_id.id):
+        return _change(realm, warehouse, table_id, plain(requirements, updates), pause=_pause)
 
 
 def append_with_retry(
@@ -127,14 +147,23 @@ def change(
     realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, producer: Producer, *, pause: Pause = _pause
 ) -> ManagedTable:
     """The table after the change. Who loses a race makes it again for the new state, up to a bound."""
+    managed_turns.stand_aside(realm, table_id.id)
+    return _change(realm, warehouse, table_id, producer, pause=pause)
+
+
+def _change(
+    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, producer: Producer, *, pause: Pause
+) -> ManagedTable:
     writable_id(realm, table_id, v1.RK_TABLE, field="table_id")
     for attempt in range(ATTEMPTS):
-        base = load(realm, warehouse, table_id)
-        made = producer(base.metadata, base.files, realm.clock)
-        try:
-            return _committed(realm, base, made)
-        except _Lost:
-            pause(attempt)
+        with managed_turns.turn(realm, table_id.id):
+            base = load(realm, warehouse, table_id)
+            made = producer(base.metadata, base.files, realm.clock)
+            try:
+                return _committed(realm, base, made)
+            except _Lost:
+                pass
+        pause(attempt)
     raise Conflict(
         f"table {base.table.display_name} was changed by others {ATTEMPTS} times while this commit tried: try again",
         key="commit.failed",

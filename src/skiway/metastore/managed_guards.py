@@ -8,7 +8,7 @@ from typing import Final
 from skiway.errors import PreconditionFailed
 from skiway.model import v1
 
-__all__ = ["refuse_fields", "refuse_snapshots"]
+__all__ = ["refuse_fields", "refuse_snapshots", "require_managed"]
 
 _COMMITTED: Final = ("schema_json", "properties", "upstream")
 
@@ -24,6 +24,17 @@ def refuse_snapshots(table: v1.Table) -> v1.Table:
     """The table, or an error if it is managed."""
     if table.metadata_location:
         raise _refused(table, "snapshots")
+    return table
+
+
+def require_managed(table: v1.Table) -> v1.Table:
+    """The table, or an error if it is not managed."""
+    if not table.metadata_location:
+        raise PreconditionFailed(
+            f"table {table.display_name} is not managed here: trigger the connector that brings it in",
+            key="table.not_managed",
+            id=table.resource_id.id,
+        )
     return table
 
 

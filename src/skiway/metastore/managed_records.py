@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.formats.iceberg import IcebergTable
-from skiway.formats.source import Content, Snapshot
+from skiway.formats.source import Snapshot, data_files
 from skiway.metastore import file_table, keys
 from skiway.metastore.current import advancing, current_id
 from skiway.metastore.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS
@@ -110,7 +110,7 @@ def _statistics(realm: Realm, table: v1.Table, handle: IcebergTable, snapshot: S
     facts: dict[str, Any] = {"table_id": table.resource_id, "snapshot_id": snapshot.id, "updated_at": realm.now()}
     stored = file_table.written(stored_files(handle, snapshot, files))
     yield from realm.all(FILE_STATS).reservation(v1.FileStatsSet(arrow_file=stored, **facts))[1]
-    data = files.filter(pc.field("content") == Content.DATA)
+    data = data_files(files)
     stats = v1.TableStats(
         upstream=_stamp(realm, table, handle),
         row_count=_total(data, "row_count") - _total(data, "deleted_rows"),

@@ -1,30 +1,40 @@
 """Files of the warehouse that nothing refers to: what failed commits, dropped tables and expired snapshots leave.
 
-A file is removed if it is older than a minimum age, and no state that the table was in within that age refers to it. Both
-halves are needed. The first keeps what is being written now: a commit names files that are younger than it is long. The
-second keeps what is being read now: a query that began within that time may read a state that was replaced since. So the
-age must be longer than any statement runs; the default is three days.
+A file is removed if it is older than a minimum age, no state that the table was in within that age refers to it, and no
+query has pinned it. The age keeps what is being written now: a commit names files that are younger than it is long, and
+the files of one statement, which carry its id in their names, are all as young as the youngest of them. The states keep
+what is being read now: a query that began within that time may read one that was replaced since. So the age must be
+longer than any statement pauses, and any query reads; the default is three days.
 
 States are known by their metadata files, which are files of the folder too: the present one, those written within the
-age, and the last one before, which was the present one when the age began.
+age, and the one that was the present one when the age began. Older ones are found by the log that each state has of
+those before it: what a commit wrote that failed, or died, is in no log.
+
+A folder whose table is not there is that of a dropped or unfinished one if it was claimed (see `managed_folders`), else
+somebody else's, and left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-from datetime import timedelta
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from skiway.errors import PreconditionFailed, SkiwayError
+from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats.files import Found
 from skiway.formats.iceberg_metadata import read_metadata
 from skiway.formats.iceberg_warehouse import TableFiles, Warehouse, uri_of
 from skiway.formats.locations import Location, location
-from skiway.metastore import keys, managed_records
+from skiway.metastore import keys, managed_folders, managed_records
 from skiway.metastore.gc import Slice
-from skiway.metastore.kinds import TABLE
+from skiway.metastore.kinds import LEASE, TABLE
 from skiway.metastore.managed_locations import id_in
 from skiway.metastore.parents import applied
+from skiway.metastore.pinning import is_pinned
+from skiway.metastore.query_pins import PinnedSnapshot
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
 from skiway.model import v1
@@ -32,12 +42,12 @@ from skiway.storage import Clock, Stores
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
 
 __all__ = ["THREE_DAYS_S", "sweep_warehouse"]
 
 THREE_DAYS_S: Final = 3 * 24 * 3600.0
 _METADATA: Final = ".metadata.json"
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def sweep_warehouse(
@@ -81,78 +91,108 @@ def _sweep(
     realm: Realm, warehouse: Warehouse, table_id: str, folder: Location, *, min_age_s: float, dry: bool
 ) -> Slice:
     files = warehouse.files(uri_of(folder))
-    oldest_us = int((realm.clock() - timedelta(seconds=min_age_s)).timestamp() * 1_000_000)
+    oldest = realm.clock() - timedelta(seconds=min_age_s)
+    oldest_us = int(oldest.timestamp() * 1_000_000)
     # Listed before the table is looked at: what is committed after that is younger than the age.
     listed = files.walk(folder)
     table = realm.all(TABLE).find(keys.table(realm.account_id, table_id))
+    if table is None and not _is_abandoned(realm, table_id, listed, oldest):
+        return Slice(len(listed))
     try:
-        used = _used(files, table.value, listed, oldest_us) if table else _until_old(listed, oldest_us)
+        used = _used(files, table.value, listed, oldest_us) if table else set()
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
-    old = [each.location for each in listed if each.modified_us < oldest_us]
-    orphans = tuple(uri_of(each) for each in old if each not in used)
+    unused = [each for each in _old(listed, oldest_us) if each not in used]
+    # Looked for after what is unused, never before: who pins makes sure afterwards that it still was in use.
+    pinned = _pinned(realm, table_id) if unused else set()
+    orphans = tuple(uri_of(each) for each in unused if each not in pinned)
     if not dry:
         files.remove(orphans)
         _tidy(realm, files, table, folder)
     return Slice(len(listed), orphans)
 
 
+def _is_abandoned(realm: Realm, table_id: str, listed: Sequence[Found], oldest: datetime) -> bool:
+    """Whether a folder without a table is ours, and nothing has happened in it since then; a drop leaves a file there."""
+    claimed_at = managed_folders.claimed_at(realm, table_id)
+    if claimed_at is None:
+        return False
+    last_us = max((each.modified_us for each in listed), default=int(claimed_at.timestamp() * 1_000_000))
+    return last_us < int(oldest.timestamp() * 1_000_000)
+
+
+def _old(listed: Sequence[Found], oldest_us: int) -> Iterator[Location]:
+    """The files that no statement of within the age has written."""
+    at_work = {_written_by(each) for each in listed if each.modified_us >= oldest_us}
+    return (each.location for each in listed if _written_by(each) not in at_work)
+
+
+def _written_by(file: Found) -> str:
+    """What the files of one statement have in common: the id in their names; the whole name where there is none."""
+    found = _ID.search(file.location.name)
+    return found[0].lower() if found else uri_of(file.location)
+
+
+def _pinned(realm: Realm, table_id: str) -> set[Location]:
+    """The files of the table that queries of now may still ask for."""
+    leases = (realm.all(LEASE).follow(each) for each in realm.stores.pointers.scan(keys.lease_active(realm.account_id)))
+    read = chain.from_iterable(lease.value.tables for lease in leases if lease)
+    snapshots = [each for each in read if each.table_id.id == table_id and each.file_stats_uri]
+    return {
+        location(path)
+        for each in snapshots
+        if is_pinned(realm.stores, each.file_stats_uri)
+        for path in PinnedSnapshot(realm, each).files()["file_path"].to_pylist()
+    }
+
+
 def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, folder: Location) -> None:
     """What is left beside files: folders of a table that is gone, records of snapshots that are."""
+    table_id = id_in(folder.name)
     if table is None:
         files.remove_folders(folder)
+        if not files.walk(folder):
+            managed_folders.release(realm, table_id)
         return
+    managed_folders.claim(realm, table_id)  # as those are that were made before folders were claimed
     metadata = read_metadata(files, table.value.metadata_location)
     for batch in managed_records.leftover(realm, table, metadata):
         applied(realm, batch, what=f"a snapshot of table {table.value.display_name}")
 
 
-def _until_old(listed: list[Found], oldest_us: int) -> set[Location]:
-    """All files of a table that was dropped, as long as one is young: its drop is marked by a file."""
-    return {each.location for each in listed} if any(each.modified_us >= oldest_us for each in listed) else set()
-
-
 def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: int) -> set[Location]:
     """The files that the table's states refer to."""
-    present = location(table.metadata_location)
-    used = _of_state(files, present)
-    for place in set(_recent(listed, oldest_us)) - {present}:
-        try:
-            used |= _of_state(files, place, known=used)
-        except PreconditionFailed as error:
-            # The state of a commit that failed half-way: nobody was ever shown it.
-            if error.key != "file.missing":
-                raise
+    used: set[Location] = set()
+    _add_state(used, files, location(table.metadata_location))
+    states = [each for each in listed if _METADATA in each.location.name]
+    for each in states:
+        if each.modified_us >= oldest_us:
+            # It may be that of a commit that failed half-way: nobody was ever shown it.
+            with suppress(PreconditionFailed, InvalidArgument):
+                _add_state(used, files, each.location)
+    # By now all states within the age have told which ones were before them.
+    earlier = [each for each in states if each.modified_us < oldest_us and each.location in used]
+    if earlier:
+        _add_state(used, files, max(earlier, key=lambda each: each.modified_us).location)
     return used
 
 
-def _of_state(files: TableFiles, place: Location, *, known: Set[Location] = frozenset()) -> set[Location]:
+def _add_state(used: set[Location], files: TableFiles, place: Location) -> None:
+    """All that a state refers to. A manifest in `used` has been read already, for this state or another."""
+    from skiway.formats.iceberg_manifest_writing import entries, manifests
+
     metadata = read_metadata(files, uri_of(place))
-    used = {place, *_of_metadata(metadata)}
-    for each in metadata.snapshots:
-        if location(each.manifest_list) not in known:
-            used.update(map(location, _of_snapshot(each, files)))
-    return used
-
-
-def _recent(listed: list[Found], oldest_us: int) -> Iterator[Location]:
-    """The metadata files of the states that the table was in since then."""
-    states = sorted((each for each in listed if _METADATA in each.location.name), key=lambda each: each.modified_us)
-    young = [each.location for each in states if each.modified_us >= oldest_us]
-    yield from young
-    yield from (each.location for each in states[len(states) - len(young) - 1 : len(states) - len(young)])
+    used |= {place, *_of_metadata(metadata)}
+    for snapshot in metadata.snapshots:
+        for manifest in manifests(snapshot, files.io):
+            manifest_place = location(manifest.manifest_path)
+            if manifest_place not in used:
+                listed = entries(manifest, files.io)
+                used |= {manifest_place, *(location(entry.data_file.file_path) for entry in listed)}
+        used.add(location(snapshot.manifest_list))
 
 
 def _of_metadata(metadata: TableMetadata) -> Iterator[Location]:
     yield from (location(each.metadata_file) for each in metadata.metadata_log)
     yield from (location(each.statistics_path) for each in metadata.statistics)
     yield from (location(each.statistics_path) for each in metadata.partition_statistics)
-
-
-def _of_snapshot(snapshot: Snapshot, files: TableFiles) -> Iterator[str]:
-    from skiway.formats.iceberg_manifest_writing import entries, manifests
-
-    yield snapshot.manifest_list
-    for manifest in manifests(snapshot, files.io):
-        yield manifest.manifest_path
-        yield from (entry.data_file.file_path for entry in entries(manifest, files.io))

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.formats.iceberg_commits import append
 from skiway.formats.iceberg_metadata import new_metadata, updated, write_metadata
 from skiway.formats.iceberg_warehouse import Warehouse
 from skiway.formats.locations import location as at
-from skiway.metastore import managed_records, places, relations, tables
+from skiway.metastore import managed_folders, managed_records, places, relations, tables
 from skiway.metastore.ids import resource_id
 from skiway.metastore.kinds import TABLE
 from skiway.metastore.managed import is_managed, writer
@@ -28,11 +29,12 @@ from skiway.metastore.managed_commits import (
     commit,
     handle_of,
     load,
+    managed_record,
     record,
     surely_undone,
 )
 from skiway.metastore.managed_locations import check_properties, check_updates, folder_of, id_in
-from skiway.metastore.names import normal_name
+from skiway.metastore.names import normal_name, normal_text
 from skiway.metastore.parents import retrying
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
@@ -41,6 +43,7 @@ from skiway.model import v1
 from skiway.storage import ABSENT, Operation, Pointer
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
@@ -53,10 +56,12 @@ __all__ = [
     "change",
     "commit",
     "create",
+    "create_filled",
     "create_staged",
     "drop",
     "load",
     "rename",
+    "require_addressable",
 ]
 
 
@@ -94,8 +99,20 @@ def create(
     metadata = new_metadata(wanted, location=folder, spec=spec, order=order, properties=kept)
     table = _table(realm, place, table_id, name)
     if stage:
+        managed_folders.claim(realm, table_id)
         return ManagedTable(Stored(table, Pointer("", "", ABSENT)), metadata, warehouse.files(folder))
     return _created(realm, warehouse, table, metadata)
+
+
+def create_filled(realm: Realm, warehouse: Warehouse, staged: ManagedTable, added: Sequence[DataFile]) -> ManagedTable:
+    """The table that `create` staged, with its first rows: nobody sees it without them."""
+    first = append(added)(staged.metadata, staged.files, realm.clock)
+    try:
+        return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
+    except SkiwayError as error:
+        if surely_undone(error):
+            staged.files.remove(first.written)
+        raise
 
 
 def create_staged(
@@ -120,20 +137,26 @@ def create_staged(
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
-    """Delete the table. With `purge` its files go at once, else when gc finds them: queries may still read them."""
-    found = load(realm, warehouse, table_id)
-    tables.delete(realm, v1.DeleteTableRequest(table_id=found.table.resource_id))
+    """Delete the table. With `purge` its files go at once, else when gc finds them: queries may still read them.
+
+    Its metadata is not looked at: a table that is damaged can be dropped too.
+    """
+    found = managed_record(realm, table_id).value.resource_id
+    folder = folder_of(realm, warehouse, found.id)
+    tables.delete(realm, v1.DeleteTableRequest(table_id=found))
+    files = warehouse.files(folder)
     if purge:
-        folder = found.files.reach.roots[0]
-        found.files.remove(str(each.location) for each in found.files.walk(folder))
-        found.files.remove_folders(folder)
+        files.remove(str(each.location) for each in files.walk(at(folder)))
+        files.remove_folders(at(folder))
+        managed_folders.release(realm, found.id)
     else:
         # Says when: files are old, and queries that began before must find them for a while.
-        found.files.write(f"{found.metadata.location}/dropped", b"")
+        files.write(f"{folder}/dropped", b"")
 
 
 def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1.ResourceId | None = None) -> v1.Table:
     """The table under another name, in its namespace or in another one. Its files stay where they are."""
+    require_addressable(name)
     spec, paths = v1.TableSpec(display_name=name), ["display_name"]
     if namespace_id is not None:
         place = _place(realm, namespace_id)
@@ -143,6 +166,17 @@ def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1
     request = v1.UpdateTableRequest(table_id=table_id, spec=spec)
     request.update_mask.paths.extend(paths)
     return tables.update(realm, request).table
+
+
+def require_addressable(*names: str) -> None:
+    """Raise if a new name is one that clients of Iceberg's REST protocol take out of paths, so that it is never found."""
+    for name in names:
+        if normal_text(name) in (".", ".."):
+            raise InvalidArgument(
+                f"nothing can be called {name!r} here, as clients take it out of paths: choose another name",
+                key="name.dots",
+                field="name",
+            )
 
 
 def _place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
@@ -172,6 +206,7 @@ def _shape(
 
 
 def _table(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Table:
+    require_addressable(name)
     now = realm.now()
     return v1.Table(
         resource_id=resource_id(realm, table_id, v1.RK_TABLE),
@@ -185,6 +220,7 @@ def _table(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Ta
 
 def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata) -> ManagedTable:
     files = warehouse.files(metadata.location)
+    managed_folders.claim(realm, table.resource_id.id)
     location = write_metadata(files, metadata, version=0)
     record(table, metadata, location)
 
@@ -204,4 +240,5 @@ def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
     except SkiwayError as error:
         if surely_undone(error):
             files.remove([location])
+            files.remove_folders(files.reach.roots[0])  # unless a client has written to it
         raise

@@ -44,7 +44,7 @@ class Destinations:
     scope: v1.JobScope
     met: list[Aim] = field(default_factory=list, init=False)
 
-    def aims(self, source: Source) -> Iterator[Aim]:
+    def aims(self, source: Source) -> list[Aim]:
         """All of them. NotFound where nothing is left: a filter that matches nothing is most likely misspelled."""
         chosen = list(self._chosen(source))
         if not chosen:
@@ -59,7 +59,7 @@ class Destinations:
         self.met = [aim for aim in map(self._aim, chosen) if self._in_scope(aim)]
         if not self.met:
             raise self._nothing("no table of the connector is in the scope that was asked for", "scope.unmatched")
-        yield from self.met
+        return self.met
 
     @property
     def is_single(self) -> bool:
@@ -83,7 +83,14 @@ class Destinations:
     def _aim(self, table: TableName) -> Aim:
         below = table.namespace[len(self._source_path) :]
         path = (*self.base(), *below) or (normal_text(self.connector.display_name),)
-        return Aim(table, path, self._own_name() or normal_text(table.name))
+        own = self._by_table(table)
+        name = own.table_display_name or self._own_name() or normal_text(table.name)
+        return Aim(table, tuple(own.namespace.segments) or path, name)
+
+    def _by_table(self, table: TableName) -> v1.TableDestination:
+        """Where this table goes by itself; the full name counts before the plain one."""
+        said = {each.source: each for each in self.connector.destination.tables}
+        return said.get(str(table)) or said.get(table.name) or v1.TableDestination()
 
     def _own_name(self) -> str:
         to = self.connector.destination

@@ -22,7 +22,19 @@ from skiway.metastore.realm import PLATFORM, Realm, timestamp
 from skiway.model import v1
 from skiway.storage import ABSENT, Clock, Stores, utc_now
 
-__all__ = ["DEFAULT_ACCOUNT", "DEMO_CATALOG", "MANAGED_CATALOG", "seed_demo", "seed_home"]
+__all__ = [
+    "DEFAULT_ACCOUNT",
+    "DEMO_CATALOG",
+    "DEMO_VIEWS",
+    "MANAGED_CATALOG",
+    "once",
+    "seed_demo",
+    "seed_home",
+    "seeded_id",
+    "sow_demo_catalog",
+    "sow_namespace",
+    "sow_view",
+]
 
 DEFAULT_ACCOUNT: Final = "default"
 MANAGED_CATALOG: Final = "lake"
@@ -97,17 +109,18 @@ DEMO_VIEWS: Final = {
 
 def seed_home(stores: Stores, *, clock: Clock = utc_now) -> bool:
     """Give a new store its account `default` with the managed catalog `lake`; whether that was done now."""
-    return _once(stores, "home", lambda: _sow_home(stores, clock), clock=clock)
+    return once(stores, "home", lambda: _sow_home(stores, clock), clock=clock)
 
 
 def seed_demo(stores: Stores, *, clock: Clock = utc_now) -> bool:
     """Give the account `default` the catalog `examples`, whose tables have statistics and no data; whether that was
     done now.
     """
-    return _once(stores, "demo", lambda: _sow_demo(Realm(stores, DEFAULT_ACCOUNT, clock=clock)), clock=clock)
+    return once(stores, "demo", lambda: _sow_demo(Realm(stores, DEFAULT_ACCOUNT, clock=clock)), clock=clock)
 
 
-def _once(stores: Stores, seed: str, sow: Callable[[], None], *, clock: Clock) -> bool:
+def once(stores: Stores, seed: str, sow: Callable[[], None], *, clock: Clock) -> bool:
+    """Sow a seed unless that was done in the life of the store; whether it was done now."""
     key = f"/platform/seeds/{seed}"
     if stores.pointers.get(key) is not None:
         return False
@@ -128,19 +141,24 @@ def _sow_home(stores: Stores, clock: Clock) -> None:
 
 
 def _sow_demo(realm: Realm) -> None:
-    _sow_catalog(realm, DEMO_CATALOG, "made-up tables with statistics and without data")
-    if realm.stores.pointers.get(keys.catalog(realm.account_id, _id(realm, DEMO_CATALOG))) is None:
+    sow_demo_catalog(realm, "made-up tables with statistics and without data")
+    for path in NAMESPACES:
+        sow_namespace(realm, path)
+    for table in DEMO_TABLES:
+        _sow_table(realm, table)
+    for name, sql in DEMO_VIEWS.items():
+        sow_view(realm, name, sql)
+
+
+def sow_demo_catalog(realm: Realm, description: str) -> None:
+    """The demo's catalog; PreconditionFailed if people have one of that name."""
+    _sow_catalog(realm, DEMO_CATALOG, description)
+    if realm.stores.pointers.get(keys.catalog(realm.account_id, seeded_id(realm, DEMO_CATALOG))) is None:
         raise PreconditionFailed(
             f"seed.enabled asks for a demo catalog {DEMO_CATALOG!r}, but account {realm.account_id!r} has a catalog of "
             "that name which is not the demo: rename it, or set seed.enabled=false",
             key="seed.catalog.taken",
         )
-    for path in NAMESPACES:
-        _sow_namespace(realm, path)
-    for table in DEMO_TABLES:
-        _sow_table(realm, table)
-    for name, sql in DEMO_VIEWS.items():
-        _sow_view(realm, name, sql)
 
 
 def _sow_catalog(realm: Realm, name: str, description: str) -> None:
@@ -149,7 +167,8 @@ def _sow_catalog(realm: Realm, name: str, description: str) -> None:
         catalogs.create(_naming(realm, name), v1.CreateCatalogRequest(spec=spec))
 
 
-def _sow_namespace(realm: Realm, path: Sequence[str]) -> None:
+def sow_namespace(realm: Realm, path: Sequence[str]) -> None:
+    """A namespace of the demo's catalog."""
     spec = v1.NamespaceSpec(display_name=path[-1], path=path[:-1], catalog_id=_catalog_id(realm))
     with contextlib.suppress(AlreadyExists):
         namespaces.create(_naming(realm, DEMO_CATALOG, *path), v1.CreateNamespaceRequest(spec=spec))
@@ -160,7 +179,7 @@ def _sow_table(realm: Realm, table: _Table) -> None:
     spec = v1.TableSpec(
         display_name=table.name,
         catalog_id=_catalog_id(realm),
-        namespace_id=resource_id(realm, _id(realm, *place), v1.RK_NAMESPACE),
+        namespace_id=resource_id(realm, seeded_id(realm, *place), v1.RK_NAMESPACE),
         schema_json=_schema_json(table.columns),
         upstream=v1.UpstreamRef(
             uri=table.location, format=v1.TF_ICEBERG, table_display_name=table.name, namespace_path=table.path
@@ -168,7 +187,7 @@ def _sow_table(realm: Realm, table: _Table) -> None:
     )
     with contextlib.suppress(AlreadyExists):
         tables.create(_naming(realm, *place, table.name), v1.CreateTableRequest(spec=spec))
-    table_id = resource_id(realm, _id(realm, *place, table.name), v1.RK_TABLE)
+    table_id = resource_id(realm, seeded_id(realm, *place, table.name), v1.RK_TABLE)
     for number in range(1, len(table.loads) + 1):
         _sow_snapshot(realm, table, table_id, number)
 
@@ -195,11 +214,12 @@ def _sow_snapshot(realm: Realm, table: _Table, table_id: v1.ResourceId, number: 
     statistics.put_files(realm, [v1.PutFileColumnStatsRequest(table_id=table_id, snapshot_id=number, files=files)])
 
 
-def _sow_view(realm: Realm, name: str, sql: str) -> None:
+def sow_view(realm: Realm, name: str, sql: str) -> None:
+    """A view over the orders."""
     spec = v1.ViewSpec(
         display_name=name,
         catalog_id=_catalog_id(realm),
-        namespace_id=resource_id(realm, _id(realm, DEMO_CATALOG, "iceberg"), v1.RK_NAMESPACE),
+        namespace_id=resource_id(realm, seeded_id(realm, DEMO_CATALOG, "iceberg"), v1.RK_NAMESPACE),
         sql_definitions=[v1.ViewSql(sql=sql, dialect="duckdb")],
         base_relations=[v1.NameRef(catalog=DEMO_CATALOG, path=["iceberg"], name="orders")],
         creation_search_path=["iceberg"],
@@ -246,13 +266,14 @@ def _schema_json(columns: Sequence[_Column]) -> str:
 
 
 def _catalog_id(realm: Realm) -> v1.ResourceId:
-    return resource_id(realm, _id(realm, DEMO_CATALOG), v1.RK_CATALOG)
+    return resource_id(realm, seeded_id(realm, DEMO_CATALOG), v1.RK_CATALOG)
 
 
 def _naming(realm: Realm, *names: str) -> Realm:
     """The realm, in which what is made next gets the id of these names."""
-    return replace(realm, ids=lambda: _id(realm, *names))
+    return replace(realm, ids=lambda: seeded_id(realm, *names))
 
 
-def _id(realm: Realm, *names: str) -> str:
+def seeded_id(realm: Realm, *names: str) -> str:
+    """The id of what these names lead to."""
     return str(uuid.uuid5(NAMES, "/".join((realm.account_id, *names))))

@@ -35,6 +35,7 @@ def stored_files(handle: TableHandle, snapshot: Snapshot, files: pa.Table) -> pa
         "partition_spec_id": pc.fill_null(files["spec_id"], 0),
         "equality_field_ids": files["equality_ids"],
         "sequence_number": files["sequence_number"],
+        "etag": files["etag"],
         "columns": _columns(canonical_columns(files, handle.schema_at(snapshot).arrow)),
     }
     unknown = {name: pa.nulls(files.num_rows, file_table.SCHEMA.field(name).type) for name in file_table.SCHEMA.names}
@@ -44,7 +45,7 @@ def stored_files(handle: TableHandle, snapshot: Snapshot, files: pa.Table) -> pa
 def _partitions(handle: TableHandle, files: pa.Table) -> pa.Array:
     if not any(spec.fields for spec in handle.partition_specs):
         return pa.repeat("{}", files.num_rows)
-    return partition_json(files, handle.partition_specs)
+    return partition_json(files, handle.partition_specs, handle.schema.arrow)
 
 
 def _columns(found: pa.ListArray) -> pa.ListArray:

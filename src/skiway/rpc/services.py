@@ -26,7 +26,7 @@ from skiway.metastore import (
 )
 from skiway.metastore.planner import Planner
 from skiway.metastore.query_rules import QueryRules
-from skiway.metastore.reconcile import Profile, Reconciler, capture
+from skiway.metastore.reconcile import Reconciler, capture
 from skiway.metastore.reconcile_validation import validate
 from skiway.metastore.system_objects import EngineCatalogs
 from skiway.model import v1
@@ -55,14 +55,14 @@ def all_services(
     *,
     secrets: SecretsStore | None = None,
     query_rules: QueryRules | None = None,
-    profile: Profile | None = None,
+    reconciler: Reconciler | None = None,
     planner: Planner | None = None,
 ) -> tuple[Service, ...]:
     """All that is served; `engines` are the definitions that query engines ask for, by default those we ship.
 
     `secrets` is where credentials of connectors go, by default into memory; `query_rules` say how long queries live;
-    `profile` is what makes statistics of mirrored tables, where a call asks for that; `planner` plans scans, and keeps
-    what it has made ready.
+    `reconciler` mirrors and profiles where a call asks for that, by default without profiles; `planner` plans scans, and
+    keeps what it has made ready.
     A service that is added to the model is served once it is added here.
     """
     return (
@@ -74,7 +74,7 @@ def all_services(
         SNAPSHOTS,
         STATISTICS,
         DIRECTORY,
-        connectors_of(Reconciler(MemorySecrets() if secrets is None else secrets, profile)),
+        connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         system_objects_of(engines or EngineCatalogs()),
     )

@@ -7,6 +7,7 @@
 | pointer     | gc.pointer                    | names that lead nowhere                               |
 | jobs        | gc.reconcile_jobs             | jobs that were over long ago                          |
 | secrets     | gc.pointer                    | credentials that no connector names                   |
+| warehouse   | gc.warehouse                  | files of managed tables that nothing refers to        |
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from skiway.config.kept import Gc
+from skiway.formats.iceberg_warehouse import Warehouse
 from skiway.metastore import gc
+from skiway.metastore.managed_sweeping import sweep_warehouse
 from skiway.runtime.gc_schedule import Progress, Sweep
 from skiway.security import SecretsStore
 from skiway.storage import Clock, Stores, utc_now
@@ -24,10 +27,18 @@ from skiway.storage import Clock, Stores, utc_now
 __all__ = ["once_round", "sweeps"]
 
 
-def sweeps(stores: Stores, secrets: SecretsStore, settings: Gc, *, clock: Clock = utc_now) -> list[Sweep]:
-    """All sweeps, also those that are off."""
-    work = _Work(stores, secrets, settings, clock)
+def sweeps(
+    stores: Stores,
+    secrets: SecretsStore,
+    settings: Gc,
+    *,
+    warehouse: Warehouse | None = None,
+    clock: Clock = utc_now,
+) -> list[Sweep]:
+    """All sweeps, also those that are off: that of the warehouse, where there is none."""
+    work = _Work(stores, secrets, settings, clock, warehouse)
     expired, cas, pointer, jobs = settings.idempotency, settings.cas, settings.pointer, settings.reconcile_jobs
+    files = settings.warehouse
     return [
         Sweep(
             "idempotency",
@@ -66,11 +77,24 @@ def sweeps(stores: Stores, secrets: SecretsStore, settings: Gc, *, clock: Clock 
             slice_s=pointer.max_tick_millis / 1000,
             enabled=pointer.enabled,
         ),
+        Sweep(
+            "warehouse",
+            lambda token: _progress(_files(work, token)),
+            every_s=files.tick_every.total_seconds(),
+            slice_s=files.max_tick_millis / 1000,
+            enabled=files.enabled and warehouse is not None,
+        ),
     ]
 
 
 def once_round(
-    stores: Stores, secrets: SecretsStore, settings: Gc, *, dry_run: bool, clock: Clock = utc_now
+    stores: Stores,
+    secrets: SecretsStore,
+    settings: Gc,
+    *,
+    dry_run: bool,
+    warehouse: Warehouse | None = None,
+    clock: Clock = utc_now,
 ) -> Iterator[tuple[str, gc.Slice]]:
     """Every sweep from its beginning to its end, page by page, whatever the schedule does meanwhile.
 
@@ -78,8 +102,11 @@ def once_round(
     """
     if not dry_run:
         gc.sweep_expired(stores)
-    work = _Work(stores, secrets, settings, clock, dry_run=dry_run)
-    for name, step in (("pointer", _pointers), ("jobs", _jobs), ("secrets", _secrets), ("cas", _blobs)):
+    work = _Work(stores, secrets, settings, clock, warehouse, dry_run=dry_run)
+    steps = {"pointer": _pointers, "jobs": _jobs, "secrets": _secrets, "cas": _blobs}
+    if warehouse is not None:
+        steps["warehouse"] = _files
+    for name, step in steps.items():
         token: str | None = None
         while True:
             done = step(work, token)
@@ -96,6 +123,7 @@ class _Work:
     secrets: SecretsStore
     settings: Gc
     clock: Clock
+    warehouse: Warehouse | None = None
     dry_run: bool = False
 
 
@@ -135,6 +163,19 @@ def _jobs(work: _Work, token: str | None) -> gc.Slice:
 def _secrets(work: _Work, token: str | None) -> gc.Slice:
     size = work.settings.pointer.page_size
     return gc.sweep_secrets(work.stores, work.secrets, clock=work.clock, size=size, token=token, dry_run=work.dry_run)
+
+
+def _files(work: _Work, token: str | None) -> gc.Slice:
+    assert work.warehouse is not None, "without one the sweep is off"
+    return sweep_warehouse(
+        work.stores,
+        work.warehouse,
+        clock=work.clock,
+        min_age_s=work.settings.warehouse.min_age_ms / 1000,
+        size=work.settings.warehouse.page_size,
+        token=token,
+        dry_run=work.dry_run,
+    )
 
 
 def _progress(done: gc.Slice) -> Progress:

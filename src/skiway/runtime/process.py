@@ -24,15 +24,15 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from skiway.config import Settings
-from skiway.config.kept import Query, Seed, System
+from skiway.config.kept import Query, System
 from skiway.config.serving import Grpc, Server
 from skiway.config.serving import Tls as TlsFiles
-from skiway.errors import Unsupported
 from skiway.metastore import Realm
 from skiway.metastore.planner import Planner
 from skiway.metastore.query_rules import QueryRules
 from skiway.metastore.reconcile import Reconciler
 from skiway.metastore.seeding import seed_demo, seed_home
+from skiway.metastore.seeding_iceberg import seed_iceberg
 from skiway.metastore.system_files import SystemFiles
 from skiway.metastore.system_objects import EngineCatalogs
 from skiway.pipeline.capture import SparkProfile
@@ -95,13 +95,14 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         observers = parts.enter_context(observing(settings))
         stores = parts.enter_context(stores_of(settings, home, on_call=store_calls(observers.metrics)))
         secrets = secrets_of(settings)
-        sow(stores, settings.seed)
+        sow(stores, settings)
         measure_usage(observers.metrics, stores, settings.metrics.storage)
-        sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc)
+        sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse_of(settings))
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         entrance, handles = entrance_of(settings, stores), handles_of(secrets, warehouse_of(settings))
-        parts.enter_context(working(settings.reconciler, stores, Reconciler(secrets, SparkProfile())))
-        services = rpc_door(settings, entrance, secrets, observers)
+        reconciler = Reconciler(secrets, SparkProfile(), warehouse=handles.warehouse)
+        parts.enter_context(working(settings.reconciler, stores, reconciler))
+        services = rpc_door(settings, entrance, reconciler, observers)
         airport = lake_over_airport(entrance, stores, handles)
         parts.callback(airport.close)
         rest = iceberg_rest(entrance, handles, observers)
@@ -119,14 +120,15 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         yield Process(addresses, stores, secrets, observers)
 
 
-def sow(stores: Stores, seed: Seed) -> None:
+def sow(stores: Stores, settings: Settings) -> None:
     """What a new store begins with, and the demo where it is asked for."""
     seed_home(stores)
-    if not seed.enabled:
+    if not settings.seed.enabled:
         return
-    if seed.mode != "fake":
-        raise Unsupported(f"seed.mode is {seed.mode}, and only fake is there: set that, or seed.enabled=false")
-    seed_demo(stores)
+    if settings.seed.mode == "iceberg":
+        seed_iceberg(stores, warehouse_of(settings))
+    else:
+        seed_demo(stores)
 
 
 def entrance_of(settings: Settings, stores: Stores) -> Entrance:
@@ -142,7 +144,7 @@ def entrance_of(settings: Settings, stores: Stores) -> Entrance:
     )
 
 
-def rpc_door(settings: Settings, entrance: Entrance, secrets: SecretsStore, observers: Observers) -> RpcDoor:
+def rpc_door(settings: Settings, entrance: Entrance, reconciler: Reconciler, observers: Observers) -> RpcDoor:
     """The metastore's services."""
     return RpcDoor(
         entrance.realm_of,
@@ -150,9 +152,8 @@ def rpc_door(settings: Settings, entrance: Entrance, secrets: SecretsStore, obse
         entrance.authorizer,
         services=all_services(
             engine_catalogs(settings.system),
-            secrets=secrets,
             query_rules=query_rules(settings.query),
-            profile=SparkProfile(),
+            reconciler=reconciler,
             planner=Planner(settings.metadata.hint.cache_max_weight),
         ),
         metrics=observers.metrics,

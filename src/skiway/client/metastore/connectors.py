@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from skiway.client.metastore.area import Area
-from skiway.client.metastore.changes import KEEP, Keep, filled, masked, precondition
+from skiway.client.metastore.changes import KEEP, Keep, filled, masked, precondition, time_of
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.listing import Listing, Turn
 from skiway.client.metastore.names import Id, Name, segments
@@ -51,6 +52,21 @@ class Connector:
     def kind(self) -> str:
         """Of which kind the upstream is."""
         return next((name for name, number in KINDS.items() if number == self.message.kind), "")
+
+    @property
+    def description(self) -> str | None:
+        """A text for people, if there is one."""
+        return self.message.description if self.message.HasField("description") else None
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was created."""
+        return time_of(self.message.created_at)
+
+    @property
+    def updated_at(self) -> datetime:
+        """When it was changed last."""
+        return time_of(self.message.updated_at)
 
     @property
     def is_paused(self) -> bool:

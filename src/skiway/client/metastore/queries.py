@@ -40,6 +40,16 @@ class Query:
         return self.message.query_id
 
     @property
+    def state(self) -> str:
+        """`active`, `ended_commit`, `ended_abort` or `expired`."""
+        return v1.LeaseState.Name(self.message.state).removeprefix("LS_").lower()
+
+    @property
+    def created_at(self) -> datetime:
+        """When it began."""
+        return time_of(self.message.created_at)
+
+    @property
     def expires_at(self) -> datetime:
         """Until when it lives, unless it is renewed."""
         return time_of(self.message.expires_at)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from skiway.client.metastore.calls import Calls
+from skiway.client.metastore.changes import time_of
 from skiway.errors import NotFound
 from skiway.model import v1
 
@@ -41,6 +43,11 @@ class TableStats:
     def total_size_bytes(self) -> int | None:
         """How large the data files are, all together."""
         return None if self.message is None else self.message.total_size_bytes
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """When they were stored last."""
+        return None if self.message is None else time_of(self.message.updated_at)
 
     @property
     def properties(self) -> Mapping[str, str]:

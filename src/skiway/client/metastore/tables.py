@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from skiway.client.metastore.area import Area
 from skiway.client.metastore.changes import KEEP, Json, Keep, filled, masked, precondition, schema_text
+from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.listing import Listing, Turn
 from skiway.client.metastore.names import Name
 from skiway.client.metastore.places import Place
@@ -113,6 +114,15 @@ class Tables(Area):
             table_id=table_id(self._calls, table), precondition=precondition(if_version, if_etag)
         )
         return Meta.of(self._calls.ask(request, v1.DeleteTableResponse).meta)
+
+    def profile(self, table: Ref, *, full_rescan: bool = False) -> Job:
+        """A job that makes statistics of a managed table's current snapshot; or the one that does it already.
+
+        Tables of a connector are profiled when that is synced.
+        """
+        request = v1.TriggerReconcileRequest(table_id=table_id(self._calls, table), full_rescan=full_rescan)
+        job_id = self._calls.ask(request, v1.TriggerReconcileResponse).job_id
+        return Job(self._calls.ask(v1.GetReconcileJobRequest(job_id=job_id), v1.GetReconcileJobResponse).job)
 
     def _table(self, message: v1.Table, meta: v1.MutationMeta) -> Table:
         return Table(message, self._calls, meta, _place=Place(self._calls, message.namespace_id))

@@ -105,7 +105,8 @@ Global___SnapshotScope: _TypeAlias = SnapshotScope  # noqa: Y015
 @_typing.final
 class ConnectorSource(_message.Message):
     """Which upstream tables. `include_tables` and `exclude_tables` are globs over a table's name or its dotted full name;
-    no `include_tables` includes all, and what is excluded is out, whatever includes it.
+    no `include_tables` includes all, and what is excluded is out, whatever includes it. Of which columns there are
+    statistics is said in the same way; the values of an excluded column are not even looked at.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -115,6 +116,7 @@ class ConnectorSource(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     INCLUDE_TABLES_FIELD_NUMBER: _builtins.int
     EXCLUDE_TABLES_FIELD_NUMBER: _builtins.int
+    EXCLUDE_COLUMNS_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     @_builtins.property
     def namespace(self) -> _job_pb2.NamespacePath: ...
@@ -126,6 +128,8 @@ class ConnectorSource(_message.Message):
     def include_tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def exclude_tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def exclude_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -134,16 +138,48 @@ class ConnectorSource(_message.Message):
         columns: _abc.Iterable[_builtins.str] | None = ...,
         include_tables: _abc.Iterable[_builtins.str] | None = ...,
         exclude_tables: _abc.Iterable[_builtins.str] | None = ...,
+        exclude_columns: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_table", b"_table", "namespace", b"namespace", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_table", b"_table", "columns", b"columns", "exclude_tables", b"exclude_tables", "include_tables", b"include_tables", "namespace", b"namespace", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_table", b"_table", "columns", b"columns", "exclude_columns", b"exclude_columns", "exclude_tables", b"exclude_tables", "include_tables", b"include_tables", "namespace", b"namespace", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__table: _TypeAlias = _typing.Literal["table"]  # noqa: Y015
     _WhichOneofArgType__table: _TypeAlias = _typing.Literal["_table", b"_table"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__table) -> _WhichOneofReturnType__table | None: ...
 
 Global___ConnectorSource: _TypeAlias = ConnectorSource  # noqa: Y015
+
+@_typing.final
+class TableDestination(_message.Message):
+    """Where one table goes. `source` is its name upstream, or its dotted full name where several have the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TABLE_DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    table_display_name: _builtins.str
+    """empty: called as upstream"""
+    @_builtins.property
+    def namespace(self) -> _job_pb2.NamespacePath:
+        """none: where it would go otherwise"""
+
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        namespace: _job_pb2.NamespacePath | None = ...,
+        table_display_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "source", b"source", "table_display_name", b"table_display_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableDestination: _TypeAlias = TableDestination  # noqa: Y015
 
 @_typing.final
 class ConnectorDestination(_message.Message):
@@ -157,6 +193,7 @@ class ConnectorDestination(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
     TABLE_DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
     catalog_display_name: _builtins.str
     table_display_name: _builtins.str
     @_builtins.property
@@ -167,6 +204,10 @@ class ConnectorDestination(_message.Message):
     def namespace(self) -> _job_pb2.NamespacePath: ...
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableDestination]:
+        """those that go elsewhere than the others"""
+
     def __init__(
         self,
         *,
@@ -176,10 +217,11 @@ class ConnectorDestination(_message.Message):
         namespace: _job_pb2.NamespacePath | None = ...,
         table_id: _common_pb2.ResourceId | None = ...,
         table_display_name: _builtins.str = ...,
+        tables: _abc.Iterable[Global___TableDestination] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catalog_id", b"catalog_id", "namespace", b"namespace", "namespace_id", b"namespace_id", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_display_name", b"catalog_display_name", "catalog_id", b"catalog_id", "namespace", b"namespace", "namespace_id", b"namespace_id", "table_display_name", b"table_display_name", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_display_name", b"catalog_display_name", "catalog_id", b"catalog_id", "namespace", b"namespace", "namespace_id", b"namespace_id", "table_display_name", b"table_display_name", "table_id", b"table_id", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -261,6 +303,10 @@ Global___ConnectorAuth: _TypeAlias = ConnectorAuth  # noqa: Y015
 
 @_typing.final
 class ConnectorPolicy(_message.Message):
+    """How a connector is run. One that is `enabled` and not paused gets a job by itself every `interval`, of 10 minutes
+    unless it is said, counted from the beginning of the last one; the first job at once, but none before `not_before`.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INTERVAL_FIELD_NUMBER: _builtins.int
@@ -272,6 +318,7 @@ class ConnectorPolicy(_message.Message):
     LATEST_N_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
     max_parallel: _builtins.int
+    """so many tables at once; 0 is 1"""
     mode: Global___ReconcileMode.ValueType
     scope: Global___SnapshotScope.ValueType
     latest_n: _builtins.int

@@ -138,9 +138,48 @@ class TableError(_message.Message):
 Global___TableError: _TypeAlias = TableError  # noqa: Y015
 
 @_typing.final
+class JobProgress(_message.Message):
+    """How far the attempt under way is. Files are those that have to be profiled, of the tables begun so far."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASS_FIELD_NUMBER: _builtins.int
+    TABLES_TOTAL_FIELD_NUMBER: _builtins.int
+    TABLES_DONE_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    FILES_TOTAL_FIELD_NUMBER: _builtins.int
+    FILES_DONE_FIELD_NUMBER: _builtins.int
+    tables_total: _builtins.int
+    """these two: in this pass"""
+    tables_done: _builtins.int
+    """also where it failed"""
+    files_total: _builtins.int
+    files_done: _builtins.int
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """worked on right now"""
+
+    def __init__(
+        self,
+        *,
+        tables_total: _builtins.int = ...,
+        tables_done: _builtins.int = ...,
+        tables: _abc.Iterable[_builtins.str] | None = ...,
+        files_total: _builtins.int = ...,
+        files_done: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files_done", b"files_done", "files_total", b"files_total", "pass", b"pass", "tables", b"tables", "tables_done", b"tables_done", "tables_total", b"tables_total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobProgress: _TypeAlias = JobProgress  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
-    """Work on a connector, done by whoever holds its lease. `lease_epoch` grows with every lease, so that a worker whose
-    lease has passed to another cannot write any more.
+    """Work on a connector, or on a managed table, done by whoever holds its lease. `lease_epoch` grows with every lease, so
+    that a worker whose lease has passed to another cannot write any more.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -167,6 +206,8 @@ class Job(_message.Message):
     MODES_FIELD_NUMBER: _builtins.int
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     TABLE_ERRORS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     job_id: _builtins.str
     full_rescan: _builtins.bool
@@ -209,6 +250,14 @@ class Job(_message.Message):
     def table_errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableError]:
         """the first ones; `errors` counts all"""
 
+    @_builtins.property
+    def progress(self) -> Global___JobProgress:
+        """of the last attempt; where it ended, once the job is over"""
+
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId:
+        """the managed table, of which statistics are made; then there is no connector"""
+
     def __init__(
         self,
         *,
@@ -234,10 +283,12 @@ class Job(_message.Message):
         modes: _abc.Iterable[Global___CaptureMode.ValueType] | None = ...,
         cancel_requested: _builtins.bool = ...,
         table_errors: _abc.Iterable[Global___TableError] | None = ...,
+        progress: Global___JobProgress | None = ...,
+        table_id: _common_pb2.ResourceId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "next_attempt_at", b"next_attempt_at", "scope", b"scope", "started_at", b"started_at", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -245,7 +296,9 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class TriggerReconcileRequest(_message.Message):
-    """Begins a job in the background. An equal job that has not ended yet is answered instead of a second one."""
+    """Begins a job in the background. An equal job that has not ended yet is answered instead of a second one. Of a managed
+    table, named instead of a connector, it makes statistics of the current snapshot.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -254,6 +307,7 @@ class TriggerReconcileRequest(_message.Message):
     DESTINATION_NAMESPACE_PATHS_FIELD_NUMBER: _builtins.int
     DESTINATION_TABLE_DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     DESTINATION_TABLE_COLUMNS_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
     full_rescan: _builtins.bool
     destination_table_display_name: _builtins.str
     @_builtins.property
@@ -262,6 +316,8 @@ class TriggerReconcileRequest(_message.Message):
     def destination_namespace_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespacePath]: ...
     @_builtins.property
     def destination_table_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
     def __init__(
         self,
         *,
@@ -270,10 +326,11 @@ class TriggerReconcileRequest(_message.Message):
         destination_namespace_paths: _abc.Iterable[Global___NamespacePath] | None = ...,
         destination_table_display_name: _builtins.str = ...,
         destination_table_columns: _abc.Iterable[_builtins.str] | None = ...,
+        table_id: _common_pb2.ResourceId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "full_rescan", b"full_rescan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "full_rescan", b"full_rescan", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,7 +357,9 @@ Global___TriggerReconcileResponse: _TypeAlias = TriggerReconcileResponse  # noqa
 
 @_typing.final
 class SyncCaptureRequest(_message.Message):
-    """Captures at once, in one pass: metadata, or statistics of what is known already."""
+    """Captures at once, in one pass: metadata, or statistics of what is known already. Of a managed table, named instead of a
+    connector, there are statistics to capture.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -309,6 +368,7 @@ class SyncCaptureRequest(_message.Message):
     DESTINATION_TABLE_DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     DESTINATION_TABLE_COLUMNS_FIELD_NUMBER: _builtins.int
     INCLUDE_STATISTICS_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
     destination_table_display_name: _builtins.str
     include_statistics: _builtins.bool
     @_builtins.property
@@ -317,6 +377,8 @@ class SyncCaptureRequest(_message.Message):
     def destination_namespace_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespacePath]: ...
     @_builtins.property
     def destination_table_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
     def __init__(
         self,
         *,
@@ -325,10 +387,11 @@ class SyncCaptureRequest(_message.Message):
         destination_table_display_name: _builtins.str = ...,
         destination_table_columns: _abc.Iterable[_builtins.str] | None = ...,
         include_statistics: _builtins.bool = ...,
+        table_id: _common_pb2.ResourceId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "include_statistics", b"include_statistics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "include_statistics", b"include_statistics", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

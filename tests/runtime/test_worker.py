@@ -1,0 +1,136 @@
+"""`skiway worker`: a process of its own that works on the jobs of servers, and goes when it is told."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from metastore.upstreams import parquet
+from pipeline.catalogs import bad_catalog
+from runtime.servers import END_S, command, environment, eventually, skiway, started
+from skiway.client import Metastore
+from skiway.errors import PermissionDenied
+from skiway.model import v1
+
+QUICK = ("--set", "reconciler.poll_every=100ms")
+SALES = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]))
+
+
+@pytest.fixture
+def lake(tmp_path) -> Iterator[Metastore]:
+    """A server that leaves jobs to others."""
+    with (
+        started(tmp_path / "home", "--set", "reconciler.backend=remote") as server,
+        Metastore(server.address) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def worker(home: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    asked = command("worker", "--home", home, *QUICK, *arguments)
+    with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_worker_does_the_jobs_of_a_server_that_does_none(lake: Metastore, tmp_path: Path):
+    parquet(tmp_path / "data", "people", id=[1])
+    made = lake.connectors.create("files", kind="parquet", uri=str(tmp_path / "data"), catalog="lake", namespace="raw")
+    job = lake.connectors.sync(made)
+    with worker(tmp_path / "home") as process:
+        # Statistics would need Spark, which is not what this is about: once they are begun, tables are there.
+        eventually(lambda: lake.jobs.get(job).phase == "statistics", within_s=60)
+        assert [table.name for table in lake.tables("lake.raw")] == ["people"]
+        assert lake.jobs.get(job).message.lease_owner.endswith(f"-{process.pid}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_told_to_stop_gives_its_job_back(lake: Metastore, tmp_path: Path, number):
+    with bad_catalog(tables=200, pause_s=0.2) as upstream, worker(tmp_path / "home") as process:
+        lake.connectors.create("slow", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
+        job = lake.connectors.sync("slow")
+        assert upstream.loading.wait(60)
+        assert lake.jobs.get(job).state == "running"
+        process.send_signal(number)
+        assert process.wait(END_S) == 0
+        given_back = lake.jobs.get(job)
+        assert (given_back.state, given_back.message.attempt) == ("queued", 0)
+
+
+def test_a_worker_does_as_many_jobs_at_once_as_the_settings_say(lake: Metastore, tmp_path: Path):
+    with (
+        bad_catalog(tables=200, pause_s=0.2) as upstream,
+        worker(tmp_path / "home", "--set", "reconciler.parallel_jobs=2") as process,
+    ):
+        for number in range(3):
+            lake.connectors.create(f"c{number}", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
+            lake.connectors.sync(f"c{number}")
+        eventually(lambda: len(list(lake.jobs(state="running"))) == 2, within_s=60)
+        assert len(list(lake.jobs(state="queued"))) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END_S) == 0
+        assert len(list(lake.jobs(state="queued"))) == 3
+
+
+def test_sources_may_be_only_where_the_settings_permit(tmp_path: Path):
+    with (
+        bad_catalog() as upstream,
+        started(tmp_path / "home", "--set", "reconciler.source_addresses=public") as server,
+        Metastore(server.address) as lake,
+    ):
+        with pytest.raises(PermissionDenied, match="where sources may not be"):
+            lake.connectors.create("here", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
+        lake.connectors.create("there", kind="iceberg", uri="https://example.com", catalog="lake", source=SALES)
+        spec = v1.ConnectorSpec(uri=upstream.uri)
+        assert "where sources may not be" in lake.connectors.validate("there", spec=spec).summary
+        assert not upstream.asked
+
+
+def test_policies_are_heeded_once_by_two_workers(lake: Metastore, tmp_path: Path):
+    policy = v1.ConnectorPolicy(enabled=True)
+    policy.interval.seconds = 2
+    with bad_catalog() as upstream, worker(tmp_path / "home"), worker(tmp_path / "home"):
+        made = lake.connectors.create(
+            "auto", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES, policy=policy
+        )
+        eventually(lambda: len(list(lake.jobs(connector=made.id, state="failed"))) >= 4, within_s=60)
+        lake.connectors.update(made, paused=True)
+        moments = sorted(job.created_at.timestamp() for job in lake.jobs(connector=made.id))
+    pauses = [after - before for before, after in itertools.pairwise(moments)]
+    assert min(pauses) > 1.0, "a job is written down a little later than its turn is decided, but not that much"
+
+
+def test_two_workers_and_a_server_on_one_store_do_not_disturb_each_other(lake: Metastore, tmp_path: Path):
+    with bad_catalog(tables=3) as upstream, worker(tmp_path / "home"), worker(tmp_path / "home"):
+        for number in range(8):
+            lake.connectors.create(f"c{number}", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
+        asked = [lake.connectors.sync(f"c{number}") for number in range(8)]
+        ended = [lake.jobs.wait(job, timeout_s=60, every_s=0.1) for job in asked]
+    assert {(job.state, job.message.attempt, len(job.errors)) for job in ended} == {("failed", 1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--home", "nowhere/at/all"), "there is no home nowhere/at/all"),
+        (("--home", ".", "--set", "kv=memory"), "kv is kept in memory"),
+        (("--home", ".", "--set", "secrets=memory"), "secrets is kept in memory"),
+        (("--home", ".", "--set", "reconciler.spark.remote=host:15002"), "such as sc://host:15002"),
+        (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "their names start with 'spark.'"),
+    ],
+)
+def test_a_worker_that_cannot_work_says_why(tmp_path: Path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    ended = skiway("worker", *arguments)
+    assert ended.returncode == 1
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
