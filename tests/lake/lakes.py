@@ -12,16 +12,19 @@ from typing import Any
 import grpc
 from pyiceberg.catalog.rest import RestCatalog
 
+from formats.written import iceberg_options, iceberg_uri
 from rest.house import listening
 from skiway.airport import AirportService
 from skiway.client import AirportClient
-from skiway.formats import TableHandle, open_source
+from skiway.formats import Snapshot, TableHandle, open_source
 from skiway.formats.iceberg_warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
-from skiway.metastore import PLATFORM, Realm, accounts, catalogs, connectors, namespaces, snapshots, tables
+from skiway.metastore import PLATFORM, Realm, accounts, catalogs, connectors, file_table, namespaces, snapshots, tables
 from skiway.metastore.graph import remembering
+from skiway.metastore.kinds import FILE_STATS
 from skiway.metastore.mirroring_files import DIGEST
 from skiway.metastore.realm import timestamp
+from skiway.metastore.snapshot_files import stored_files
 from skiway.model import v1
 from skiway.rest import rest_app
 from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
@@ -117,9 +120,17 @@ class Lake:
         self.sync_snapshots(table, handle)
         return table
 
-    def sync_snapshots(self, table: v1.Table, handle: TableHandle) -> None:
-        """Tell the metastore of all snapshots, and which is current."""
-        for snapshot in handle.snapshots():
+    def _put_files(self, table: v1.Table, handle: TableHandle, snapshot: Snapshot) -> None:
+        files = stored_files(handle, snapshot, handle.files(snapshot))
+        kept = v1.FileStatsSet(
+            table_id=table.resource_id, snapshot_id=snapshot.id, arrow_file=file_table.written(files)
+        )
+        self.realm.all(FILE_STATS).create(kept)
+
+    def sync_snapshots(self, table: v1.Table, handle: TableHandle, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
+        """Tell the metastore of all snapshots that are not known, and which is current; all of them."""
+        new = handle.snapshots(known)
+        for snapshot in new:
             schema = handle.schema_at(snapshot)
             spec = v1.SnapshotSpec(
                 table_id=table.resource_id,
@@ -132,10 +143,12 @@ class Lake:
                 format_metadata={DIGEST: snapshot.digest.encode()} if snapshot.digest else {},
             )
             snapshots.create(self.realm, v1.CreateSnapshotRequest(spec=spec))
-        now = handle.current()
+            self._put_files(table, handle, snapshot)
+        now = handle.current(known)
         if now is not None:
             request = v1.SetCurrentSnapshotRequest(table_id=table.resource_id, snapshot_id=now.id)
             snapshots.set_current(self.realm, request)
+        return [*known, *new]
 
     def service(self) -> AirportService:
         return airport_service(
@@ -188,3 +201,13 @@ def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
         with lake.served() as location:
             lake.location = location
             yield lake
+
+
+@contextmanager
+def mirrored_lake(written: Path, folder: Path) -> Iterator[Lake]:
+    """A lake in `folder` whose catalogs `iceberg`, `delta` and `parquet` mirror the tables in `written`."""
+    with opened_lake(folder) as lake:
+        lake.mirror("iceberg", iceberg_uri(written), options=iceberg_options(written))
+        lake.mirror("delta", str(written / "delta"), options={"delta.source": "filesystem"})
+        lake.mirror("parquet", str(written / "parquet"))
+        yield lake

@@ -16,11 +16,15 @@ from skiway.client import col
 from skiway.errors import InvalidArgument, NotFound
 
 ICEBERG = ["types", "evolved", "named", "adopted", "many", "empty", "first_version"]
-DELTA = [("root", "types"), ("root", "many"), ("root", "empty"), ("sales", "partitioned"), ("sales", "odd")]
+DELTA = [
+    *(("root", each) for each in ("types", "evolved", "many", "empty")),
+    *(("sales", each) for each in ("partitioned", "odd")),
+]
 PARQUET = {
     ("root", "alone"): "alone.parquet",
     ("root", "plain"): "plain/*.parquet",
     ("root", "mixed"): "mixed/*.parquet",
+    ("root", "empty"): "empty/*.parquet",
     ("root", "duckdb"): "duckdb/*/*.parquet",
     ("area", "hive"): "area/hive/*/*/*/*.parquet",
 }
@@ -45,17 +49,22 @@ def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
 
 
 @pytest.mark.needs("duckdb extensions")
-@pytest.mark.parametrize("name", ["types", "evolved", "named", "many"])
-def test_iceberg_tables_have_the_rows_that_duckdb_reads(
+@pytest.mark.parametrize("name", ["types", "evolved", "named", "many", "first_version", "adopted"])
+def test_iceberg_snapshots_have_the_rows_that_duckdb_reads(
     mirrors: Lake, written: Path, duck: duckdb.DuckDBPyConnection, name: str
 ) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
     with SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog:
-        location = catalog.load_table(("sales", name)).metadata_location
+        table = catalog.load_table(("sales", name))
+        location = table.metadata_location
+        snapshots = [each.snapshot_id for each in table.snapshots()]
     with mirrors.client("iceberg") as db:
         expected = duck.execute("FROM iceberg_scan(?)", [location]).to_arrow_table()
         assert_same_rows(db.scan(("sales", name)).read_all(), expected)
+        for each in snapshots:
+            then = duck.execute("FROM iceberg_scan(?, snapshot_from_id => ?)", [location, each]).to_arrow_table()
+            assert_same_rows(db.scan(("sales", name), at_version=each).read_all(), then)
 
 
 @pytest.mark.needs("duckdb extensions")

@@ -1,9 +1,11 @@
-"""Large INSERTs and scans hold some batches in memory, not the table."""
+"""Large statements and scans hold some batches in memory, not the table."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # The client is in a process of its own, so that the peak is the server's.
@@ -14,9 +16,9 @@ sys.path.insert(0, sys.argv[1])
 from lake.lakes import opened_lake
 
 with opened_lake(Path(sys.argv[2])) as lake:
-    print(lake.location, flush=True)
     for line in sys.stdin:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, flush=True)
+        much = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(lake.location if line.startswith("where") else much, flush=True)
 """
 CLIENT = """
 import sys, pyarrow as pa, pyarrow.compute as pc
@@ -43,39 +45,75 @@ with AirportClient(sys.argv[1], "managed") as db:
     assert seen == rows * count
     print(rows * count * (8 + 4 + 100))
 """
+UPDATE = """
+import sys, pyarrow.compute as pc
+from skiway.client import AirportClient
+
+with AirportClient(sys.argv[1], "managed") as db:
+    table = f"s{sys.argv[2]}.t"
+    changed = db.update(table, {"text": lambda text: pc.utf8_upper(text)}).count
+    assert changed == 200_000 * int(sys.argv[2])
+    with db.scan(table, columns=["text"]) as scanned:
+        assert all(pc.all(pc.starts_with(batch["text"], "X")).as_py() for batch in scanned)
+    print(changed * (8 + 4 + 100))
+"""
 
 
 def test_a_large_insert_and_scan_stay_small(tmp_path: Path) -> None:
     """What a small one needs, and all that is loaded once, is not counted."""
-    tests = str(Path(__file__).parents[1])
+    with serving(tmp_path) as server:
+        ran(CLIENT, server, 1)
+        before = peak(server)
+        much = ran(CLIENT, server, 25)
+        grown = peak(server) - before
+    assert grown < much / 4, f"{grown} bytes more at most, of {much} that were moved"
+
+
+def test_a_large_update_stays_small_and_leaves_no_file_behind(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        for count in (1, 25):
+            ran(CLIENT, server, count)
+        ran(UPDATE, server, 1)
+        before = peak(server)
+        much = ran(UPDATE, server, 25)
+        grown = peak(server) - before
+    assert grown < much / 4, f"{grown} bytes more at most, of {much} that were changed"
+    assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {".parquet", ".avro", ".json"}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A server in a process of its own."""
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER, tests, str(tmp_path)],
+        [sys.executable, "-c", SERVER, str(Path(__file__).parents[1]), str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
-        assert server.stdout is not None
-        location = server.stdout.readline().strip()
-        moved(location, 1)
-        before = peak(server)
-        much = moved(location, 25)
-        grown = peak(server) - before
+        yield server
         server.communicate(timeout=30)
-    assert grown < much / 4, f"{grown} bytes more at most, of {much} that were moved"
 
 
-def moved(location: str, count: int) -> int:
-    """How many bytes a client inserted, and read again."""
+def ran(script: str, server: subprocess.Popen[str], count: int) -> int:
+    """How many bytes a client moved."""
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, location, str(count)], check=True, capture_output=True, text=True
+        [sys.executable, "-c", script, location(server), str(count)], check=True, capture_output=True, text=True
     )
     return int(done.stdout)
 
 
+def location(server: subprocess.Popen[str]) -> str:
+    return asked(server, "where")
+
+
 def peak(server: subprocess.Popen[str]) -> int:
     """The most that the server has ever used."""
+    return int(asked(server, "how much"))
+
+
+def asked(server: subprocess.Popen[str], question: str) -> str:
     assert server.stdin is not None
     assert server.stdout is not None
-    server.stdin.write("how much\n")
+    server.stdin.write(f"{question}\n")
     server.stdin.flush()
-    return int(server.stdout.readline())
+    return server.stdout.readline().strip()

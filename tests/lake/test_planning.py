@@ -13,7 +13,7 @@ from lake.lakes import Lake, opened_lake
 from skiway.airport.wire.frames import BatchReader
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
-from skiway.formats import open_source
+from skiway.formats import TableHandle, open_source
 from skiway.lake.parts import Part, split
 from skiway.model import flight_pb2 as flight
 
@@ -116,15 +116,39 @@ def test_a_source_that_is_down_fails_its_tables_only(tmp_path: Path) -> None:
             assert db.scan("skiway.tables").read_all().num_rows == 1
 
 
-def test_a_folder_that_grew_is_read_as_it_is(tmp_path: Path) -> None:
-    parquet_files(tmp_path / "files" / "many", 2)
+def test_a_folder_is_read_as_it_was_synchronised_now_and_then(tmp_path: Path) -> None:
+    folder = tmp_path / "files" / "many"
+    parquet_files(folder, 2)
+
+    def listed() -> TableHandle:
+        with open_source("parquet", str(tmp_path / "files")) as source:
+            return source.load((), "many")
+
     with opened_lake(tmp_path) as lake:
-        lake.mirror("parquet", str(tmp_path / "files"))
-        pq.write_table(pa.table({"id": [7777], "s": ["new"]}), tmp_path / "files" / "many" / "999.parquet")
-        with lake.client("parquet") as db:
+        catalog = lake.catalog("folders", connector_ref="files")
+        connector = lake.connector(catalog, "parquet", str(tmp_path / "files"), {})
+        first = listed()
+        table = lake.mirror_table(lake.namespace(catalog, ["root"]), connector, first)
+        pq.write_table(pa.table({"id": [7777], "s": ["new"], "more": [1]}), folder / "999.parquet")
+        with lake.client("folders") as db:
+            assert db.count("root.many") == 200
+            lake.sync_snapshots(table, listed(), first.snapshots())
             assert db.count("root.many") == 201
             assert db.scan("root.many", at_version=2).read_all().num_rows == 201
-            with pytest.raises(NotFound, match="only listings that were stored"):
+            assert db.scan("root.many", at_version=1).read_all().num_rows == 200
+            assert db.scan("root.many", at_version=1, where=col("id") == 3).read_all().num_rows == 1
+
+
+def test_a_listing_whose_files_changed_gives_way_to_what_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "files" / "many"
+    parquet_files(folder, 2)
+    with opened_lake(tmp_path) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        changed = sorted(folder.iterdir())[0]
+        pq.write_table(pq.read_table(changed).slice(0, 1), changed)
+        with lake.client("parquet") as db:
+            assert db.count("root.many") == 101
+            with pytest.raises(NotFound, match="listing 1 of table 'many' cannot be read any more"):
                 db.scan("root.many", at_version=1)
 
 

@@ -22,7 +22,9 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
+from skiway.formats import iceberg_metadata
 from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.formats.kept import Kept
 from skiway.metastore import managed_tables, namespaces
 from skiway.model import v1
 
@@ -56,6 +58,11 @@ REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]
     "a schema that is full": (lambda db: db.drop_schema("s"), SchemaNotEmpty, "not empty"),
     "a schema that is not": (lambda db: db.drop_schema("nowhere"), NotFound, "nowhere"),
     "a table twice": (lambda db: db.create_table("s.T", ONE), AlreadyExists, "cannot have this name"),
+    "a schema of one dot": (lambda db: db.create_schema("\\."), InvalidArgument, "choose another name"),
+    "a schema of dots": (lambda db: db.create_schema("s.\\.\\."), InvalidArgument, "choose another name"),
+    "a table of one dot": (lambda db: db.create_table(("s", "."), ONE), InvalidArgument, "choose another name"),
+    "a table of dots": (lambda db: db.create_table(("s", " .. "), ONE), InvalidArgument, "choose another name"),
+    "a table renamed to dots": (lambda db: db.rename_table("s.t", ".."), InvalidArgument, "choose another name"),
     "a blank name": (lambda db: db.create_table(("s", "  "), ONE), InvalidArgument, "name"),
     "no columns": (lambda db: db.create_table("s.n", pa.schema([])), InvalidArgument, "column"),
     "a type Iceberg lacks": (
@@ -108,7 +115,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(lake: Lake, db: AirportCli
     assert db.count("s.t") == 3
 
 
-@pytest.mark.parametrize("name", ["..", "%2e%2e", "../../etc/passwd", "a/b", "%2e%2e%2fx", "~", "na me", "u%00"])
+@pytest.mark.parametrize("name", ["...", "%2e%2e", "../../etc/passwd", "a/b", "%2e%2e%2fx", "~", "na me", "u%00"])
 def test_names_that_look_like_paths_are_just_names(lake: Lake, name: str) -> None:
     """Folders are named by ids, so a name leads nowhere."""
     with lake.client() as db:
@@ -180,3 +187,23 @@ def test_if_exists_and_its_like_forgive(db: AirportClient) -> None:
     db.create_table("s.t", ONE, on_conflict="replace")
     assert db.scan("s.t").read_all().column_names == ["id"]
     assert db.count("s.t") == 0
+
+
+def test_a_table_whose_metadata_is_lost_tells_so_and_can_be_dropped(
+    lake: Lake, db: AirportClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (lake.folder / "warehouse").rglob("*.metadata.json"):
+        place.write_bytes(place.read_bytes()[:100])
+    db.create_table("s.other", ONE)
+    monkeypatch.setattr(
+        iceberg_metadata, "_read", Kept(1 << 20, size_of=lambda _: 1)
+    )  # as in a process that just began
+    with lake.served() as location, AirportClient(location, "managed") as fresh:
+        with pytest.raises(PreconditionFailed, match="is corrupt"):
+            fresh.scan("s.t").read_all()
+        with pytest.raises(PreconditionFailed, match="is corrupt"):
+            fresh.insert("s.t", pa.table({"id": [1], "name": ["a"]}))
+        assert fresh.count("s.other") == 0
+        fresh.drop_table("s.t")
+        fresh.create_table("s.t", ONE)
+        assert fresh.count("s.t") == 0

@@ -12,7 +12,7 @@ from skiway.lake.names import SYSTEM_SCHEMA, namespace_path
 from skiway.lake.pins import LakeTransactions
 from skiway.lake.schema import LakeSchema
 from skiway.lake.system import SystemSchema
-from skiway.metastore import Realm, keys, namespaces
+from skiway.metastore import Realm, keys, managed_tables, namespaces
 from skiway.metastore.kinds import NAMESPACE
 from skiway.metastore.names import normal_text
 from skiway.model import v1
@@ -64,6 +64,7 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
                 key="schema.name",
             )
         *above, last = namespace_path(name)
+        managed_tables.require_addressable(*above, last)
         spec = v1.NamespaceSpec(
             display_name=last,
             path=above,

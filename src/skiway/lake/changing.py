@@ -15,7 +15,7 @@ from skiway.metastore.kinds import CONNECTOR
 from skiway.metastore.managed_tables import ManagedTable
 from skiway.model import v1
 
-__all__ = ["Changes", "check_managed"]
+__all__ = ["Changes", "check_alone", "check_managed"]
 
 
 def check_managed(catalog: v1.Catalog) -> None:
@@ -25,6 +25,16 @@ def check_managed(catalog: v1.Catalog) -> None:
             f"catalog {catalog.display_name!r} is read-only: it shows what connector {catalog.connector_ref!r} brings in; "
             "change it there, or use a managed catalog",
             key="catalog.not_managed",
+        )
+
+
+def check_alone() -> None:
+    """Raise if the statement is to be committed together with others."""
+    if current_request().header(headers.AUTO_COMMIT) == "0":
+        raise Unsupported(
+            "statements of a lake commit by themselves, each one alone, and could not be taken back: write without an "
+            "explicit transaction",
+            key="transaction.explicit",
         )
 
 
@@ -50,12 +60,7 @@ class Changes:
                 key="table.not_managed",
                 table=self.record.display_name,
             )
-        if current_request().header(headers.AUTO_COMMIT) == "0":
-            raise Unsupported(
-                "statements of a lake commit by themselves, each one alone, and could not be taken back: write without an "
-                "explicit transaction",
-                key="transaction.explicit",
-            )
+        check_alone()
 
     def load(self) -> ManagedTable:
         """The table as it is now, to be changed."""

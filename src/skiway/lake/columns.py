@@ -10,13 +10,17 @@ import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from skiway.errors import PreconditionFailed, Unsupported
 from skiway.formats.conform import fitting
+from skiway.formats.geometry import EXTENSION, as_geometry
 from skiway.formats.schemas import field_id
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
 
 __all__ = ["ROWID", "Columns", "columns_of", "table_changed"]
 
@@ -33,13 +37,13 @@ class Columns:
 
     @cached_property
     def announced(self) -> pa.Schema:
-        """What clients are told: comments instead of ids, and the row id last."""
+        """What clients are told: comments instead of ids, what is geometry, and the row id last."""
         return pa.schema([*map(_announced, self.stored), _ROWID_FIELD])
 
     def readable(self, now: pa.Schema, *, table: str) -> pa.Schema:
         """Those of the columns that a table still has, whose columns are `now`; the others are NULL to this client.
 
-        Raises where the client would take what it gets for something else.
+        Raises where the client would take what it gets for something else, and where nothing is left of what it knows.
         """
         present = {field_id(field): field for field in now}
         kept = []
@@ -50,6 +54,8 @@ class Columns:
                 kept.append(field)
             elif not field.nullable:
                 raise table_changed(table, f"column {field.name!r} was dropped")
+        if not kept:
+            raise table_changed(table, "it was replaced, and has other columns")
         return pa.schema(kept)
 
 
@@ -72,15 +78,32 @@ def table_changed(table: str, how: str) -> PreconditionFailed:
 @lru_cache(maxsize=10_000)
 def columns_of(schema_json: str) -> Columns:
     """The columns that a schema in the form of Iceberg's JSON tells of; ValueError if it does not."""
+    from pyiceberg.exceptions import ValidationError
     from pyiceberg.schema import Schema
 
     from skiway.formats.iceberg_types import arrow_schema
 
     parsed = json.loads(schema_json)
-    arrow = arrow_schema(Schema.model_validate(parsed)).arrow
-    if not len(arrow):
+    try:
+        schema = Schema.model_validate(parsed)
+    except (ValidationError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+    if not schema.fields:
         raise ValueError("it has no columns")
+    arrow = _with_geometries(arrow_schema(schema).arrow, schema)
     return Columns(_schema_id(parsed), _with_distinct_names(arrow))
+
+
+def _with_geometries(arrow: pa.Schema, schema: Schema) -> pa.Schema:
+    """`arrow`, in which columns that are geometries by `schema` are marked as such; their values are WKB."""
+    from pyiceberg.types import GeometryType
+
+    return pa.schema(
+        [
+            as_geometry(field, of.field_type.crs) if isinstance(of.field_type, GeometryType) else field
+            for field, of in zip(arrow, schema.fields, strict=True)
+        ]
+    )
 
 
 def _schema_id(parsed: dict[str, object]) -> str:
@@ -104,8 +127,11 @@ def _with_distinct_names(schema: pa.Schema) -> pa.Schema:
 
 
 def _announced(field: pa.Field) -> pa.Field:
-    doc = (field.metadata or {}).get(b"doc")
-    return pa.field(field.name, _without_ids(field.type), field.nullable, metadata={"comment": doc} if doc else None)
+    metadata = field.metadata or {}
+    told = {key: metadata[key] for key in EXTENSION if key in metadata}
+    if b"doc" in metadata:
+        told[b"comment"] = metadata[b"doc"]
+    return pa.field(field.name, _without_ids(field.type), field.nullable, metadata=told or None)
 
 
 def _without_ids(of: pa.DataType) -> pa.DataType:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
 
-from skiway.errors import PreconditionFailed, SkiwayError
-from skiway.formats import Format, Snapshot, TableHandle
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError
+from skiway.formats import Snapshot, TableHandle
 from skiway.formats.iceberg_metadata import read_metadata
 from skiway.formats.iceberg_warehouse import Warehouse
 from skiway.formats.kept import Kept
+from skiway.formats.parquet import ParquetTable
 from skiway.lake.connecting import Sources
 from skiway.metastore import Realm, keys
 from skiway.metastore.current import current
@@ -20,6 +21,7 @@ from skiway.metastore.kinds import SNAPSHOT
 from skiway.metastore.managed_commits import handle_of
 from skiway.metastore.managed_locations import folder_of
 from skiway.metastore.mirroring_files import DIGEST
+from skiway.metastore.statistics import file_statistics
 from skiway.model import v1
 
 __all__ = ["Handles", "OpenedTable"]
@@ -27,16 +29,24 @@ __all__ = ["Handles", "OpenedTable"]
 
 @dataclass(frozen=True)
 class OpenedTable:
-    """A table as it is now. `known` are the snapshots that the metastore knows, of tables that nobody else numbers."""
+    """A table as it is now. `known` are the snapshots that the metastore knows, of tables that nobody else numbers.
+
+    `recall` finds what reads such a snapshot; all others are read by the one handle.
+    """
 
     handle: TableHandle
     current: Snapshot | None
     known: Sequence[Snapshot] = ()
+    recall: Callable[[Snapshot], TableHandle] | None = None
 
     @cached_property
     def snapshots(self) -> Sequence[Snapshot]:
         """All of them, older ones first."""
         return [*self.known, *self.handle.snapshots(self.known)]
+
+    def at(self, snapshot: Snapshot) -> TableHandle:
+        """What reads the snapshot."""
+        return self.handle if self.recall is None else self.recall(snapshot)
 
 
 class Handles:
@@ -77,10 +87,8 @@ class Handles:
 
     def _mirrored(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable:
         handle = self._load(realm, table)
-        if handle.format is Format.PARQUET:
-            # Nobody keeps older listings, so what is there is read, under its number or as the next one.
-            known = [_snapshot(each) for each in _records(realm, table.resource_id.id)]
-            return OpenedTable(handle, handle.current(known), known)
+        if isinstance(handle, ParquetTable):
+            return self._listed(realm, table.resource_id.id, handle, snapshot_id)
         opened = OpenedTable(handle, None)
         for each in opened.snapshots:
             if each.id == snapshot_id:
@@ -88,6 +96,22 @@ class Handles:
         raise PreconditionFailed(
             f"its snapshot {snapshot_id} is no longer there upstream; synchronise the connector", key="snapshot.gone"
         )
+
+    def _listed(self, realm: Realm, table_id: str, handle: ParquetTable, snapshot_id: int) -> OpenedTable:
+        """The listing that was synchronised last; where its files are gone, what is there instead, as the next one."""
+        known = [_snapshot(each) for each in _records(realm, table_id)]
+        older = Kept[str, TableHandle](8)
+
+        def recall(snapshot: Snapshot) -> TableHandle:
+            return older.get(snapshot.digest, lambda: handle.as_listed(snapshot, _etags(realm, table_id, snapshot.id)))
+
+        current = next((each for each in known if each.id == snapshot_id), None)
+        try:
+            if current is not None:
+                recall(current)
+        except NotFound:
+            current = handle.current(known)
+        return OpenedTable(handle, current, known, recall)
 
     def _load(self, realm: Realm, table: v1.Table) -> TableHandle:
         upstream = table.upstream
@@ -107,6 +131,11 @@ def _records(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
         found = realm.all(SNAPSHOT).follow(pointer)
         if found is not None:
             yield found.value
+
+
+def _etags(realm: Realm, table_id: str, snapshot_id: int) -> dict[str, str]:
+    files = file_statistics(realm, table_id, snapshot_id)
+    return dict(zip(files["file_path"].to_pylist(), files["etag"].to_pylist(), strict=True))
 
 
 def _snapshot(record: v1.Snapshot) -> Snapshot:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Literal
 
 import numpy as np
@@ -16,20 +17,22 @@ import pyarrow.compute as pc
 from skiway.airport import Statement, Write, find_rowid_column
 from skiway.airport.memory import to_column
 from skiway.errors import InvalidArgument, NotFound
-from skiway.formats import FILE_ORDINAL, ROW_POSITION, Content, Snapshot, TableHandle
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, TableHandle, data_files
 from skiway.formats.iceberg_commits import overwrite
+from skiway.formats.iceberg_warehouse import TableFiles
 from skiway.formats.iceberg_writing import DataFileWriter
 from skiway.lake.changing import Changes
 from skiway.lake.columns import Columns
 from skiway.lake.incoming import Incoming
 from skiway.lake.inserting import BUFFER_BYTES, REFUSALS
 from skiway.lake.row_ids import RowIds
+from skiway.lake.waiting import WaitingRows
 
 __all__ = ["DeleteRows", "UpdateRows"]
 
 
 class _ByRowId(Statement):
-    """What both share: rows named by id, found again at the commit."""
+    """What both share: rows named by id, found again at the commit. Memory is bounded, however many they are."""
 
     def __init__(self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: TableHandle) -> None:
         self._changes = changes
@@ -42,21 +45,22 @@ class _ByRowId(Statement):
         self._rowid = found
         files = handle.files(snapshot)
         self._row_ids = RowIds.of(changes.record.resource_id.id, snapshot.id, files)
-        self._files = files.filter(pc.field("content") == Content.DATA)
-        self._named: list[np.ndarray] = []
+        self._files = data_files(files)
+        self._counts = np.zeros(files.num_rows + 1, dtype=np.int64)  # rows by ordinal; none beyond the last
+        self._counts[self._files["ordinal"].to_numpy()] = self._files["row_count"].to_numpy()
+        self._touched = np.zeros(files.num_rows, dtype=bool)
+        self._named = WaitingRows(_disk_of(self._base.files))
         self._writer = DataFileWriter(self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES)
 
     def commit(self) -> int:
         """Replace the files that hold the rows; each row counts once."""
-        ids, last = _last_of_each(self._named)
-        if not len(ids):
+        touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=self._ordinals))
+        if not touched.num_rows:
+            self._named.close()
             return 0
-        ordinals, positions = self._row_ids.decode(pa.array(ids))
-        touched = self._files.filter(_is_one_of(self._files["ordinal"], ordinals))
-        with self._writer:  # which removes what it wrote if anything goes wrong on the way
-            for place in range(touched.num_rows):
-                here = ordinals == touched["ordinal"][place].as_py()
-                self._rewrite(touched.slice(place, 1), positions[here], last[here])
+        with closing(self._named), self._writer:  # which removes what it wrote if anything goes wrong on the way
+            self._named.seal()
+            count = sum(self._rewrite(touched.slice(place, 1)) for place in range(touched.num_rows))
             added = self._writer.close()
         operation: Literal["overwrite", "delete"] = "overwrite" if added else "delete"
         try:
@@ -66,30 +70,39 @@ class _ByRowId(Statement):
         except REFUSALS:
             self._writer.abort()
             raise
-        return len(ids)
+        return count
 
     def abort(self) -> None:
         """Remove what was written."""
+        self._named.close()
         self._writer.abort()
 
     @abstractmethod
-    def _rewrite(self, file: pa.Table, positions: np.ndarray, places: np.ndarray) -> None:
-        """Write what becomes of a file in which the rows at `positions`, ascending, are named."""
+    def _rewrite(self, file: pa.Table) -> int:
+        """Write what becomes of a file, a row of the file table; how many rows of it were named."""
 
-    def _take(self, rows: pa.RecordBatch) -> pa.Array:
-        """The ids of a batch, once they are known to be those of rows of the snapshot."""
+    @property
+    def _ordinals(self) -> pa.Array:
+        return pa.array(np.flatnonzero(self._touched), pa.int32())
+
+    def _take(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.Array:
+        """The ids of a batch, once they are known to be those of rows of the snapshot; the rows wait with `values`."""
         ids = rows.column(self._rowid).cast(pa.int64())
         ordinals, positions = self._row_ids.decode(ids)
-        counts = np.zeros(self._handle.files(self._snapshot).num_rows + 1, dtype=np.int64)
-        counts[self._files["ordinal"].to_numpy()] = self._files["row_count"].to_numpy()
-        beyond = positions >= counts[np.minimum(ordinals, len(counts) - 1)]
+        beyond = positions >= self._counts[np.minimum(ordinals, len(self._counts) - 1)]
         if beyond.any():
             lost = ids.to_numpy()[beyond][0]
             raise NotFound(
                 f"table {self._changes.record.display_name!r} has no row with id {lost}", key="row", row=str(lost)
             )
-        self._named.append(ids.to_numpy())
+        self._touched[ordinals] = True
+        self._named.add(ids, values)
         return ids
+
+    def _named_before(self, file: pa.Table, position: int) -> tuple[np.ndarray, pa.RecordBatch] | None:
+        """The positions of rows of a file that were named, up to one, and their values; those not asked for before."""
+        found = self._named.take(self._row_ids.first(_ordinal(file), position))
+        return None if found is None else (self._row_ids.decode(pa.array(found[0]))[1], found[1])
 
     def _rows_of(self, file: pa.Table) -> Iterator[pa.RecordBatch]:
         """The rows of a file as the table has them now, each with its place."""
@@ -108,17 +121,18 @@ class DeleteRows(_ByRowId):
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Take the ids of rows; with RETURNING, read them first."""
-        ids = self._take(rows)
+        ids = self._take(rows, rows.select([]))
         return self._as_they_were(ids) if self._returning else None
 
-    def _rewrite(self, file: pa.Table, positions: np.ndarray, places: np.ndarray) -> None:  # noqa: ARG002
-        live = file["row_count"][0].as_py() - (file["deleted_rows"][0].as_py() or 0)
-        if len(positions) == live:
-            return  # nothing is left of it
-        for batch in self._rows_of(file):
-            here = batch.column(ROW_POSITION).to_numpy()
-            kept = batch.filter(pa.array(~np.isin(here, positions, assume_unique=True)))
-            self._writer.write(kept.select(batch.schema.names[:-2]))
+    def _rewrite(self, file: pa.Table) -> int:
+        found = self._named_before(file, _rows(file))
+        positions = np.array([], dtype=np.int64) if found is None else found[0]
+        if len(positions) < _rows(file) - (file["deleted_rows"][0].as_py() or 0):  # else nothing is left of it
+            for batch in self._rows_of(file):
+                here = batch.column(ROW_POSITION).to_numpy()
+                kept = batch.filter(pa.array(~np.isin(here, positions, assume_unique=True)))
+                self._writer.write(kept.select(batch.schema.names[:-2]))
+        return len(positions)
 
     def _as_they_were(self, ids: pa.Array) -> pa.RecordBatch:
         ordinals, _ = self._row_ids.decode(ids)
@@ -151,37 +165,54 @@ class UpdateRows(_ByRowId):
         super().__init__(changes, write, snapshot=snapshot, handle=handle)
         now = self._base.handle.schema.arrow
         self._incoming = Incoming(changes.record.display_name, write.schema, known=known, now=now)
-        self._values: list[pa.RecordBatch] = []
-        self._all_values: pa.RecordBatch | None = None
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Take new values of rows."""
-        self._take(rows)
-        self._values.append(self._incoming.stored(self._incoming.announced(rows)))
+        self._take(rows, self._incoming.stored(self._incoming.announced(rows)))
         if not self._returning:
             return None
         # The client reads them by position, the row id last.
         return rows.select([*(place for place in range(rows.num_columns) if place != self._rowid), self._rowid])
 
-    def _rewrite(self, file: pa.Table, positions: np.ndarray, places: np.ndarray) -> None:
-        if self._all_values is None:
-            self._all_values = pa.concat_batches(self._values)
-        new = self._all_values.take(pa.array(places))
-        types = {field.name: field.type for field in self._base.handle.schema.arrow}
+    def _rewrite(self, file: pa.Table) -> int:
+        count = 0
         for batch in self._rows_of(file):
             here = batch.column(ROW_POSITION).to_numpy()
-            found = np.minimum(np.searchsorted(positions, here), len(positions) - 1)
-            changed = positions[found] == here
-            # Of old and new values behind each other, those that each row has from now on.
-            chosen = pa.array(np.where(changed, found + batch.num_rows, np.arange(batch.num_rows)))
-            names = batch.schema.names[:-2]
-            columns = [
-                pa.concat_arrays([batch.column(name), _as(new.column(name), types[name])]).take(chosen)
-                if name in new.schema.names
-                else batch.column(name)
-                for name in names
-            ]
-            self._writer.write(pa.RecordBatch.from_arrays(columns, names=names))
+            found = self._named_before(file, here[-1] + 1) if len(here) else None
+            rows = batch.select(batch.schema.names[:-2])
+            self._writer.write(rows if found is None else self._changed(rows, here, *found))
+            count += 0 if found is None else len(found[0])
+        left = self._named_before(file, _rows(file))  # of rows that delete files had removed at the end
+        return count if left is None else count + len(left[0])
+
+    def _changed(
+        self, rows: pa.RecordBatch, here: np.ndarray, positions: np.ndarray, new: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """`rows`, which are at the places `here`, with the values of `new` for those at `positions`."""
+        found = np.minimum(np.searchsorted(positions, here), len(positions) - 1)
+        # Of old and new values behind each other, those that each row has from now on.
+        chosen = pa.array(np.where(positions[found] == here, found + rows.num_rows, np.arange(rows.num_rows)))
+        columns = [
+            pa.concat_arrays([column, _as(new.column(name), column.type)]).take(chosen)
+            if name in new.schema.names
+            else column
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _ordinal(file: pa.Table) -> int:
+    return int(file["ordinal"][0].as_py())
+
+
+def _rows(file: pa.Table) -> int:
+    return int(file["row_count"][0].as_py())
+
+
+def _disk_of(files: TableFiles) -> str | None:
+    """A folder for what is too much for memory: on the warehouse's disk, or where temporary files are."""
+    root = files.reach.roots[0]
+    return root.path if root.scheme == "file" else None
 
 
 def _is_one_of(ordinals: pa.ChunkedArray, wanted: np.ndarray) -> pa.ChunkedArray:
@@ -191,10 +222,3 @@ def _is_one_of(ordinals: pa.ChunkedArray, wanted: np.ndarray) -> pa.ChunkedArray
 def _as(column: pa.Array, of: pa.DataType) -> pa.Array:
     """The same values in the type that the column has now, which is the same or wider."""
     return to_column(column, pa.field("", of))
-
-
-def _last_of_each(named: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Ids, ascending, and where each was named: of one named twice the last mention counts."""
-    ids = np.concatenate(named) if named else np.array([], dtype=np.int64)
-    found, from_the_end = np.unique(ids[::-1], return_index=True)
-    return found, len(ids) - 1 - from_the_end

@@ -48,6 +48,10 @@ class RowIds:
         digest = blake2b(f"{table_id}/{snapshot_id}".encode(), digest_size=8).digest()
         return cls(int.from_bytes(digest) >> (64 - left), file_bits, position_bits)
 
+    def first(self, ordinal: int, position: int = 0) -> int:
+        """The least id of a row at this place or behind it; ids ascend with files, and within files with positions."""
+        return (((self.tag << self.file_bits) | ordinal) << self.position_bits) + position
+
     def encode(self, ordinals: pa.Array, positions: pa.Array) -> pa.Array:
         """The ids of rows by the ordinal of their file and their place in it."""
         files = ordinals.to_numpy(zero_copy_only=False).astype(np.int64) << self.position_bits

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from skiway.airport import CreateTable, DynamicSchema, Schema
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg_columns import iceberg_schema
-from skiway.lake.changing import Changes, check_managed
+from skiway.formats.iceberg_replacing import Replacement, replacing
+from skiway.lake.awaited import Awaited, AwaitedTable
+from skiway.lake.changing import Changes, check_alone, check_managed
 from skiway.lake.columns import ROWID, columns_of
 from skiway.lake.context import Context
+from skiway.lake.inserting import Target
 from skiway.lake.names import schema_name
 from skiway.lake.writable import WritableTable
 from skiway.metastore import Realm, keys, managed_tables
@@ -20,6 +24,9 @@ from skiway.metastore.hierarchy import full_path
 from skiway.metastore.kinds import TABLE
 from skiway.metastore.names import folded, normal_text
 from skiway.model import v1
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 __all__ = ["LakeSchema", "table_records"]
 
@@ -61,27 +68,84 @@ class LakeSchema(Schema, DynamicSchema):
 
     # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
 
-    def create_table(self, create: CreateTable) -> WritableTable:
-        """A new managed table, without rows."""
+    def create_table(self, create: CreateTable) -> WritableTable | AwaitedTable:
+        """A new managed table, without rows. One that is replaced keeps its id and its older snapshots."""
         self._context.callers.require("table.write")
         check_managed(self._catalog)
         wanted = _iceberg_columns(create)
         found = self._called(create.name)
         if found is not None and create.on_conflict == "ignore":
             return self._table(found)
+        if create.rows_follow and (found is None or create.on_conflict == "replace"):
+            return self._awaited_table(create.name, _awaited(create, wanted))
+        properties = {"comment": create.comment} if create.comment else {}
         if found is not None and create.on_conflict == "replace":
-            iceberg_schema(wanted)  # what cannot be made must not cost the one there is
-            self.drop_table(found.display_name)
+            return self._table(self._replaced(found, wanted, properties))
         made = managed_tables.create(
             self._context.callers.realm(),
             self._context.handles.warehouse,
             namespace_id=self._namespace.resource_id,
             name=create.name,
             schema=wanted,
-            properties={"comment": create.comment} if create.comment else {},
+            properties=properties,
         )
         self._changed()
         return self._table(made.table)
+
+    def awaited(self, name: str, binding: str) -> AwaitedTable | None:
+        """The table that a binding says how to make, with rows."""
+        awaited = Awaited.of(binding)
+        return None if awaited is None else self._awaited_table(name, awaited)
+
+    def _awaited_table(self, name: str, awaited: Awaited) -> AwaitedTable:
+        managed_tables.require_addressable(name)
+        return AwaitedTable(name, awaited, lambda: self._target(name, awaited))
+
+    def _target(self, name: str, awaited: Awaited) -> Target:
+        """A new table, or the one of this name to be replaced; nothing has changed until the target commits."""
+        self._context.callers.require("table.write")
+        check_managed(self._catalog)
+        check_alone()
+        _check_names(awaited.schema)
+        found = self._called(name) if awaited.replace else None
+        if found is None:
+            return self._new(name, awaited)
+        changes = Changes(self._context, found)
+        changes.check_allowed()
+        base = changes.load()
+        schema = iceberg_schema(awaited.schema, format_version=base.metadata.format_version)
+        made = Replacement.of(base.metadata, schema, properties=awaited.properties)
+        return Target(
+            name,
+            base.files,
+            made.metadata,
+            commit=lambda files: changes.commit(made.commit(files)),
+            also_without_rows=True,
+        )
+
+    def _new(self, name: str, awaited: Awaited) -> Target:
+        realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
+        staged = managed_tables.create(
+            realm,
+            warehouse,
+            namespace_id=self._namespace.resource_id,
+            name=name,
+            schema=awaited.schema,
+            properties=awaited.properties,
+            stage=True,
+        )
+
+        def create(files: Sequence[DataFile]) -> None:
+            managed_tables.create_filled(realm, warehouse, staged, files)
+            self._changed()
+
+        return Target(name, staged.files, staged.metadata, commit=create, also_without_rows=True)
+
+    def _replaced(self, found: v1.Table, wanted: pa.Schema, properties: Mapping[str, str]) -> v1.Table:
+        changes = Changes(self._context, found)
+        changes.check_allowed()
+        schema = iceberg_schema(wanted, format_version=changes.load().metadata.format_version)
+        return changes.commit(replacing(schema, properties=properties)).table
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Remove a table; its files go when nobody can be reading them any more."""
@@ -148,6 +212,10 @@ def table_records(realm: Realm, namespace: v1.Namespace) -> Iterator[v1.Table]:
             yield found.value
 
 
+def _awaited(create: CreateTable, wanted: pa.Schema) -> Awaited:
+    return Awaited(wanted.serialize().to_pybytes(), create.on_conflict == "replace", create.comment)
+
+
 def _iceberg_columns(create: CreateTable) -> pa.Schema:
     """The columns as Iceberg takes them; rules that it cannot keep are refused, not forgotten."""
     rules = {"PRIMARY KEY": create.primary_key, "UNIQUE": create.unique, "CHECK": create.checks}
@@ -158,11 +226,8 @@ def _iceberg_columns(create: CreateTable) -> pa.Schema:
                 "it out",
                 key="table.feature",
             )
+    _check_names(create.schema)
     for field in create.schema:
-        if field.name.casefold() == ROWID:
-            raise InvalidArgument(
-                f"a column cannot be called {field.name!r}: that is the row id", key="column.reserved"
-            )
         if (field.metadata or {}).get(b"default"):
             raise Unsupported(
                 f"column {field.name!r} was to have a default, which managed tables cannot keep: leave it out",
@@ -171,6 +236,12 @@ def _iceberg_columns(create: CreateTable) -> pa.Schema:
     return pa.schema(
         [field.with_nullable(field.nullable and field.name not in create.not_null) for field in create.schema]
     )
+
+
+def _check_names(schema: pa.Schema) -> None:
+    for name in schema.names:
+        if name.casefold() == ROWID:
+            raise InvalidArgument(f"a column cannot be called {name!r}: that is the row id", key="column.reserved")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from skiway.airport import ColumnStatistics
-from skiway.formats import Content, Snapshot
+from skiway.formats import Snapshot, data_files
 from skiway.formats.iceberg import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.formats.statistics import bound_type, merged_stats
@@ -70,7 +69,7 @@ def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
 
 def _of_files(opened: OpenedTable, snapshot: Snapshot, field: pa.Field) -> ColumnStatistics:
     files = opened.handle.files(snapshot)
-    stats = files.filter(pc.field("content") == Content.DATA)["stats"].combine_chunks()
+    stats = data_files(files)["stats"].combine_chunks()
     name = str(field_id(field))
     if stats.type.get_field_index(name) < 0:
         return ColumnStatistics()

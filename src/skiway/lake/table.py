@@ -22,8 +22,9 @@ from skiway.airport import (
     current_request,
 )
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.formats import FILE_ORDINAL, ROW_POSITION, Content, Snapshot
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
 from skiway.formats.iceberg import IcebergTable
+from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID, Columns, columns_of, table_changed
 from skiway.lake.context import Context
 from skiway.lake.handles import OpenedTable
@@ -97,7 +98,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         then = self._like(point=point)
         snapshot = then._snapshot()
         assert snapshot is not None  # a point that no snapshot answers to is an error
-        then._columns = columns_of(then._opened.handle.schema_at(snapshot).json)
+        then._columns = columns_of(then._opened.at(snapshot).schema_at(snapshot).json)
         return then
 
     def _like(self, *, columns: Columns | None = None, point: TimePoint | None = None) -> LakeTable:
@@ -156,8 +157,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
 
     def files(self, snapshot: Snapshot) -> pa.Table:
         """The data files of a snapshot."""
-        found = self._opened.handle.files(snapshot)
-        return found.filter(pc.field("content") == Content.DATA)
+        return data_files(self._opened.at(snapshot).files(snapshot))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -167,8 +167,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         snapshot = self._snapshot()
         if snapshot is None:
             return []
-        handle = self._opened.handle
-        chosen = handle.plan(snapshot, options.filter or None, schema=self._readable())
+        chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=self._readable(snapshot))
         parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=self._context.max_parts)
         self._remember(options, snapshot, chosen, len(parts))
         return [part.packed() for part in parts]
@@ -187,12 +186,13 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
     def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         if options.batch_size is not None and options.batch_size < 1:
             raise InvalidArgument(f"batches of {options.batch_size} rows were asked for: ask for at least one row")
-        handle, snapshot = self._opened.handle, self._with_id(part.snapshot_id)
+        snapshot = self._with_id(part.snapshot_id)
+        handle = self._opened.at(snapshot)
         all_files = handle.files(snapshot)
         files = part.of(all_files)
         self._expected_rows = pc.sum(files["row_count"], min_count=0).as_py()
         asked = self.schema.names if options.columns is None else options.columns
-        readable = self._readable()
+        readable = self._readable(snapshot)
         rows = handle.read(
             snapshot,
             columns=[name for name in asked if name in readable.names],
@@ -206,11 +206,20 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         # The client filters once more, so with a filter nobody here knows which rows it keeps.
         return numbered if options.limit is None or options.filter else _first(numbered, options.limit)
 
-    def _readable(self) -> pa.Schema:
-        """The columns that are read: of the past, those of then; else those that the client knows and there still are."""
+    def _readable(self, snapshot: Snapshot) -> pa.Schema:
+        """The columns that are read: of the past, those of then; else those that the client knows and there still are.
+
+        A transaction that began before the last change reads an older snapshot, and has the columns of then too.
+        """
         if self._point is not None:
             return self.columns.stored
-        return self.columns.readable(self._opened.handle.schema.arrow, table=self.name)
+        opened = self._opened
+        there = opened.handle.schema.arrow
+        if opened.current is None or opened.current.id != snapshot.id:
+            ids = set(map(field_id, there))
+            then = opened.at(snapshot).schema_at(snapshot).arrow
+            there = pa.schema([*there, *(field for field in then if field_id(field) not in ids)])
+        return self.columns.readable(there, table=self.name)
 
     def _remember(self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table, parts: int) -> None:
         files = self.files(snapshot)

@@ -19,7 +19,7 @@ from skiway.formats.iceberg_evolution import (
     evolve,
 )
 from skiway.lake.changing import Changes
-from skiway.lake.inserting import InsertRows
+from skiway.lake.inserting import InsertRows, Target
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable
 
@@ -37,7 +37,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         """Begin a statement."""
         self._changes.check_allowed()
         if write.operation == "insert":
-            return InsertRows(self._changes, write, known=self.columns)
+            return InsertRows(Target.of(self._changes), write, known=self.columns)
         snapshot = self._snapshot()
         if snapshot is None:
             return NothingToChange(self.name)

@@ -1,0 +1,137 @@
+"""Rows that wait for the end of a statement, in the order of their ids. What is more than fits in memory waits on disk.
+
+Rows come in any order. Each time the buffer is full it is sorted and becomes a run; at the end the runs are merged, a
+little of each at a time. They are all in one file without a name, which is gone with the process whatever happens to it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from skiway.errors import Unavailable
+
+__all__ = ["WaitingRows"]
+
+_BUFFER_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 256 << 10  # of each run, so much is in memory while they are merged
+
+
+class WaitingRows:
+    """Rows by id; of an id that comes twice the last row counts. For one thread; to be closed."""
+
+    def __init__(self, folder: str | None = None, *, buffer_bytes: int = _BUFFER_BYTES) -> None:
+        self._folder, self._buffer_bytes = folder, buffer_bytes
+        self._buffered: list[pa.RecordBatch] = []  # the ids, and then the values
+        self._bytes = 0
+        self._runs: list[_Run] = []
+        self._open = ExitStack()
+        self._file: int | None = None
+        self._end = 0
+
+    def add(self, ids: pa.Array, values: pa.RecordBatch) -> None:
+        """Take rows over; all batches have the same columns."""
+        rows = pa.RecordBatch.from_arrays([ids, *values.columns], names=["", *values.schema.names])
+        self._buffered.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= self._buffer_bytes:
+            try:
+                self._runs.append(self._spilled(_sorted(self._buffered)))
+            except OSError as error:
+                raise Unavailable(
+                    f"there is no room on disk for the rows of this statement ({error}): make some, or change fewer at once",
+                    key="statement.room",
+                ) from error
+            self._buffered, self._bytes = [], 0
+
+    def seal(self) -> None:
+        """All rows have come."""
+        if self._buffered:
+            self._runs.append(_Run([_Piece(_sorted(self._buffered))]))
+            self._buffered = []
+
+    def take(self, before: int) -> tuple[np.ndarray, pa.RecordBatch] | None:
+        """The rows with ids below `before` that were not taken yet, ids ascending; None where there are none."""
+        found = [part for run in self._runs for part in run.take(before)]
+        if not found:
+            return None
+        rows = found[0] if len(found) == 1 else _sorted(found)
+        return rows.column(0).to_numpy(), rows.select(range(1, rows.num_columns))
+
+    def close(self) -> None:
+        """Forget all rows."""
+        self._buffered, self._runs = [], []
+        self._open.close()
+
+    def _spilled(self, rows: pa.RecordBatch) -> _Run:
+        at_once = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
+        return _Run([self._written(rows.slice(start, at_once)) for start in range(0, rows.num_rows, at_once)])
+
+    def _written(self, rows: pa.RecordBatch) -> _Piece:
+        if self._file is None:
+            opened = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with all else
+            self._file = self._open.enter_context(opened).fileno()
+        data = memoryview(rows.serialize())
+        piece = _Piece(None, rows.schema, self._file, self._end, len(data))
+        while data:
+            written = os.pwrite(self._file, data, self._end)
+            data, self._end = data[written:], self._end + written
+        return piece
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rows of a run: in memory, or where they are in a file."""
+
+    rows: pa.RecordBatch | None
+    schema: pa.Schema | None = None
+    file: int = -1
+    offset: int = 0
+    size: int = 0
+
+    def read(self) -> pa.RecordBatch:
+        if self.rows is not None:
+            return self.rows
+        return pa.ipc.read_record_batch(pa.py_buffer(os.pread(self.file, self.size, self.offset)), self.schema)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Rows in the order of their ids, read piece by piece."""
+
+    pieces: list[_Piece]
+    next: int = 0  # the piece that comes after what was read
+    rows: pa.RecordBatch | None = field(default=None, repr=False)  # what was read and not taken
+
+    def take(self, before: int) -> list[pa.RecordBatch]:
+        found = []
+        while (rows := self._first()) is not None:
+            count = int(np.searchsorted(rows.column(0).to_numpy(), before))
+            if count:
+                found.append(rows.slice(0, count))
+            self.rows = rows.slice(count) if count < rows.num_rows else None
+            if self.rows is not None:
+                break
+        return found
+
+    def _first(self) -> pa.RecordBatch | None:
+        if self.rows is None and self.next < len(self.pieces):
+            self.rows, self.next = self.pieces[self.next].read(), self.next + 1
+        return self.rows
+
+
+def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of all batches by id, each once: the last."""
+    rows = pa.concat_batches(batches)
+    ids = rows.column(0).to_numpy()
+    if len(ids) < 2 or (ids[1:] > ids[:-1]).all():  # as they mostly come
+        return rows
+    _, from_the_end = np.unique(ids[::-1], return_index=True)
+    return rows.take(pa.array(len(ids) - 1 - from_the_end))

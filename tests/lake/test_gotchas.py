@@ -1,0 +1,44 @@
+"""The page about what surprises: its programs surprise as it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lake.lakes import Lake
+from skiway.client import AirportClient
+from skiway.errors import SkiwayError
+
+PAGE = Path(__file__).parents[2] / "docs" / "gotchas.md"
+PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_each_program_ends_with_the_error_below_it(lake: Lake) -> None:
+    found = PROGRAM.findall(PAGE.read_text())
+    assert len(found) == PAGE.read_text().count("```python") > 5
+    with lake.client() as db:
+        names: dict[str, Any] = {"db": db, "pa": pa, "AirportClient": AirportClient}
+        for program, said in found:
+            pattern = ".*".join(map(re.escape, said.strip().split("…")))  # which stands for anything
+            assert re.fullmatch(pattern, ended(program, names), re.DOTALL), (said, ended(program, names))
+
+
+def ended(program: str, names: dict[str, Any]) -> str:
+    try:
+        exec(program, names)
+    except SkiwayError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_all_that_the_page_links_to_is_there() -> None:
+    text = PAGE.read_text()
+    for page in re.findall(r"\]\(([\w-]+\.md)", text):
+        assert (PAGE.parent / page).is_file(), page
+    headings = {
+        re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^## (.*)$", text, re.MULTILINE)
+    }
+    assert set(re.findall(r"\]\(#([\w-]+)\)", text)) == headings
