@@ -138,3 +138,67 @@ def test_a_part_that_is_lost_is_told(world: World, store: ProfileStore) -> None:
 def test_an_empty_profile_leaves_nothing(world: World, store: ProfileStore) -> None:
     store.add(PROFILE.empty_table())
     assert pointers(world) == []
+
+
+# --- columns that are left out ----------------------------------------------------------------------------------------
+
+TWO = schema(n=pa.int64(), m=pa.int64())
+
+
+def with_columns(*columns: int, files: Sequence[int] = (0, 1), values: Sequence[int] = (1, 2)) -> pa.Table:
+    return profiles(*(row(file, column, values, pa.int64()) for file in files for column in columns))
+
+
+def leaving_out(store: ProfileStore, *columns: int) -> ProfileStore:
+    return ProfileStore(store.realm, store.table_id, left_out=frozenset(columns))
+
+
+def test_a_file_is_known_to_those_who_want_no_more_than_was_profiled(store: ProfileStore) -> None:
+    files = file_table(TWO, [2, 2])
+    leaving_out(store, 2).add(with_columns(1))
+    assert leaving_out(store, 2).unknown(files).num_rows == 0
+    assert leaving_out(store, 2).load(files).equals(with_columns(1))
+    assert paths(store.unknown(files)) == ["00", "01"]
+    assert store.load(files).num_rows == 0, "else its other column would count as NULL"
+    assert leaving_out(store, 1).unknown(files).num_rows == 2
+
+
+def test_a_file_profiled_with_all_columns_is_known_to_all(store: ProfileStore) -> None:
+    files = file_table(TWO, [2, 2])
+    store.add(with_columns(1, 2))
+    assert leaving_out(store, 2).unknown(files).num_rows == 0
+    assert leaving_out(store, 2).load(files).num_rows == 4
+
+
+@pytest.mark.parametrize("more", [(), (2, 3, 4, 5, 6)])
+def test_a_file_profiled_anew_with_more_columns_takes_the_place_of_the_old_profile(store: ProfileStore, more) -> None:
+    """Whether its old part is swallowed, as one of few files is, or stays because of others in it."""
+    files = file_table(TWO, [2] * 8)
+    leaving_out(store, 2).add(with_columns(1, files=(0, 1, *more)))
+    store.add(with_columns(1, 2, files=(0,), values=(7, 8, 9)))
+    assert store.load(files).equals(with_columns(1, 2, files=(0,), values=(7, 8, 9)))
+    assert paths(store.unknown(files)) == ["01", "02", "03", "04", "05", "06", "07"]
+    narrow = leaving_out(store, 2)
+    assert len(narrow.unknown(files)) == 8 - 2 - len(more)
+    assert narrow.load(files)["path"].unique().to_pylist() == [f"/lake/{n:06}.parquet" for n in (0, 1, *more)]
+    assert narrow.load(files).num_rows == 2 + 1 + len(more)
+
+
+def test_what_is_known_with_fewer_columns_is_not_replaced_by_even_fewer(store: ProfileStore) -> None:
+    files = file_table(TWO, [2])
+    store.add(with_columns(1, 2, files=(0,)))
+    leaving_out(store, 2).add(with_columns(1, files=(0,), values=(7, 8, 9)))
+    assert store.load(files).equals(with_columns(1, 2, files=(0,)))
+
+
+def test_an_index_of_before_there_were_columns_to_leave_out_is_read(store: ProfileStore, monkeypatch) -> None:
+    from skiway.pipeline import store as module
+
+    old = pa.schema([field for field in module._INDEX if field.name != "left_out"])
+    store.add(of_files(0))
+    index = store._indexes.find(store._index_key)
+    rows = module._index(index).select(old.names).combine_chunks()
+    store._indexes.update(index, store._message(module.written(rows)))
+    assert store.unknown(file_table(ONE, [2])).num_rows == 0
+    store.add(of_files(1))
+    assert store.load(file_table(ONE, [2, 2])).equals(of_files(0, 1))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from metastore.upstreams import (
@@ -20,10 +25,12 @@ from metastore.upstreams import (
 )
 from metastore.world import World
 from pipeline.lakes import SPARK
-from skiway.metastore import statistics
+from skiway.metastore import connectors, jobs, statistics
+from skiway.metastore.job_queue import JobQueue
 from skiway.metastore.reconcile import Reconciler
 from skiway.model import v1
-from skiway.pipeline.capture import SparkProfile
+from skiway.pipeline.capture import SparkProfile, jobs_of
+from skiway.pipeline.worker import Worker
 from skiway.storage import Stores, open_stores, utc_now
 
 pytestmark = SPARK
@@ -60,3 +67,159 @@ def test_a_sync_profiles_what_is_new_and_only_that(stores, spark, tmp_path):
         assert (column.null_count, round(column.ndv.approx.estimate) or column.ndv.exact) == (nulls, distinct)
     for each in made:
         assert reconciler.run(world.home, each.resource_id, mode=STATS).changed == 0
+
+
+# --- what was profiled once is never read again ---------------------------------------------------------------------
+
+FILES = 200
+
+
+def rows(files: range) -> pa.Table:
+    """Fifty rows per file, with NULLs, repeated values and a spread; `part` tells the file."""
+    ids = [file * 50 + number for file in files for number in range(50)]
+    return pa.table(
+        {
+            "part": pa.array([number // 50 for number in ids], pa.int32()),
+            "id": pa.array(ids, pa.int64()),
+            "name": pa.array([None if number % 7 == 0 else f"n{number % 113}" for number in ids]),
+            "price": pa.array([number / 3 for number in ids], pa.float64()),
+        }
+    )
+
+
+@dataclass
+class Grown:
+    """A table that grows by files, and how its old files are taken away."""
+
+    connect: Callable[[World], v1.Connector]
+    grow: Callable[[range], None]
+    folder: Path
+
+    def files(self) -> set[Path]:
+        return {path for path in self.folder.rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def iceberg_of_files(folder: Path) -> Grown:
+    from pyiceberg.transforms import IdentityTransform
+
+    table = iceberg(folder).create_table("sales.orders", schema=rows(range(1)).schema)
+    with table.update_spec() as spec:
+        spec.add_field("part", IdentityTransform(), "part")
+    current = v1.ConnectorPolicy(scope=v1.SNS_CURRENT)
+    return Grown(
+        lambda world: iceberg_connector(world, folder, policy=current),
+        lambda files: table.append(rows(files)),
+        folder / "warehouse",
+    )
+
+
+def delta_of_files(folder: Path) -> Grown:
+    from deltalake import write_deltalake
+
+    def grow(files: range) -> None:
+        write_deltalake(folder / "orders", rows(files), partition_by=["part"], mode="append")
+
+    def connect(world: World) -> v1.Connector:
+        properties = {"delta.source": "filesystem"}
+        current = v1.ConnectorPolicy(scope=v1.SNS_CURRENT)
+        return connector(world, str(folder), v1.CK_DELTA, properties=properties, policy=current)
+
+    return Grown(connect, grow, folder)
+
+
+def parquet_of_files(folder: Path) -> Grown:
+    def grow(files: range) -> None:
+        (folder / "orders").mkdir(parents=True, exist_ok=True)
+        for file in files:
+            pq.write_table(rows(range(file, file + 1)), folder / "orders" / f"{file:04}.parquet")
+
+    return Grown(lambda world: connector(world, str(folder)), grow, folder)
+
+
+def make_unreadable(files: set[Path]) -> None:
+    """A folder is what is in it, so its files stay; but of what they held, only the footers are left."""
+    for path in files:
+        before, data = path.stat(), bytearray(path.read_bytes())
+        footer = int.from_bytes(data[-8:-4], "little") + 8
+        data[4:-footer] = bytes(len(data) - 4 - footer)
+        with path.open("r+b") as file:
+            file.write(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def delete(files: set[Path]) -> None:
+    for path in files:
+        path.unlink()
+
+
+def synced(world: World, of: v1.Connector, spark: Any) -> v1.Job:
+    """A job from its beginning to its end, done by a worker."""
+    job_id = connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=of.resource_id)).job_id
+    run = jobs_of(world.realm, Reconciler(SECRETS, SparkProfile(lambda: spark)))
+    assert Worker(JobQueue(world.stores), run, name="w").work_once()
+    return jobs.get(world.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+
+
+def published(world: World) -> tuple[v1.TableStats, list[v1.ColumnStats]]:
+    """The statistics of the only table, without what is not about its content."""
+    (table,) = mirrored(world).values()
+    ref = v1.SnapshotRef(snapshot_id=current_of(world, table).snapshot_id)
+    stats = statistics.get_table(world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
+    columns = statistics.list_columns(world.home, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref))
+    for each in (stats, *columns.columns):
+        for name in ("table_id", "snapshot_id", "updated_at"):
+            if name in each.DESCRIPTOR.fields_by_name:
+                each.ClearField(name)  # type: ignore[arg-type]
+    return stats, list(columns.columns)
+
+
+@pytest.mark.parametrize(
+    ("made", "take_away"),
+    [(iceberg_of_files, delete), (delta_of_files, delete), (parquet_of_files, make_unreadable)],
+    ids=["iceberg", "delta", "parquet"],
+)
+def test_two_new_files_are_profiled_without_the_two_hundred_old_ones(spark, tmp_path, made, take_away):
+    table = made(tmp_path)
+    table.grow(range(FILES))
+    old = table.files()
+    assert len(old) == FILES
+    with open_stores("memory://") as first, open_stores("memory://") as second:
+        world, fresh = World(first, utc_now), World(second, utc_now)  # type: ignore[arg-type]
+        for each in (world, fresh):
+            each.catalog()
+        connected = table.connect(world)
+        done = synced(world, connected, spark)
+        assert (done.state, done.progress.files_done) == (v1.JS_SUCCEEDED, FILES), done
+        table.grow(range(FILES, FILES + 2))
+        whole = synced(fresh, table.connect(fresh), spark)
+        assert (whole.state, whole.progress.files_done) == (v1.JS_SUCCEEDED, FILES + 2), whole
+        take_away(old)
+        done = synced(world, connected, spark)
+        assert (done.state, done.progress.files_total, done.errors) == (v1.JS_SUCCEEDED, 2, 0), done
+        stats, columns = published(world)
+        assert (stats.row_count, stats.properties["files.profiled"]) == ((FILES + 2) * 50, str(FILES + 2))
+        assert {each.column_name for each in columns} == {"part", "id", "name", "price"}
+        assert (stats, columns) == published(fresh)
+
+
+def test_only_chosen_columns_are_read_and_others_once_they_are_wanted(spark, stores, tmp_path):
+    world = World(stores, utc_now)  # type: ignore[arg-type]
+    world.catalog()
+    table = parquet_of_files(tmp_path)
+    table.grow(range(3))
+    source = v1.ConnectorSource(table="orders", exclude_columns=["name"])
+    made = connector(world, str(tmp_path), source=source)
+    assert synced(world, made, spark).state == v1.JS_SUCCEEDED
+    assert {each.column_name for each in published(world)[1]} == {"part", "id", "price"}
+    request = v1.UpdateConnectorRequest(
+        connector_id=made.resource_id, spec=v1.ConnectorSpec(source=v1.ConnectorSource(table="orders"))
+    )
+    request.update_mask.paths.append("source")
+    connectors.update(world.home, request, secrets=SECRETS)
+    done = synced(world, made, spark)
+    assert (done.state, done.progress.files_done) == (v1.JS_SUCCEEDED, 3)
+    stats, columns = published(world)
+    name = next(each for each in columns if each.column_name == "name")
+    assert (name.null_count, name.properties["rows.profiled"]) == (22, "150")
+    assert stats.properties["files.profiled"] == "3"
+    assert synced(world, made, spark).progress.files_total == 0

@@ -21,7 +21,7 @@ from metastore.world import World, behaviour
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
 from skiway.metastore.job_queue import JobQueue
-from skiway.metastore.job_rules import JobRules
+from skiway.metastore.job_rules import JobRules, Progress, Stage
 from skiway.metastore.reconcile import Control, Outcome, Reconciler
 from skiway.model import v1
 from skiway.pipeline.capture import jobs_of
@@ -160,6 +160,107 @@ def test_a_worker_that_stops_gives_its_job_back(world: World):
     assert job(world, job_id).state == v1.JS_SUCCEEDED
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_worker_does_so_many_jobs_at_once_as_it_is_told(world: World, at_once):
+    made = [connector(world, "/nowhere", name=f"c{number}") for number in range(6)]
+    for each in made:
+        connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=each.resource_id))
+    meeting, lock, now, most = threading.Barrier(at_once), threading.Lock(), [0], [0]
+
+    def run(job: v1.Job, control: Control) -> Outcome:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        meeting.wait(20)  # with fewer at once nobody comes past here
+        with lock:
+            now[0] -= 1
+        return Outcome(1, 1)
+
+    with Worker(JobQueue(world.stores, rules=RULES), run, name="w", poll_s=0.01, at_once=at_once):
+        until(lambda: len(done(world)) == 6)
+    assert most == [at_once]
+
+
+def done(world: World) -> list[v1.Job]:
+    request = v1.ListReconcileJobsRequest(state=v1.JS_SUCCEEDED)
+    return list(jobs.list_(world.home, request).jobs)
+
+
+def test_a_worker_that_stops_gives_all_its_jobs_back(world: World):
+    for number in range(2):
+        made = connector(world, "/nowhere", name=f"c{number}")
+        connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=made.resource_id))
+    busy = threading.Barrier(3)
+
+    def run(job: v1.Job, control: Control) -> Outcome:
+        busy.wait(20)
+        while True:
+            control.check()
+            time.sleep(0.005)
+
+    working = Worker(JobQueue(world.stores, rules=RULES), run, name="w", poll_s=0.01, at_once=2)
+    working.start()
+    busy.wait(20)
+    assert working.stop()
+    states = [(each.state, each.attempt) for each in jobs.list_(world.home, v1.ListReconcileJobsRequest()).jobs]
+    assert states == [(v1.JS_QUEUED, 0)] * 2
+
+
+def test_a_worker_that_must_go_gives_back_what_does_not_stop(world: World):
+    """As Spark does not, in the middle of a batch."""
+    job_id, begun, end = triggered(world), threading.Event(), threading.Event()
+
+    def run(job: v1.Job, control: Control) -> Outcome:
+        begun.set()
+        end.wait(20)
+        return Outcome(7, 7)
+
+    working = worker(world, run)
+    working.start()
+    begun.wait(10)
+    assert not working.stop(patience_s=0.1)
+    assert (job(world, job_id).state, job(world, job_id).attempt) == (v1.JS_QUEUED, 0)
+    assert worker(world, lambda *_: Outcome(1, 1)).work_once()
+    end.set()
+    until(lambda: not working._threads[0].is_alive())
+    assert (job(world, job_id).state, job(world, job_id).tables_scanned) == (v1.JS_SUCCEEDED, 1)
+
+
+def test_progress_is_written_down_while_the_work_goes_on(world: World):
+    job_id, told = triggered(world), threading.Event()
+
+    def run(job: v1.Job, control: Control) -> Outcome:
+        control.report(Progress(1, stage=Stage(v1.CAP_STATS_ONLY_ASYNC, 3, 1, ("a", "b"), 10, 4)))
+        assert told.wait(20)
+        return Outcome(3, 2)
+
+    with worker(world, run):
+        until(lambda: job(world, job_id).progress.files_done == 4)
+        seen = job(world, job_id)
+        told.set()
+        until(lambda: job(world, job_id).state == v1.JS_SUCCEEDED)
+    assert (seen.state, seen.tables_scanned, list(seen.progress.tables)) == (v1.JS_RUNNING, 1, ["a", "b"])
+    assert (seen.progress.tables_done, seen.progress.tables_total, seen.progress.files_total) == (1, 3, 10)
+    assert job(world, job_id).tables_scanned == 3
+
+
+def test_telling_progress_often_writes_seldom(world: World, monkeypatch):
+    writes = []
+    real = JobQueue.progress
+    monkeypatch.setattr(JobQueue, "progress", lambda *asked: (writes.append(1), real(*asked))[1])
+    job_id = triggered(world)
+
+    def run(job: v1.Job, control: Control) -> Outcome:
+        ends = time.monotonic() + 1.0
+        while time.monotonic() < ends:
+            control.report(Progress(1))
+        return Outcome(1, 1)
+
+    worker(world, run).work_once()
+    assert 1 <= len(writes) <= 4
+    assert job(world, job_id).state == v1.JS_SUCCEEDED
+
+
 @behaviour(73)
 def test_a_worker_that_lost_its_lease_writes_nothing_more(world: World):
     job_id = triggered(world)
@@ -176,8 +277,6 @@ def test_a_worker_that_lost_its_lease_writes_nothing_more(world: World):
         assert lost.value.key == "job.lost"
         other = queue.lease("other")
         assert other is not None
-        from skiway.metastore.job_rules import Progress
-
         held.report(Progress(tables_scanned=99))
         assert held.must_stop()
     assert job(world, job_id).tables_scanned == 0
@@ -188,7 +287,7 @@ def test_a_job_makes_both_passes_in_the_account_it_belongs_to(world: World, tmp_
     parquet(tmp_path, "people", id=[1, 2])
     job_id = triggered(world, str(tmp_path))
 
-    def profile(realm, table_id, snapshot, *, handle, cancelled) -> None:
+    def profile(realm, table_id, snapshot, *, handle, **_) -> None:
         stats = v1.TableStats(row_count=2)
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
 
@@ -207,7 +306,7 @@ PROGRAM = """
     import sys, time
     from skiway.metastore import Realm
     from skiway.metastore.job_queue import JobQueue
-    from skiway.metastore.job_rules import JobRules
+    from skiway.metastore.job_rules import JobRules, Progress, Stage
     from skiway.metastore.reconcile import Reconciler
     from skiway.pipeline.capture import jobs_of
     from skiway.pipeline.worker import Worker
@@ -225,8 +324,9 @@ PROGRAM = """
 
             def report(done):
                 original(done)
-                print("table", flush=True)
-                time.sleep(float(sys.argv[2]))
+                if done.stage.tables_done:
+                    print("table", flush=True)
+                    time.sleep(float(sys.argv[2]))
 
             control.report = report
             return run(job, control)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm
+from skiway.metastore.connector_columns import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.reconcile import Control, Outcome, Reconciler
 from skiway.model import v1
-from skiway.pipeline.session import session
+from skiway.pipeline.session import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from skiway.pipeline.snapshots import ProfileReport
 
 __all__ = ["SparkProfile", "jobs_of"]
 
@@ -22,7 +25,7 @@ __all__ = ["SparkProfile", "jobs_of"]
 class SparkProfile:
     """Profiles snapshots on Spark. The session is asked for when there is something to profile, and not before."""
 
-    spark: Callable[[], SparkSession] = lambda: session("skiway")
+    spark: Callable[[], SparkSession] = own_session
 
     def __call__(
         self,
@@ -32,10 +35,21 @@ class SparkProfile:
         *,
         handle: TableHandle,
         cancelled: Callable[[], bool],
-    ) -> object:
+        columns: ColumnChoice = EVERY_COLUMN,
+        on_progress: Callable[[int, int], None] = lambda _, __: None,
+    ) -> ProfileReport:
         from skiway.pipeline.snapshots import profile_snapshot
 
-        return profile_snapshot(realm, table_id, snapshot, handle=handle, spark=self.spark, cancelled=cancelled)
+        return profile_snapshot(
+            realm,
+            table_id,
+            snapshot,
+            handle=handle,
+            spark=self.spark,
+            columns=columns,
+            on_progress=on_progress,
+            cancelled=cancelled,
+        )
 
 
 def jobs_of(realm_of: Callable[[str], Realm], reconciler: Reconciler) -> Callable[[v1.Job, Control], Outcome]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.java import ensure_java
@@ -12,7 +14,7 @@ from skiway.pipeline.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Setting", "session", "settings_for"]
+__all__ = ["Setting", "SparkPlace", "own_session", "session", "settings_for", "work_at"]
 
 Setting: TypeAlias = bool | int | float | str
 
@@ -28,6 +30,31 @@ _LOOPBACK: dict[str, Setting] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlace:
+    """Where a process has its Spark session: at a master, or at a Connect server, with settings of Spark's own."""
+
+    master: str = "local[*]"
+    remote: str = ""
+    conf: Mapping[str, Setting] = field(default_factory=dict)
+
+
+# A process has one Spark session at most, whoever asks for it; so it has one place for it, chosen when it starts.
+_chosen: Final = [SparkPlace()]
+
+
+def work_at(place: SparkPlace) -> None:
+    """From now on `own_session` is there. For those who start a process; a session that runs stays where it is."""
+    settings_for(place.master, **place.conf)
+    _chosen[:] = [place]
+
+
+def own_session() -> SparkSession:
+    """The Spark session of this process, made where `work_at` has said, on this machine unless it has."""
+    (place,) = _chosen
+    return session("skiway", place.master, remote=place.remote, **place.conf)
 
 
 def session(app: str, master: str = "local[*]", *, remote: str = "", **settings: Setting) -> SparkSession:

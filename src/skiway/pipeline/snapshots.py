@@ -10,13 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import Cancelled
-from skiway.formats import Content, Snapshot, TableHandle
+from skiway.formats import Content, Snapshot, TableHandle, TableSchema
 from skiway.metastore import statistics
+from skiway.metastore.connector_columns import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.realm import Realm
+from skiway.metastore.reconcile_outcomes import LEFT_OUT
 from skiway.model import v1
 from skiway.pipeline.layouts import file_schemas
-from skiway.pipeline.merging import Merged, merge
+from skiway.pipeline.merging import ESTIMATE, EXACT, Merged, merge
 from skiway.pipeline.profiling import USUAL, Budget, profiled
+from skiway.pipeline.puffin import Puffin, written
 from skiway.pipeline.store import ProfileStore
 
 if TYPE_CHECKING:
@@ -36,6 +39,17 @@ class ProfileReport:
     files_known: int
     failed: dict[str, str]
     merged: Merged
+    schema: TableSchema
+    snapshot: Snapshot
+
+    def puffin(self) -> Puffin:
+        """The sketches as Iceberg keeps them, of those columns whose number of distinct values they tell of all rows."""
+        sure = {
+            each.column_id for each in self.merged.columns if each.properties.get("quality.ndv") in (EXACT, ESTIMATE)
+        }
+        sketches = {number: sketch for number, sketch in self.merged.sketches.items() if number in sure}
+        of = self.snapshot
+        return written(sketches, self.schema, snapshot_id=of.id, sequence_number=of.sequence_number)
 
 
 def profile_snapshot(
@@ -45,18 +59,20 @@ def profile_snapshot(
     *,
     handle: TableHandle,
     spark: Callable[[], SparkSession],
+    columns: ColumnChoice = EVERY_COLUMN,
     on_progress: Callable[[int, int], None] = lambda _, __: None,
     cancelled: Callable[[], bool] = lambda: False,
     budget: Budget = USUAL,
 ) -> ProfileReport:
-    """Profile the files of a snapshot that never were, and store the statistics of its table and columns.
+    """Profile the files of a snapshot that never were, and store the statistics of its table and of the chosen columns.
 
     `spark` is asked for a session where there are files to read. `on_progress` is told how many of these are done.
     `cancelled` is asked between batches; what is done by then is kept, so that the next run goes on from there. Doing it
     again changes nothing.
     """
-    files, schema = handle.files(snapshot), handle.schema_at(snapshot)
-    store = ProfileStore(realm, table_id)
+    files, whole = handle.files(snapshot), handle.schema_at(snapshot)
+    schema, left_out = columns.of(whole), columns.left_out(whole)
+    store = ProfileStore(realm, table_id, left_out=left_out)
     data = files.filter(pc.field("content") == Content.DATA)
     todo = store.unknown(data)
     on_progress(0, todo.num_rows)
@@ -71,8 +87,18 @@ def profile_snapshot(
         if done < todo.num_rows and cancelled():
             raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; those are kept")
     merged = merge(store.load(data), files, schema)
+    if left_out:
+        merged.table.properties[LEFT_OUT] = ",".join(map(str, sorted(left_out)))
     _publish(realm, table_id, snapshot.id, merged)
-    return ProfileReport(data.num_rows, done - len(failed), data.num_rows - todo.num_rows, failed, merged)
+    return ProfileReport(
+        data.num_rows,
+        files_profiled=done - len(failed),
+        files_known=data.num_rows - todo.num_rows,
+        failed=failed,
+        merged=merged,
+        schema=schema,
+        snapshot=snapshot,
+    )
 
 
 def _failures(part: pa.Table) -> dict[str, str]:
@@ -81,7 +107,7 @@ def _failures(part: pa.Table) -> dict[str, str]:
 
 
 def _publish(realm: Realm, table_id: v1.ResourceId, snapshot_id: int, merged: Merged) -> None:
-    statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot_id, stats=merged.table))
+    """Those of the table come last: where they are, all of them are, also after a death in between."""
     if merged.columns:
         statistics.put_columns(
             realm,
@@ -92,3 +118,4 @@ def _publish(realm: Realm, table_id: v1.ResourceId, snapshot_id: int, merged: Me
                 for first in range(0, len(merged.columns), _COLUMNS_AT_ONCE)
             ),
         )
+    statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot_id, stats=merged.table))

@@ -1,4 +1,4 @@
-"""A worker: takes jobs from the queue, one at a time, and keeps its lease alive while it works on one.
+"""A worker: takes jobs from the queue, as many at a time as it is told, and keeps the lease of each alive meanwhile.
 
     lease   ->  heartbeat on a thread of its own  ->  run  ->  complete, fail, cancelled or release
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -26,6 +27,9 @@ __all__ = ["Held", "Run", "Worker"]
 BEATS: Final = 3
 """How often a lease is renewed in the time it lasts."""
 
+REPORT_EVERY_S: Final = 0.5
+"""Progress is written down no more often than that."""
+
 Run = Callable[[v1.Job, Control], Outcome]
 """Does the work of a job."""
 
@@ -33,12 +37,16 @@ log = logging.getLogger("skiway.worker")
 
 
 class Held(Control):
-    """A lease while its job is worked on: renewed in the background, and the place where the run hears of its end."""
+    """A lease while its job is worked on: renewed in the background, and the place where the run hears of its end.
+
+    Progress is written down in the background as well, so that telling it costs the run nothing.
+    """
 
     def __init__(self, queue: JobQueue, lease: Lease, stopping: threading.Event) -> None:
         self._queue, self._lease, self._stopping = queue, lease, stopping
-        self._ended = threading.Event()
+        self._ended, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._untold: Progress | None = None
         self._lost = ""
 
     @property
@@ -53,8 +61,19 @@ class Held(Control):
             raise Cancelled(f"work on job {self._lease.job.job_id} ends: {reason}", key=f"job.{reason}")
 
     def report(self, done: Progress) -> None:
-        """Write down what was done so far, which renews the lease too."""
-        self._take(lambda: self._queue.progress(self._lease, done))
+        """Have written down what was done so far, soon; of several reports the last."""
+        self._untold = done
+        self._wake.set()
+
+    def give_back(self) -> None:
+        """Let others have the job now, though the run has not heard that it must stop. What it still writes is the same
+        that the next one would.
+        """
+        self._lost = "it was given back"
+        try:
+            self._queue.release(self._lease)
+        except SkiwayError as error:
+            log.warning("job %s is not given back, and taken over later: %s", self._lease.job.job_id, error)
 
     def _reason(self) -> str:
         if self._lost or self._queue.clock() >= self._lease.expires_at:
@@ -65,12 +84,20 @@ class Held(Control):
 
     def _beat(self) -> None:
         pause_s = self._queue.rules.lease_s / BEATS
-        while not self._ended.wait(pause_s) and not self._lost:
-            self._take(lambda: self._queue.renew(self._lease))
+        while not self._ended.is_set() and not self._lost:
+            self._wake.wait(pause_s)
+            self._wake.clear()
+            if self._ended.is_set():
+                return
+            done, self._untold = self._untold, None
+            self._take(done)
+            if done is not None:
+                self._ended.wait(min(REPORT_EVERY_S, pause_s))
 
-    def _take(self, renew: Callable[[], Lease]) -> None:
+    def _take(self, done: Progress | None) -> None:
+        """Renew the lease, with what is to be written down."""
         try:
-            self._lease = renew()
+            self._lease = self._queue.renew(self._lease) if done is None else self._queue.progress(self._lease, done)
         except (Conflict, NotFound) as error:
             self._lost = str(error)
         except SkiwayError as error:
@@ -83,38 +110,44 @@ class Held(Control):
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._wake.set()
         self._thread.join()
 
 
 @dataclass(slots=True)
 class Worker:
-    """Works on jobs until it is stopped; `name` tells it from others. Looks for jobs every `poll_s` while there are none."""
+    """Works on jobs until it is stopped, on `at_once` of them at a time; `name` tells it from others.
+
+    Looks for jobs every `poll_s` while there are none.
+    """
 
     queue: JobQueue
     run: Run
     name: str
     poll_s: float = 1.0
+    at_once: int = 1
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
-    _thread: threading.Thread | None = field(default=None, init=False)
+    _threads: list[threading.Thread] = field(default_factory=list, init=False)
+    _held: dict[str, Held] = field(default_factory=dict, init=False)
 
     def start(self) -> None:
-        """Work on a thread of its own."""
+        """Work on threads of its own."""
         self._stopping.clear()
-        self._thread = threading.Thread(target=self.work, name=self.name, daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=self.work, name=self.name, daemon=True) for _ in range(self.at_once)]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, patience_s: float = 30.0) -> bool:
         """Give back what is being worked on, and end; whether that came to an end in time."""
         self._stopping.set()
-        if self._thread is None:
-            return True
-        self._thread.join(patience_s)
-        if self._thread.is_alive():
-            log.warning(
-                "worker %s is still busy after %.0f s: its job is taken over when the lease ends", self.name, patience_s
-            )
-            return False
-        return True
+        ends_at = time.monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(max(0.0, ends_at - time.monotonic()))
+        busy = list(self._held.values())
+        for held in busy:
+            log.warning("job %s goes on for longer than %.0f s: it is given back", held.lease.job.job_id, patience_s)
+            held.give_back()
+        return not busy
 
     def work(self) -> None:
         """Work until `stop`."""
@@ -132,12 +165,16 @@ class Worker:
         lease = self.queue.lease(self.name)
         if lease is None:
             return False
+        job_id = lease.job.job_id
         with Held(self.queue, lease, self._stopping) as held:
+            self._held[job_id] = held
             ending = self._ending(held)
         try:
             ending(held.lease)
         except (Conflict, NotFound) as error:
-            log.warning("job %s is no longer this worker's: %s", lease.job.job_id, error)
+            log.warning("job %s is no longer this worker's: %s", job_id, error)
+        finally:
+            del self._held[job_id]
         return True
 
     def _ending(self, held: Held) -> Callable[[Lease], v1.Job]:

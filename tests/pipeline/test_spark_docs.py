@@ -1,0 +1,245 @@
+"""The page about Spark clusters, as it is written: its commands start a cluster, its settings run jobs there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metastore.upstreams import connector, parquet
+from metastore.world import World
+from pipeline.lakes import SPARK, rows_of_all_types, write
+from pipeline.test_profile_elsewhere import free_port
+from pipeline.test_sync_spark import published, synced
+from runtime.servers import command, environment, started
+from skiway.client import Metastore
+from skiway.config import Settings, describe, load, shown
+from skiway.errors import InvalidArgument
+from skiway.pipeline import session as sessions
+from skiway.pipeline.java import OLDEST_JAVA
+from skiway.pipeline.profiling import USUAL
+from skiway.pipeline.session import SparkPlace, own_session, work_at
+from skiway.runtime.working import spark_place
+from skiway.storage import open_stores, utc_now
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+TEXT = " ".join(PAGE.split())
+(MASTER, WORKER, CONNECT, BESIDE) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+(ON_CLUSTER, BY_CONNECT, LEFT_TO_OTHERS, WITH_MEMORY, WITH_JARS) = TOML
+
+
+def settings(toml: str, folder: Path) -> Settings:
+    file = folder / "skiway.toml"
+    file.write_text(toml)
+    return load(folder, file, {}, {})
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("toml", "place"),
+    [
+        (
+            ON_CLUSTER,
+            SparkPlace(
+                "spark://10.0.0.1:7077",
+                conf={
+                    "spark.executor.memory": "4g",
+                    "spark.cores.max": "8",
+                    "spark.driver.host": "10.0.0.2",
+                },
+            ),
+        ),
+        (BY_CONNECT, SparkPlace(remote="sc://10.0.0.1:15002")),
+        (LEFT_TO_OTHERS, SparkPlace()),
+        (WITH_MEMORY, SparkPlace("local[4]", conf={"spark.driver.memory": "3g", "spark.local.dir": "/var/tmp"})),
+        (
+            WITH_JARS,
+            SparkPlace(
+                conf={
+                    "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
+                    "spark.hadoop.fs.s3a.endpoint.region": "eu-west-1",
+                }
+            ),
+        ),
+    ],
+)
+def test_settings_mean_what_the_page_says(tmp_path: Path, toml: str, place: SparkPlace):
+    assert spark_place(settings(toml, tmp_path).reconciler.spark) == place
+
+
+def test_values_that_look_secret_are_not_shown(tmp_path: Path):
+    toml = WITH_JARS.replace("endpoint.region=eu-west-1", "secret.key=abc;d")
+    found = settings(toml, tmp_path)
+    assert spark_place(found.reconciler.spark).conf["spark.hadoop.fs.s3a.secret.key"] == "abc;d"
+    said = shown(found)["reconciler.spark.conf"]
+    assert "abc" not in said
+    assert "spark.hadoop.fs.s3a.secret.key=****" in said
+
+
+@pytest.mark.parametrize("conf", ["spark.driver.memory", "= 3g", "a b=3"])
+def test_what_is_no_pair_is_refused(tmp_path: Path, conf: str):
+    with pytest.raises(InvalidArgument, match=r"reconciler\.spark\.conf = .* it takes names with values"):
+        load(tmp_path, None, {}, {"reconciler.spark.conf": conf})
+
+
+def test_the_session_of_a_process_is_where_it_was_told_to_be(monkeypatch):
+    asked = []
+    monkeypatch.setattr(sessions, "session", lambda *place, **how: asked.append((place, how)))
+    try:
+        work_at(SparkPlace("local[3]", conf={"spark.driver.memory": "3g"}))
+        own_session()
+        work_at(SparkPlace(remote="sc://host:15002"))
+        own_session()
+    finally:
+        work_at(SparkPlace())
+    own_session()
+    assert asked == [
+        (("skiway", "local[3]"), {"remote": "", "spark.driver.memory": "3g"}),
+        (("skiway", "local[*]"), {"remote": "sc://host:15002"}),
+        (("skiway", "local[*]"), {"remote": ""}),
+    ]
+
+
+def test_the_page_names_every_setting_and_the_right_numbers():
+    assert {f"`{each.key}`" for each in describe() if each.key.startswith("reconciler.spark.")} <= set(TEXT.split())
+    assert f"batches of {USUAL.files} and {USUAL.columns} columns" in TEXT
+    assert f"needs Java {OLDEST_JAVA} or newer" in TEXT
+    assert f"after {Settings().reconciler.job_store.max_attempts} attempts it has failed" in TEXT
+
+
+def test_the_jar_is_that_of_sparks_own_hadoop():
+    import pyspark
+
+    (jar,) = Path(pyspark.__path__[0], "jars").glob("hadoop-client-api-*.jar")
+    version = jar.stem.removeprefix("hadoop-client-api-")
+    assert f"hadoop-aws:{version}" in WITH_JARS
+
+
+# --- what it does -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def shell(script: str, log: Path, *, until: str) -> Iterator[None]:
+    """A command of the page, as it is typed, once its output says that it is there."""
+    python = Path(sys.executable).parent
+    env = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "PATH": f"{python}:{os.environ['PATH']}"}
+    lines = script.strip().splitlines()
+    text = "\n".join([*lines[:-1], f"exec {lines[-1]}"])
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", "-ec", text], stdout=output, stderr=subprocess.STDOUT, env=env, cwd=log.parent
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while until not in log.read_text(errors="replace"):
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.2)
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def here(text: str, **more: str) -> str:
+    """What the page has, for one machine that is small."""
+    smaller = {
+        "10.0.0.1": "127.0.0.1",
+        "10.0.0.2": "127.0.0.1",
+        "=4g": "=600m",
+        "--cores 4 --memory 8g": "--cores 1 --memory 700m",
+    }
+    for said, meant in {**smaller, **more}.items():
+        text = text.replace(said, meant)
+    return text
+
+
+VARIABLES = "\n".join(MASTER.splitlines()[:2])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("data")
+    for number in range(2):
+        write(made / "t" / f"part={number}", rows_of_all_types(number, rows=200))
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path, spark: Any) -> Any:
+    """What Spark of this process finds."""
+    with open_stores("memory://") as stores:
+        world = World(stores, utc_now)  # type: ignore[arg-type]
+        world.catalog()
+        done = synced(world, connector(world, str(data)), spark)
+        assert done.errors == 0, done
+        return published(world)
+
+
+def found_by_a_server(data: Path, folder: Path, toml: str) -> Any:
+    """The same statistics, made by a job of a server that has these settings."""
+    file = folder / "skiway.toml"
+    file.write_text(toml)
+    with started(folder / "home", "--config", str(file)) as server, Metastore(server.address) as lake:
+        lake.connectors.create("files", kind="parquet", uri=str(data), catalog="lake", namespace="raw")
+        job = lake.jobs.wait(lake.connectors.sync("files"), timeout_s=240)
+        assert (job.state, job.errors) == ("succeeded", {}), job.message
+        stats = lake.statistics.get("lake.raw.t").message
+        columns = list(lake.statistics.columns("lake.raw.t"))
+    for each in (stats, *columns):
+        for name in ("table_id", "snapshot_id", "updated_at"):
+            if name in each.DESCRIPTOR.fields_by_name:
+                each.ClearField(name)
+    return stats, columns
+
+
+class TestOnClusters:
+    pytestmark = SPARK
+
+    def test_a_job_on_the_cluster_of_the_page_finds_the_same(self, data: Path, expected: Any, tmp_path: Path):
+        port = {"7077": str(free_port())}
+        with ExitStack() as cluster:
+            master = here(MASTER.rstrip(), **port) + " --webui-port 0"
+            cluster.enter_context(shell(master, tmp_path / "master.log", until="I have been elected leader"))
+            for number in range(2):
+                work = f" --webui-port 0 --host 127.0.0.1 --work-dir {tmp_path}/work-{number}"
+                script = f"{VARIABLES}\n{here(WORKER.rstrip(), **port)}{work}"
+                log = tmp_path / f"worker-{number}.log"
+                cluster.enter_context(shell(script, log, until="Successfully registered with master"))
+            toml = here(ON_CLUSTER, **port, **{"spark.cores.max=8": "spark.cores.max=2"})
+            assert found_by_a_server(data, tmp_path, toml) == expected
+            executors = [path for number in range(2) for path in (tmp_path / f"work-{number}").glob("app-*/*")]
+            assert len(executors) == 2
+
+    def test_a_job_by_the_connect_server_of_the_page_finds_the_same(self, data: Path, expected: Any, tmp_path: Path):
+        port = {"15002": str(free_port())}
+        local = "--conf spark.connect.grpc.binding.address=127.0.0.1 --conf spark.ui.enabled=false spark-internal"
+        script = f"{VARIABLES}\n{here(CONNECT, **port, **{'spark-internal': local})}"
+        with shell(script, tmp_path / "connect.log", until="Spark Connect server started"):
+            assert found_by_a_server(data, tmp_path, here(BY_CONNECT, **port)) == expected
+
+
+def test_a_worker_is_started_as_the_page_says(tmp_path: Path):
+    parquet(tmp_path / "data", "people", id=[1])
+    asked = BESIDE.replace("skiway", " ".join(command()), 1).split()
+    with started(tmp_path / "lake", "--set", "reconciler.backend=remote") as server, Metastore(server.address) as lake:
+        lake.connectors.create("files", kind="parquet", uri=str(tmp_path / "data"), catalog="lake", namespace="raw")
+        job = lake.connectors.sync("files")
+        assert job.state == "queued"
+        with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+            try:
+                told = lake.jobs.watch(job, timeout_s=120, every_s=0.1)
+                assert next(each for each in told if each.state == "running").message.lease_owner
+            finally:
+                process.kill()
