@@ -19,8 +19,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: setup  ## a server to attach from DuckDB
-	$(RUN) examples/basic.py
+demo: setup  ## a lake to attach from DuckDB; ARGS=--once just answers three questions
+	$(BIN)/skiway demo $(ARGS)
 
 test: setup  ## all tests
 	# Spark's tests apart: Java is started by fork, which a process that served gRPC takes badly. What is fetched is so beside them.

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": {"metastore", "formats", "lake", "security"},
     "spark": {"client"},
 }
-MAY_IMPORT_ALL = {"cli", "runtime"}
+MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
 
 # The plain install, `pip install skiway`, by the names its libraries are imported under. The library to write a server
 # with, its clients and what they stand on must live on that; modules with an extra of their own may use what it adds.

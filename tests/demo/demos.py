@@ -1,0 +1,108 @@
+"""Demos for tests: the command `skiway demo` in a process of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runtime.servers import command, environment
+
+MAKING_S = 500
+"""How long the first start may take: two minutes on a quiet machine, and this one may be anything but quiet."""
+
+ATTACH = re.compile(r"LOCATION '(grpc://[\d.:]+)'")
+
+
+def demo(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a demo to its end."""
+    return subprocess.run(
+        command("demo", "--home", home, *arguments),
+        env=environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=MAKING_S,
+        check=False,
+    )
+
+
+def made_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A home with a whole demo, and what its first start printed; one for all processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    home, printed = base / "demo-home", base / "demo.out"
+    with (base / "demo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not printed.exists():
+            run = demo(home, "--once")
+            assert run.returncode == 0, run.stderr
+            printed.write_text(run.stdout)
+    return home, printed.read_text()
+
+
+@dataclass
+class Serving:
+    """A demo that runs in the background; what it has printed so far is in `output`."""
+
+    process: subprocess.Popen[str]
+    output: Path
+    errors: Path
+
+    def printed(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, text: str, *, within_s: float = MAKING_S) -> str:
+        """What was printed, once that is part of it."""
+        until = time.monotonic() + within_s
+        while text not in self.printed():
+            assert self.process.poll() is None, f"it ended: {self.printed()}{self.errors.read_text()}"
+            assert time.monotonic() < until, f"{text!r} was not printed, but: {self.printed()}"
+            time.sleep(0.05)
+        return self.printed()
+
+    def location(self) -> str:
+        """Where DuckDB is told to attach."""
+        found = ATTACH.search(self.wait_for("Ctrl-C"))
+        assert found
+        return found[1]
+
+    def ended(self, number: signal.Signals) -> int:
+        """The exit code after that signal."""
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@contextmanager
+def serving(home: Path, scratch: Path, *arguments: str) -> Iterator[Serving]:
+    """A demo that is being started on free ports; killed at the end of the block, unless it has ended."""
+    output, errors = scratch / "output", scratch / "errors"
+    doors = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    with output.open("w") as out, errors.open("w") as err:
+        process = subprocess.Popen(
+            command("demo", "--home", home, *doors, *arguments), env=environment(), stdout=out, stderr=err, text=True
+        )
+    try:
+        yield Serving(process, output, errors)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(printed: str) -> list[list[list[str]]]:
+    """The cells of the three answers, without their headers."""
+    found = []
+    for part in re.split(r"^\d  .*$", printed, flags=re.MULTILINE)[1:]:
+        _, table = re.split(r"^ *─+ *\n", part, maxsplit=1, flags=re.MULTILINE)
+        rows = table.partition("\n\n")[0].splitlines()
+        found.append([re.split(r"\s{2,}", row.strip()) for row in rows])
+    assert len(found) == 3
+    return found

@@ -1,0 +1,137 @@
+"""`skiway demo --once` answers three questions, and others find the same in the sources."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table as IcebergTable
+
+from demo.demos import answers, demo
+from formats.oracles import extended
+from skiway.demo.queries import QUERIES
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
+
+SECOND_START_S = 5
+SLOWER = 4  # what a slower machine, or one that has more to do, may take
+
+
+@pytest.fixture
+def rides(home: Path) -> Iterator[IcebergTable]:
+    with SqlCatalog("operations", uri=f"sqlite:///{home}/sources/lift-operations/catalog.db") as catalog:
+        yield catalog.load_table("lifts.rides")
+
+
+@pytest.mark.needs("duckdb extensions")
+def test_the_join_is_what_duckdb_finds_in_the_sources(
+    made: tuple[Path, str], rides: IcebergTable, tmp_path: Path
+) -> None:
+    home, printed = made
+    sources = {
+        "lake.weather.readings": (
+            f"read_parquet('{home}/sources/mountain-data/weather/readings/*/*/*.parquet', hive_partitioning = true)"
+        ),
+        "lake.lifts.rides": f"iceberg_scan('{rides.metadata_location}')",
+        "lake.sales.tickets": f"delta_scan('{home}/sources/ticket-desk/sales/tickets')",
+    }
+    sql = QUERIES[0].sql
+    for name, source in sources.items():
+        assert name in sql
+        sql = sql.replace(name, source)
+    with extended(tmp_path) as duck:
+        expected = duck.execute(sql).fetchall()
+    assert len(expected) == 4
+    assert answers(printed)[0] == [
+        [weather, *(f"{number:,.10g}" for number in numbers)] for weather, *numbers in expected
+    ]
+
+
+def test_prices_before_and_after_are_those_of_delta(made: tuple[Path, str]) -> None:
+    home, printed = made
+    path = f"{home}/sources/ticket-desk/sales/prices"
+    was, now = (prices(path, version) for version in (0, 1))
+    found = {product: (before, after) for product, before, after, _ in answers(printed)[1]}
+    assert found == {product: (str(was[product]), str(now[product])) for product in was}
+    percents = [float(row[3]) for row in answers(printed)[1]]
+    assert percents == sorted((round(float(100 * now[each] / was[each] - 100), 1) for each in was), reverse=True)
+
+
+def test_statistics_are_those_of_the_rows(made: tuple[Path, str], rides: IcebergTable) -> None:
+    rows = rides.scan().to_arrow()
+    found = {name: cells for name, *cells in answers(made[1])[2]}
+    assert list(found) == rows.column_names
+    for name, (nulls, distinct, low, high) in found.items():
+        assert number(nulls) == rows[name].null_count
+        exact = pc.count_distinct(rows[name]).as_py()
+        assert number(distinct) == pytest.approx(exact, rel=0.05)
+        assert [low, high] == [text(bound) for bound in pc.min_max(rows[name]).values()]
+
+
+def test_there_are_tables_of_three_formats_with_all_their_snapshots(made: tuple[Path, str]) -> None:
+    listing = dict(re.findall(r"^   (\w+\.\w+) +(\w+ +[\d,]+ +\d+ +\d+ +\S+)", made[1], re.MULTILINE))
+    told = {name: tuple(cells.split()) for name, cells in listing.items()}
+    assert {name: (cells[0], cells[3], cells[4]) for name, cells in told.items()} == {
+        "lifts.lifts": ("iceberg", "1", "lift-operations"),
+        "lifts.rides": ("iceberg", "5", "lift-operations"),
+        "maps.trails": ("parquet", "1", "mountain-data"),
+        "planning.crews": ("iceberg", "1", "(managed)"),
+        "sales.prices": ("delta", "2", "ticket-desk"),
+        "sales.tickets": ("delta", "6", "ticket-desk"),
+        "weather.readings": ("parquet", "1", "mountain-data"),
+    }
+
+
+def test_a_second_start_is_quick_and_starts_no_spark(made: tuple[Path, str], tmp_path: Path) -> None:
+    home, printed = made
+    touched, java = tmp_path / "touched", tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\n: > '{touched}'\nexit 1\n")
+    java.chmod(0o755)
+    log = (home / "spark.log").read_bytes()
+    before = processor_s()
+    run = demo(home, "--once", JAVA_HOME=str(tmp_path), PATH=str(java.parent))
+    took = processor_s() - before
+    assert run.returncode == 0, run.stderr
+    assert answers(run.stdout) == answers(printed)
+    assert took < SECOND_START_S * SLOWER
+    assert not touched.exists()
+    assert (home / "spark.log").read_bytes() == log
+    for step in ("sources", "metadata", "statistics", "managed"):
+        assert not re.search(rf"^{step} ", run.stdout, re.MULTILINE)
+    assert run.stderr == ""
+
+
+def processor_s() -> float:
+    """What the processes that were started here and have ended took of processors: other work does not count."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def prices(path: str, version: int) -> dict[str, Decimal]:
+    rows = DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
+    return {row["product"]: row["price"] for row in rows}
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def text(bound: pa.Scalar) -> str:
+    value = bound.as_py()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def test_statements_are_what_duckdb_understands() -> None:
+    with duckdb.connect() as duck:
+        for query in QUERIES:
+            assert len(duck.extract_statements(query.sql)) == 1

@@ -1,0 +1,59 @@
+"""`skiway demo` serves what it has made until it is told to stop."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from demo.demos import demo, serving
+from skiway.airport.wire.duckdb_types import extension_of
+from skiway.client import AirportClient, col
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_good_order(home: Path, tmp_path: Path, number: signal.Signals) -> None:
+    with serving(home, tmp_path) as served:
+        served.location()
+        assert served.ended(number) == 0
+        assert served.errors.read_text() == ""
+
+
+def test_what_is_printed_can_be_attached_read_and_written(home: Path, tmp_path: Path) -> None:
+    with serving(home, tmp_path) as served, AirportClient(served.location(), "lake") as db:
+        weather = pq.read_table(home / "sources" / "mountain-data" / "weather" / "readings")
+        assert db.count("weather.readings") == weather.num_rows
+        before = db.count("planning.crews")
+        changed = db.update("planning.crews", {"note": "icy"}, where=col("groomers") > 6)
+        assert changed.count > 0
+        assert db.count("planning.crews", where=col("note") == "icy") >= changed.count
+        (rest,) = re.findall(r"(http://\S+/iceberg)", served.printed())
+        catalog = RestCatalog("lake", uri=rest, warehouse="lake")
+        assert catalog.load_table("planning.crews").scan().to_arrow().num_rows == before
+
+
+def test_trails_arrive_as_geometries(home: Path, tmp_path: Path) -> None:
+    with serving(home, tmp_path) as served, AirportClient(served.location(), "lake") as db:
+        trails = db.scan("maps.trails", columns=["trail", "route"]).read_all()
+    assert extension_of(trails.schema.field("route")) == ("geoarrow.wkb", '{"crs": "OGC:CRS84"}')
+    (kind,) = duckdb.sql("SELECT DISTINCT typeof(route) FROM trails").fetchone() or ("",)
+    assert kind == "GEOMETRY('OGC:CRS84')"
+    path = home / "sources" / "mountain-data" / "maps" / "trails" / "trails.parquet"
+    shown = "SELECT trail, ST_AsText(route) FROM {} ORDER BY 1"
+    assert duckdb.sql(shown.format("trails")).fetchall() == duckdb.sql(shown.format(f"'{path}'")).fetchall()
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_do(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        run = demo(home, "--grpc", address, "--http", "127.0.0.1:0")
+    assert run.returncode == 1
+    assert re.fullmatch(rf"skiway: cannot listen on {address}: address already in use; .*--grpc.*\n", run.stderr)

@@ -1,0 +1,71 @@
+"""What the company's systems hold is the same at every run, and whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from skiway.demo import records
+from skiway.demo.sources import SOURCES, written
+from skiway.demo.winter import RESORTS, Winter
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    assert [each.source for each in written(folder)] == list(SOURCES)
+    return folder
+
+
+def test_every_winter_is_the_same() -> None:
+    once, again = Winter.made(), Winter.made()
+    for make in (records.rides, records.tickets, records.weather):
+        assert make(once).equals(make(again))
+    assert records.trails().equals(records.trails())
+    assert records.lifts().equals(records.lifts())
+
+
+def test_the_winter_is_believable() -> None:
+    winter = Winter.made()
+    assert 0.05 < (winter.fresh_cm >= 15).mean() < 0.2
+    assert winter.fresh_cm.max() <= 85
+    assert set(records.rides(winter)["lift"].to_pylist()) == {lift for resort in RESORTS for lift in resort.lifts}
+    assert len(records.trails()) == sum(len(resort.trails) for resort in RESORTS)
+
+
+def test_rides_are_partitioned_and_got_a_column_on_the_way(folder: Path) -> None:
+    with SqlCatalog("operations", uri=f"sqlite:///{folder}/lift-operations/catalog.db") as catalog:
+        rides = catalog.load_table("lifts.rides")
+    assert [str(field.transform) for field in rides.spec().fields] == ["month"]
+    first, *_, last = rides.snapshots()
+    assert "wait_s" not in rides.scan(snapshot_id=first.snapshot_id).to_arrow().column_names
+    assert rides.scan(snapshot_id=last.snapshot_id).to_arrow()["wait_s"].null_count > 0
+    assert rides.snapshot_by_name("opening-month") == first
+
+
+def test_tickets_were_refunded_on_one_day(folder: Path) -> None:
+    path = f"{folder}/ticket-desk/sales/tickets"
+    resort, day = Winter.made().worst_day
+    rows = DeltaTable(path).to_pyarrow_table()
+    refunded = {(row["resort"], row["sold_on"]) for row in rows.filter(rows["refunded"]).to_pylist()}
+    assert refunded == {(resort, day)}
+    version = DeltaTable(path).version()
+    assert not any(DeltaTable(path, version=version - 1).to_pyarrow_table()["refunded"].to_pylist())
+
+
+def test_a_source_that_was_not_finished_is_written_anew(folder: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "lift-operations"
+    begun.mkdir()
+    (begun / "catalog.db").write_bytes(b"torn")
+    assert len(list(written(tmp_path))) == len(SOURCES)
+    with SqlCatalog("operations", uri=f"sqlite:///{begun}/catalog.db") as catalog:
+        assert catalog.load_table("lifts.lifts").scan().to_arrow().num_rows == len(records.lifts())
+
+
+def test_a_source_that_is_there_is_not_written_again(folder: Path) -> None:
+    before = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
+    list(written(folder))
+    assert {each: each.stat().st_mtime_ns for each in folder.rglob("*")} == before
