@@ -19,8 +19,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from bench.disk import scratch
 from bench.metastore_server import Remote, served
-from bench.report import Latency
+from bench.report import Figure, Latency
+from bench.turns import taken_in_turns
 from skiway.metastore import Realm, directory, namespaces, tables
 from skiway.metastore.graph import remembering
 from skiway.metastore.seeding import seed_home
@@ -76,6 +78,8 @@ ACTS: dict[str, tuple[Any, str, type[Any]]] = {
     "list 1,000": (tables.list_, "TableService/ListTables", v1.ListTablesResponse),
 }
 TIMES = {"get by id": 4000, "resolve by name": 4000, "create table": 400, "list 1,000": 24}
+READS = 1000
+AIM_ECHOES = 3.0  # at most so many times what a bare echo takes
 AIMS_MS = {"get by id": 1.0, "resolve by name": 1.0, "create table": 5.0}
 
 
@@ -94,11 +98,11 @@ def filled(stores: Stores, size: int) -> Shop:
 @contextmanager
 def on_disk(size: int) -> Iterator[tuple[Path, list[v1.ResourceId]]]:
     """A home with a full shop. It is made in memory, where nothing waits for the disk, and then moved."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as quick, tempfile.TemporaryDirectory(dir=".") as home:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as quick, scratch() as home:
         with open_stores(f"sqlite:///{quick}/pointers.db", Path(quick, "blobs").as_uri()) as stores:
             ids = filled(stores, size).ids
         shutil.copytree(quick, home, dirs_exist_ok=True)
-        yield Path(home).absolute(), ids
+        yield home, ids
 
 
 def opened(home: Path) -> Stores:
@@ -166,6 +170,35 @@ def over_grpc(name: str, remote: Remote, shop: Shop, made: Iterator[int]) -> Ite
             yield Latency(f"{name}: {kind}", clients, p50, p99, rate)
 
 
+def bare(echo: Remote) -> Iterator[Latency]:
+    stub = echo.stub("/echo/Echo", v1.GetTableResponse)
+    for clients in (1, 8):
+        p50, p99, rate = measured(lambda _: stub(v1.GetTableRequest()), 1000, clients)
+        yield Latency("bare grpcio echo", clients, p50, p99, rate)
+
+
+def beside_echo(name: str, remote: Remote, echo: Remote, shop: Shop) -> Iterator[Figure]:
+    """Reads and echoes in turns."""
+    peer = echo.stub("/echo/Echo", v1.GetTableResponse)
+    for kind in ("get by id", "resolve by name"):
+        _, method, answer = ACTS[kind]
+        ours, request, number = remote.stub(f"/skiway.v1.{method}", answer), shop.requests(count())[kind], count()
+        times = taken_in_turns(
+            lambda ours=ours, request=request, number=number: ours(request(next(number))),  # type: ignore[misc]
+            lambda: peer(v1.GetTableRequest()),
+            READS,
+        )
+        yield Figure(
+            f"{name}: {kind}, beside an echo",
+            "ms",
+            times.ours * 1000,
+            times.peer * 1000,
+            times.ratio,
+            aim_at_most=AIM_ECHOES,
+            peer_is="bare grpcio echo",
+        )
+
+
 def peer_on_disk() -> Iterator[Latency]:
     """PyIceberg's SqlCatalog with as many tables, their rows put straight into its file."""
     from bench.metastore_peer import iceberg_catalog
@@ -176,7 +209,7 @@ def peer_on_disk() -> Iterator[Latency]:
             yield Latency(f"PyIceberg SqlCatalog: {kind}", 1, p50, p99, rate)
 
 
-def figures() -> Iterator[Latency]:
+def figures() -> Iterator[Figure | Latency]:
     """All figures of this part."""
     made = count()
     for size in (SMALL, TABLES):
@@ -193,11 +226,8 @@ def figures() -> Iterator[Latency]:
         with open_stores(*urls, on_call=calls) as stores:
             shop = found(remembering(stores), ids)
             yield from in_process("SQLite", shop, calls, made)
-            with served(home) as remote:
+            with served(home) as remote, served(None) as echo:
                 yield from over_grpc("gRPC on SQLite", remote, shop, made)
+                yield from bare(echo)
+                yield from beside_echo("gRPC on SQLite", remote, echo, shop)
     yield from peer_on_disk()
-    with served(None) as echo:
-        stub = echo.stub("/echo/Echo", v1.GetTableResponse)
-        for clients in (1, 8):
-            p50, p99, rate = measured(lambda _: stub(v1.GetTableRequest()), 1000, clients)
-            yield Latency("bare grpcio echo", clients, p50, p99, rate)

@@ -6,12 +6,12 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
+
+from bench.disk import scratch
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=True))
 
@@ -19,8 +19,7 @@ SCHEMA = Schema(NestedField(1, "id", LongType(), required=True))
 @contextmanager
 def iceberg_catalog(size: int) -> Iterator[dict[str, Callable[[int], object]]]:
     """Its calls, by the names the metastore's have. All tables but the first share one metadata file."""
-    with TemporaryDirectory(dir=".") as folder:
-        place = Path(folder).absolute()
+    with scratch() as place:
         catalog = SqlCatalog("lake", uri=f"sqlite:///{place}/catalog.db", warehouse=(place / "warehouse").as_uri())
         catalog.create_namespace("shop")
         first = catalog.create_table("shop.table_000000", SCHEMA)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
+
+from bench.serving import skiway_serve, started
 
 
 @dataclass(frozen=True)
@@ -35,39 +34,10 @@ class Remote:
 @contextmanager
 def served(home: Path | None) -> Iterator[Remote]:
     """`skiway serve` on `home`, or, without one, an echo by bare grpcio."""
-    with TemporaryDirectory() as folder:
-        ready = Path(folder, "ready.json")
-        command = [sys.executable, "-m", "bench.metastore_server", str(ready)]
-        if home is not None:
-            command = [
-                sys.executable,
-                "-m",
-                "skiway.cli",
-                "serve",
-                "--home",
-                str(home),
-                "--grpc",
-                "127.0.0.1:0",
-                "--http",
-                "127.0.0.1:0",
-            ]
-            command += ["--ready-file", str(ready), "--set", "log.level=WARNING"]
-        process = subprocess.Popen(command)
-        try:
-            with grpc.insecure_channel(_address(process, ready)) as channel:
-                yield Remote(channel)
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _address(process: subprocess.Popen[bytes], ready: Path) -> str:
-    while not ready.exists():
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode} before it was ready")
-        time.sleep(0.05)
-    address: str = json.loads(ready.read_text())["rpc"]
-    return address
+    command = [sys.executable, "-m", "bench.metastore_server"]
+    server = started(command) if home is None else skiway_serve(home)
+    with server as doors, grpc.insecure_channel(doors["rpc"]) as channel:
+        yield Remote(channel)
 
 
 def echo(ready: Path) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.report import Figure, report
+from bench.sales import rows
 from skiway.formats import open_source
 from skiway.pipeline.layouts import file_schemas
 from skiway.pipeline.merging import merge
@@ -27,27 +27,6 @@ ROWS = 10_000_000
 FILES = 10
 AIM = 3.0  # at most so many times what ANALYZE takes
 PEER = "ANALYZE TABLE ... FOR ALL COLUMNS"
-
-
-def rows(seed: int, count: int) -> pa.Table:
-    """Ten columns: keys, measures, words and moments."""
-    draw = np.random.default_rng(seed)
-    words = pa.array([f"customer-{number}" for number in range(50_000)])
-    kinds = pa.array(["open", "paid", "sent", "lost"])
-    return pa.table(
-        {
-            "id": np.arange(seed * count, (seed + 1) * count),
-            "customer": draw.integers(0, 1_000_000, count),
-            "store": draw.integers(0, 500, count).astype(np.int32),
-            "amount": draw.lognormal(3, 1, count),
-            "rate": draw.random(count).astype(np.float32),
-            "name": words.take(pa.array(draw.integers(0, 50_000, count))),
-            "state": kinds.take(pa.array(draw.integers(0, 4, count))),
-            "day": pa.array(draw.integers(18_000, 20_000, count).astype(np.int32)).cast(pa.date32()),
-            "at": pa.array(draw.integers(0, 10**15, count)).cast(pa.timestamp("us")),
-            "good": pa.array(draw.random(count) < 0.9),
-        }
-    )
 
 
 def figures(total: int = ROWS) -> Iterator[Figure]:
@@ -72,13 +51,13 @@ def compared(spark: SparkSession, folder: str, place: Path, total: int) -> Itera
         analyze = "ANALYZE TABLE sales COMPUTE STATISTICS FOR ALL COLUMNS"
         spark.sql(analyze)  # the first one warms up Java
         profile(spark, files.slice(0, 1), handle.schema, schemas=schemas)
-        peer, _ = seconds(lambda: spark.sql(analyze))
+        before, _ = seconds(lambda: spark.sql(analyze))
         ours, found = seconds(lambda: profile(spark, files, handle.schema, schemas=schemas))
+        after, _ = seconds(lambda: spark.sql(analyze))
         merging, _ = seconds(lambda: merge(found, files, handle.schema))
-    name = f"profile of {total:,} rows, 10 columns"
-    yield Figure(name, "s", ours, peer, ours / peer, peer_is=PEER)
-    yield Figure(f"{name}, beside ANALYZE", "x", ours / peer, 1.0, aim_below=AIM, peer_is=PEER)
-    yield Figure(f"merging {FILES} files, 10 columns", "s", merging, merging)
+    peer = (before + after) / 2
+    yield Figure(f"profile of {total:,} rows, 10 columns", "s", ours, peer, ours / peer, aim_at_most=AIM, peer_is=PEER)
+    yield Figure(f"merging {FILES} files, 10 columns", "s", merging)
 
 
 def seconds(work: Callable[[], pa.Table]) -> tuple[float, pa.Table]:

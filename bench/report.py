@@ -1,42 +1,66 @@
-"""Figures, printed and kept."""
+"""Figures: printed as they come, kept in results/, and held against their aims at the end."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Final, TypeAlias
 
-RESULTS = Path(__file__).parent / "results"
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+RESULTS: Final = Path(__file__).parent / "results"
+WIDTH: Final = 56  # of the names
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A rate (or time) of ours beside that of a peer in the same run."""
+    """A rate or time of ours beside that of a peer in the same run, and what the ratio of the two should be.
+
+    `aim` is the least ratio that is good enough, `aim_at_most` the greatest; `aim_below` is about our figure itself.
+    """
 
     name: str
     unit: str
     ours: float
-    peer: float
+    peer: float | None = None
     ratio: float | None = None
     aim: float | None = None
+    aim_at_most: float | None = None
     aim_below: float | None = None
     peer_is: str = "bare pyarrow Flight"
 
     def line(self) -> str:
         """The figure as a row of the table."""
-        ratio = f"{self.ratio:.2f}" if self.ratio is not None else ""
-        return f"{self.name:<44} {self.ours:>10,.1f} {self.peer:>10,.1f} {self.unit:<5} {ratio:>6}  {self.verdict()}"
+        ratio = "" if self.ratio is None else number(self.ratio)
+        peer = "" if self.peer is None else number(self.peer)
+        return f"{self.name:<{WIDTH}} {number(self.ours):>12} {peer:>12} {self.unit:<5} {ratio:>8}  {self.verdict()}"
+
+    def wanted(self) -> str:
+        """The aim in words; empty where there is none."""
+        if self.aim is not None:
+            return f"ratio >= {self.aim:g}"
+        if self.aim_at_most is not None:
+            return f"ratio <= {self.aim_at_most:g}"
+        return "" if self.aim_below is None else f"< {self.aim_below:g} {self.unit}"
+
+    def share(self) -> float | None:
+        """How much of the aim is reached: 1 is just so, 2 twice as good."""
+        if self.aim is not None and self.ratio is not None:
+            return self.ratio / self.aim
+        if self.aim_at_most is not None and self.ratio is not None:
+            return self.aim_at_most / self.ratio
+        return None if self.aim_below is None else self.aim_below / self.ours
 
     def verdict(self) -> str:
         """How it stands to the aim."""
-        if self.aim is not None and self.ratio is not None:
-            return f"aim {self.aim:.2f} {'reached' if self.ratio >= self.aim else 'missed'}"
-        if self.aim_below is not None:
-            return f"aim < {self.aim_below:g} {self.unit} {'reached' if self.ours < self.aim_below else 'missed'}"
-        return ""
+        return _verdict(self)
 
 
 @dataclass(frozen=True)
@@ -55,33 +79,94 @@ class Latency:
         """The figure as a row of the table."""
         cost = "" if self.store_operations is None else f"{self.store_operations}"
         return (
-            f"{self.name:<44} {self.clients:>3} {self.p50_ms:>9.3f} {self.p99_ms:>9.3f} {self.calls_per_s:>10,.0f} "
+            f"{self.name:<{WIDTH}} {self.clients:>3} {self.p50_ms:>9.3f} {self.p99_ms:>9.3f} {self.calls_per_s:>10,.0f} "
             f"{cost:>5}  {self.verdict()}"
         )
 
+    def wanted(self) -> str:
+        """The aim in words; empty where there is none."""
+        return "" if self.aim_p50_ms is None else f"p50 < {self.aim_p50_ms:g} ms"
+
+    def share(self) -> float | None:
+        """How much of the aim is reached."""
+        return None if self.aim_p50_ms is None else self.aim_p50_ms / self.p50_ms
+
     def verdict(self) -> str:
         """How it stands to the aim."""
-        if self.aim_p50_ms is None:
-            return ""
-        return f"aim p50 < {self.aim_p50_ms:g} ms {'reached' if self.p50_ms < self.aim_p50_ms else 'missed'}"
+        return _verdict(self)
 
 
-HEADERS = {
-    Figure: f"{'':<44} {'ours':>10} {'peer':>10} {'unit':<5} {'ratio':>6}",
-    Latency: f"{'':<44} {'n':>3} {'p50 ms':>9} {'p99 ms':>9} {'calls/s':>10} {'store':>5}",
+Measured: TypeAlias = Figure | Latency
+
+HEADERS: Final[Mapping[type, str]] = {
+    Figure: f"{'':<{WIDTH}} {'ours':>12} {'peer':>12} {'unit':<5} {'ratio':>8}",
+    Latency: f"{'':<{WIDTH}} {'n':>3} {'p50 ms':>9} {'p99 ms':>9} {'calls/s':>10} {'store':>5}",
 }
 
 
-def report(name: str, figures: Iterable[Figure] | Iterable[Latency]) -> None:
+def number(value: float) -> str:
+    """A figure with three digits that count, and all digits before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _verdict(figure: Measured) -> str:
+    share = figure.share()
+    return "" if share is None else f"{figure.wanted()}: {'reached' if share >= 1 else 'missed'}"
+
+
+def report(name: str, figures: Iterable[Measured]) -> list[Measured]:
     """Print each figure as it comes and keep all in results/."""
     load = os.getloadavg()[0]
-    print(f"{name} (load average {load:.1f} on {os.cpu_count()} cores)")
-    kept: list[dict[str, object]] = []
+    print(f"\n{name} (load average {load:.1f} on {os.cpu_count()} cores)")
+    found: list[Measured] = []
     for figure in figures:
-        if not kept:
+        if not found or type(figure) is not type(found[-1]):
             print(HEADERS[type(figure)])
         print(figure.line(), flush=True)
-        kept.append(asdict(figure))
+        found.append(figure)
     RESULTS.mkdir(exist_ok=True)
-    facts = {"python": platform.python_version(), "cores": os.cpu_count(), "load_before": load, "figures": kept}
+    facts = {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load_before": load,
+        "figures": [asdict(figure) for figure in found],
+    }
     (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=2) + "\n")
+    return found
+
+
+def kept(name: str) -> tuple[dict[str, Any], list[Measured]]:
+    """The figures that a part left in results/ when it last ran to its end, and what was true then."""
+    facts = json.loads((RESULTS / f"{name}.json").read_text())
+    return facts, [Latency(**each) if "p50_ms" in each else Figure(**each) for each in facts.pop("figures")]
+
+
+def summary(parts: Mapping[str, Sequence[Measured]], failed: Mapping[str, str], console: Console | None = None) -> None:
+    """All figures that have an aim, and how they stand to it; below them the parts that failed."""
+    table = Table(title="aims", title_justify="left", pad_edge=False)
+    for heading in ("part", "figure"):
+        table.add_column(heading)
+    for heading in ("ours", "aim"):
+        table.add_column(heading, justify="right")
+    table.add_column("beside the aim")
+    for part, figures in parts.items():
+        for figure in figures:
+            if (share := figure.share()) is not None:
+                table.add_row(part, figure.name, _shown(figure), figure.wanted(), _bar(share))
+    console = console or Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    for part, reason in failed.items():
+        console.print(f"[bold red]{part} failed:[/] {escape(reason)}", highlight=False)
+
+
+def _shown(figure: Measured) -> str:
+    if isinstance(figure, Latency):
+        return f"{figure.p50_ms:.3g} ms"
+    return number(figure.ratio) if figure.aim_below is None and figure.ratio else f"{number(figure.ours)} {figure.unit}"
+
+
+def _bar(share: float) -> str:
+    """Twenty places: half of them are full where the aim is just reached."""
+    full = max(1, min(20, round(10 * share)))
+    colour, mark = ("green", "✓") if share >= 1 else ("red", "✗")
+    return f"[{colour}]{mark} {'━' * full}[/][dim]{'─' * (20 - full)}[/]"

@@ -1,25 +1,33 @@
 """Iceberg REST: loading a table and committing to it, over loopback, on a SQLite file and a warehouse on disk.
 
-The peer is the least that such a call can cost: an answer of the same size by bare Starlette and uvicorn.
+Two peers. PyIceberg's SqlCatalog on the same kind of disk does the same work in its own process, and PyIceberg asks both in
+turns. An answer of the same size by bare Starlette and uvicorn is the least that a call over HTTP can cost.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
+from bench.disk import scratch
+from bench.http_peer import bare_starlette
 from bench.metastore import measured
-from bench.report import Latency
+from bench.report import Figure, Latency
+from bench.serving import skiway_serve
+from bench.turns import taken_in_turns
 
-TABLES = "/v1/lake/namespaces/bench/tables"
-SCHEMA = {
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+PEER: Final = "PyIceberg's SqlCatalog"
+COMMITS: Final = 50  # before anything is measured
+TABLES: Final = "/v1/lake/namespaces/bench/tables"
+SCHEMA: Final = {
     "type": "struct",
     "fields": [
         {"id": number, "name": f"column_{number}", "required": False, "type": "long"} for number in range(1, 11)
@@ -27,73 +35,93 @@ SCHEMA = {
 }
 
 
+def figures() -> Iterator[Figure | Latency]:
+    """All figures of this part."""
+    with scratch() as home, skiway_serve(home / "home") as doors:
+        address = f"{doors['http']}/iceberg"
+        yield from over_http(address)
+        yield from beside_sql(address, home)
+
+
+# -- by PyIceberg -------------------------------------------------------------------------------------------------------
+
+
+def beside_sql(address: str, home: Path) -> Iterator[Figure]:
+    """The same calls of PyIceberg to both catalogs."""
+    from pyiceberg.catalog.rest import RestCatalog
+
+    (home / "peer").mkdir()
+    with sql_catalog(home / "peer") as peer:
+        ours = RestCatalog("lake", uri=address, warehouse="lake")
+        for name, times in (("load", 60), ("commit of a property", 30), ("commit of an append", 20)):
+            mine, theirs = calls(ours)[name], calls(peer)[name]
+            taken = taken_in_turns(mine, theirs, times)
+            yield Figure(f"PyIceberg: {name}", "ms", taken.ours * 1000, taken.peer * 1000, taken.ratio, peer_is=PEER)
+
+
 @contextmanager
-def served(home: str) -> Iterator[str]:
-    """The address of a server in a process of its own; without a home, of the peer."""
-    command = [sys.executable, "-m", "bench.rest", home]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
+def sql_catalog(place: Path) -> Iterator[Catalog]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{place}/catalog.db", warehouse=(place / "warehouse").as_uri())
+    yield catalog
+    catalog.close()
 
 
-def serve(home: str) -> None:
-    """Run such a server, and print its address."""
-    import socket
+def calls(catalog: Catalog) -> dict[str, Callable[[], object]]:
+    """What is measured, on a table of its own with some history."""
+    import pyarrow as pa
 
-    import uvicorn
+    catalog.create_namespace_if_not_exists("by_pyiceberg")
+    schema = pa.schema({f"column_{number}": pa.int64() for number in range(10)})
+    table = catalog.create_table_if_not_exists("by_pyiceberg.history", schema)
+    rows, number = pa.table({name: pa.array([1, 2, 3]) for name in schema.names}), count()
 
-    # asyncio sends at once what it is given only on sockets that say that they are TCP; else answers wait for 40 ms.
-    door = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    door.bind(("127.0.0.1", 0))
-    door.listen()
-    print(f"http://127.0.0.1:{door.getsockname()[1]}", flush=True)
-    config = uvicorn.Config(our_app(Path(home)) if home else peer_app(), log_level="warning")
-    uvicorn.Server(config).run(sockets=[door])
+    def set_property() -> None:
+        with table.transaction() as change:
+            change.set_properties(number=str(next(number)))
 
-
-def our_app(home: Path) -> Any:
-    from skiway.formats.iceberg_warehouse import Warehouse
-    from skiway.metastore import Realm
-    from skiway.metastore.graph import remembering
-    from skiway.metastore.seeding import seed_home
-    from skiway.rest import rest_app
-    from skiway.security import DevAuthenticator, PermissionAuthorizer
-    from skiway.storage import open_stores
-
-    class OneAccount:
-        def find(self, id_or_name: str) -> str:
-            return "default"
-
-        def first(self) -> str:
-            return "default"
-
-    stores = remembering(open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()))
-    seed_home(stores)
-    return rest_app(
-        lambda caller: Realm(stores, caller.account_id),
-        DevAuthenticator(OneAccount()),
-        PermissionAuthorizer(),
-        warehouse=Warehouse.at(str(home / "warehouse")),
-    )
+    for _ in range(COMMITS // 10):
+        set_property()
+    return {
+        "load": lambda: catalog.load_table("by_pyiceberg.history"),
+        "commit of a property": set_property,
+        "commit of an append": lambda: table.append(rows),
+    }
 
 
-def peer_app() -> Any:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
+# -- by bare HTTP -------------------------------------------------------------------------------------------------------
 
-    async def answer(request: Request) -> Response:
-        await request.body()
-        return Response(b" " * int(request.query_params["size"]), media_type="application/json")
 
-    return Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
+def over_http(address: str) -> Iterator[Latency]:
+    """Latencies of single calls, by one client and by eight at once."""
+    with (
+        bare_starlette() as peer,
+        httpx.Client(base_url=address, timeout=60) as client,
+        httpx.Client(base_url=peer, timeout=60) as bare,
+    ):
+        size = prepared(client)
+        known = {"if-none-match": sent(client, "GET", f"{TABLES}/history").headers["etag"]}
+        asked: dict[str, tuple[int, Callable[[int], object]]] = {
+            "load": (400, lambda number: sent(client, "GET", f"{TABLES}/history")),
+            "load, not changed": (400, lambda _: client.get(f"{TABLES}/history", headers=known)),
+            "commit": (160, lambda number: sent(client, "POST", f"{TABLES}/writer_{number % 8}", change(number))),
+            "commit, all to one table": (
+                80,
+                lambda number: sent(client, "POST", f"{TABLES}/history", change(number)),
+            ),
+        }
+        for name, (times, call) in asked.items():
+            for clients in (1, 8):
+                p50, p99, rate = measured(call, times, clients)
+                yield Latency(f"REST on SQLite: {name}", clients, p50, p99, rate)
+        for clients in (1, 8):
+            p50, p99, rate = measured(lambda _: sent(bare, "GET", f"/?size={size}"), 400, clients)
+            yield Latency("bare Starlette, as many bytes", clients, p50, p99, rate)
 
 
 def sent(client: httpx.Client, method: str, path: str, body: Any = None) -> httpx.Response:
+    """The answer, which must be a good one."""
     answer = client.request(method, path, json=body)
     assert answer.status_code < 300, answer.text
     return answer
@@ -104,44 +132,11 @@ def prepared(client: httpx.Client) -> int:
     sent(client, "POST", "/v1/lake/namespaces", {"namespace": ["bench"]})
     for name in ("history", *(f"writer_{number}" for number in range(8))):
         sent(client, "POST", TABLES, {"name": name, "schema": SCHEMA})
-    for number in range(50):
+    for number in range(COMMITS):
         sent(client, "POST", f"{TABLES}/history", change(number))
     return len(sent(client, "GET", f"{TABLES}/history").content)
 
 
 def change(number: int) -> dict[str, Any]:
+    """A commit that conflicts with no other."""
     return {"requirements": [], "updates": [{"action": "set-properties", "updates": {"number": str(number)}}]}
-
-
-def figures() -> Iterator[Latency]:
-    """All figures of this part."""
-    with (
-        tempfile.TemporaryDirectory(dir=".") as home,
-        served(str(Path(home).absolute())) as address,
-        served("") as peer,
-        httpx.Client(base_url=address, timeout=60) as client,
-        httpx.Client(base_url=peer, timeout=60) as bare,
-    ):
-        size = prepared(client)
-        etag = sent(client, "GET", f"{TABLES}/history").headers["etag"]
-        known = {"if-none-match": etag}
-        calls = {
-            "load": (400, lambda number: sent(client, "GET", f"{TABLES}/history")),
-            "load, not changed": (400, lambda _: client.get(f"{TABLES}/history", headers=known)),
-            "commit": (160, lambda number: sent(client, "POST", f"{TABLES}/writer_{number % 8}", change(number))),
-            "commit, all to one table": (
-                80,
-                lambda number: sent(client, "POST", f"{TABLES}/history", change(number)),
-            ),
-        }
-        for name, (times, call) in calls.items():
-            for clients in (1, 8):
-                p50, p99, rate = measured(call, times, clients)
-                yield Latency(f"REST on SQLite: {name}", clients, p50, p99, rate)
-        for clients in (1, 8):
-            p50, p99, rate = measured(lambda _: sent(bare, "GET", f"/?size={size}"), 400, clients)
-            yield Latency("bare Starlette, as many bytes", clients, p50, p99, rate)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])

@@ -1,0 +1,20 @@
+"""A folder for one run on the project's own disk: /tmp may be memory, where a commit costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+__all__ = ["scratch"]
+
+CACHE = Path(__file__).parents[1] / ".cache"
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A new empty folder; gone at the end of the block."""
+    CACHE.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=CACHE, prefix="bench-") as folder:
+        yield Path(folder)

@@ -1,0 +1,69 @@
+"""`python -m bench.page`: the last figures, from results/ into docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from bench.report import RESULTS, Figure, Latency, Measured, kept, number
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BEGIN: Final = "<!-- figures: made by `python -m bench.page` -->\n"
+END: Final = "<!-- end of figures -->\n"
+
+
+def renew() -> None:
+    """Write the figures into the page, in place of those that are there."""
+    PAGE.write_text(renewed(PAGE.read_text()))
+
+
+def renewed(page: str) -> str:
+    """The page with the figures of now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{figures()}\n{END}{after}"
+
+
+def figures() -> str:
+    """All figures in results/, part by part."""
+    return "\n".join(_part(path.stem) for path in sorted(RESULTS.glob("*.json")))
+
+
+def _part(name: str) -> str:
+    facts, found = kept(name)
+    where = (
+        f"Python {facts['python']}, {facts['cores']} cores, load average {facts['load_before']:.1f} before it began."
+    )
+    tables = (_table(list(group)) for _, group in groupby(found, type))
+    return f"### {name}\n\n{where}\n\n" + "\n".join(tables)
+
+
+def _table(found: Sequence[Measured]) -> str:
+    rows = map(_row, found)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (*_head(found[0]), *rows))
+
+
+def _head(first: Measured) -> Iterator[Sequence[str]]:
+    if isinstance(first, Latency):
+        yield "", "clients", "p50 ms", "p99 ms", "calls/s", "store operations", "aim"
+        yield "---", "--:", "--:", "--:", "--:", "--:", "---"
+    else:
+        yield "", "ours", "peer", "unit", "ratio", "aim", "the peer"
+        yield "---", "--:", "--:", "---", "--:", "---", "---"
+
+
+def _row(figure: Measured) -> Sequence[str]:
+    if isinstance(figure, Figure):
+        peer, ratio = ("" if value is None else number(value) for value in (figure.peer, figure.ratio))
+        about = "" if figure.peer is None else figure.peer_is
+        return figure.name, number(figure.ours), peer, figure.unit, ratio, figure.verdict(), about
+    cost = "" if figure.store_operations is None else str(figure.store_operations)
+    rate = f"{figure.calls_per_s:,.0f}"
+    times = f"{figure.p50_ms:.3f}", f"{figure.p99_ms:.3f}"
+    return figure.name, str(figure.clients), *times, rate, cost, figure.verdict()
+
+
+if __name__ == "__main__":
+    renew()

@@ -1,0 +1,44 @@
+"""`skiway serve` in a process of its own, as a user would start it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+
+@contextmanager
+def skiway_serve(home: Path, *settings: str) -> Iterator[dict[str, str]]:
+    """Where its doors are, by the names that the ready file has for them."""
+    command = ["-m", "skiway.cli", "serve", "--home", str(home), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    for setting in ("log.level=WARNING", *settings):
+        command += ["--set", setting]
+    with started([sys.executable, *command], ready_option="--ready-file") as doors:
+        yield doors
+
+
+@contextmanager
+def started(command: Sequence[str], *, ready_option: str = "") -> Iterator[dict[str, str]]:
+    """What a server wrote into its ready file, whose name is its last argument; it is ended after the block."""
+    with TemporaryDirectory() as folder:
+        ready = Path(folder, "ready.json")
+        process = subprocess.Popen([*command, *filter(None, [ready_option]), str(ready)])
+        try:
+            yield _written(process, ready)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _written(process: subprocess.Popen[bytes], ready: Path) -> dict[str, str]:
+    while not ready.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode} before it was ready")
+        time.sleep(0.05)
+    doors: dict[str, str] = json.loads(ready.read_text())
+    return doors

@@ -1,0 +1,79 @@
+"""How benchmarks are told: aims, results, the page, and parts that fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))  # where the benchmarks are
+from bench import page, report
+from bench.__main__ import PARTS, figures_of, run
+from bench.report import Figure, Latency, Measured
+
+SLOW = Figure("slow", "ms", 300, 100, 3.0, aim_at_most=2.0, peer_is="the hare")
+FAST = Figure("fast", "1/s", 500, 100, 5.0, aim=4.0)
+SHORT = Figure("short", "s", 0.2, 0.1, 2.0, aim_below=0.3)
+CALLS = Latency("calls", 8, 0.5, 2.5, 1600, store_operations=3, aim_p50_ms=1.0)
+
+
+@pytest.fixture(autouse=True)
+def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def test_an_aim_is_held_against_what_it_is_about() -> None:
+    assert SLOW.verdict() == "ratio <= 2: missed"
+    assert FAST.verdict() == "ratio >= 4: reached"
+    assert SHORT.verdict() == "< 0.3 s: reached"
+    assert CALLS.verdict() == "p50 < 1 ms: reached"
+    assert Figure("none", "s", 1).verdict() == ""
+
+
+def test_figures_are_kept_as_they_were() -> None:
+    report.report("mixed", [SLOW, FAST, CALLS])
+    facts, found = report.kept("mixed")
+    assert found == [SLOW, FAST, CALLS]
+    assert facts["cores"]
+
+
+def test_a_part_that_fails_does_not_stop_the_others(capsys: pytest.CaptureFixture[str], results: Path) -> None:
+    def breaking() -> Iterator[Measured]:
+        yield FAST
+        raise OSError("no room [on disk]")
+
+    code = run({"first": breaking, "second": lambda: [SLOW]})
+    assert code == 1
+    said = capsys.readouterr().out
+    assert "first failed: OSError: no room [on disk]" in said
+    assert [path.name for path in results.iterdir()] == ["second.json"]
+
+
+def test_all_well_is_exit_code_0_even_where_an_aim_is_missed() -> None:
+    assert run({"only": lambda: [SLOW, CALLS]}) == 0
+
+
+def test_the_page_shows_what_is_kept_and_nothing_else() -> None:
+    report.report("turtle", [SLOW, CALLS])
+    text = page.renewed(f"before\n{page.BEGIN}\nold\n{page.END}after\n")
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| slow | 300 | 100 | ms | 3 | ratio <= 2: missed | the hare |" in text
+    assert "| calls | 8 | 0.500 | 2.500 | 1,600 | 3 | p50 < 1 ms: reached |" in text
+    assert page.renewed(text) == text
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_is_there_and_on_the_page(name: str) -> None:
+    assert callable(figures_of(name))
+    assert f"| `{name}` |" in page.PAGE.read_text()
+
+
+def test_the_page_has_the_figures_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert page.PAGE.read_text() == page.renewed(page.PAGE.read_text()), "run: python -m bench.page"
