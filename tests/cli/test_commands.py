@@ -21,7 +21,8 @@ from skiway.metastore.seeding import seed_home
 from skiway.storage import open_stores
 
 HELP_S = 0.3
-HEAVY = {"duckdb", "google.protobuf", "grpc", "obstore", "pyarrow", "pyspark", "sqlalchemy"}
+HEAVY = {"duckdb", "google.protobuf", "grpc", "obstore", "pyarrow", "pyspark", "rich", "sqlalchemy", "sqlglot"}
+NOUNS = {"sql", "catalogs", "namespaces", "tables", "snapshots", "connectors", "jobs", "queries", "stats"}
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_the_script_is_the_module():
 def test_help_names_every_command():
     shown = skiway("--help")
     assert shown.returncode == 0
-    for name in ("serve", "gc", "config", "tokens"):
+    for name in ("serve", "worker", "demo", "gc", "config", "tokens", *NOUNS):
         assert re.search(rf"^  {name}  ", shown.stdout, re.MULTILINE), name
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
@@ -55,7 +56,17 @@ def _processor_s() -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["tokens", "new", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        *([name, "--help"] for name in ("serve", "worker", "demo", "gc", "config", *NOUNS)),
+        ["tokens", "new", "--help"],
+        ["connectors", "create", "--help"],
+        ["tables", "describe", "--help"],
+    ],
+)
 def test_help_loads_nothing_heavy(arguments):
     program = (
         "import sys\nfrom skiway.cli import main\n"
@@ -71,6 +82,13 @@ def test_help_loads_nothing_heavy(arguments):
     ("arguments", "said"),
     [
         (["serv"], "No such command 'serv'"),
+        (["table", "list"], "No such command 'table'. Did you mean 'tables'?"),
+        (["tables", "desc", "a.b.c"], "No such command 'desc'. Did you mean 'describe'?"),
+        (["tables", "get"], "Missing argument 'TABLE'"),
+        (["tables", "list", "-o", "yaml"], "'yaml' is not one of"),
+        (["snapshots", "get", "a.b.c", "x"], "should be a valid integer"),
+        (["connectors", "create", "x", "--kind", "csv", "--uri", "."], "'csv' is not one of"),
+        (["catalogs", "create", "x", "--property", "y"], "'y' is no KEY=VALUE"),
         (["serve", "--no-such-option"], "No such option"),
         (["serve", "--set", "gc.cas.enabled"], "'gc.cas.enabled' is no KEY=VALUE: write it like"),
         (["config", "--output", "yaml"], "'yaml' is not one of"),
@@ -203,10 +221,10 @@ def test_gc_lists_what_would_go_and_then_removes_it(home):
         stores.pointers.compare_and_set(stray, uri, expect=0)
     dry = skiway("gc", "--dry-run", "--home", home)
     assert (dry.returncode, dry.stdout) == (0, f"pointer  {stray}\n")
-    assert "would remove 0 blobs, 1 pointer and 0 secrets" in dry.stderr
+    assert "would remove 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in dry.stderr
     wet = skiway("gc", "--home", home)
     assert (wet.returncode, wet.stdout) == (0, f"pointer  {stray}\n")
-    assert "removed 0 blobs, 1 pointer and 0 secrets" in wet.stderr
+    assert "removed 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in wet.stderr
     assert skiway("gc", "--home", home).stdout == ""
 
 
@@ -227,11 +245,14 @@ def test_a_terminal_is_greeted_with_what_to_type_next(home):
         try:
             os.close(terminal)
             said = _read_until(controller, "Ctrl-C")
+            told = json.loads((home / "ready.json").read_text())
+            assert told["rpc"] in said
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         finally:
             process.kill()
             os.close(controller)
+    assert not (home / "ready.json").exists()
     assert f"skiway {__version__}" in said
     address = re.search(r"rpc +(127\.0\.0\.1:\d+)", said)
     assert address

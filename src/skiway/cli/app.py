@@ -4,47 +4,69 @@ from __future__ import annotations
 
 import re
 import sys
-from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from skiway import __version__
+from skiway.cli.options import HOME, Config, Home, Output, OutputOption, Set
 from skiway.errors import SkiwayError
 
-__all__ = ["Output", "app", "main"]
+__all__ = ["app", "main"]
 
-HOME: Final = Path("~/.skiway")
+DEMO_HOME: Final = HOME / "demo"
 INDENTED: Final = re.compile(r"\n[ \t]+")
 """What a library adds below the first line of its message; lines of our own are one mistake each."""
+LAKE: Final = {
+    "sql": "Run SQL over the lake, by DuckDB.",
+    "catalogs": "Catalogs, at the top: lake.",
+    "namespaces": "Namespaces in catalogs: lake.sales.",
+    "tables": "Tables, and what is known of their columns.",
+    "snapshots": "The states of a table that can be read.",
+    "connectors": "Sources whose tables are mirrored: create, sync.",
+    "jobs": "The work on connectors: list, watch, cancel.",
+    "queries": "Leases on what is read.",
+    "stats": "Statistics of tables and files.",
+}
 
 
-class Output(StrEnum):
-    """How a listing is written."""
+class Commands(TyperGroup):
+    """The commands, of which those about the lake are loaded when one of them is called."""
 
-    table = "table"
-    json = "json"
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as it is called
+        """All names, in the order of the help."""
+        return [*self.commands, *(name for name in LAKE if name not in self.commands)]
 
+    def get_command(self, ctx: Any, name: str) -> Any:  # noqa: ARG002 - as it is called
+        """The command of a name, or None."""
+        if name in LAKE and name not in self.commands:
+            loaded = import_module(f"skiway.cli.{name}").app
+            self.commands[name] = typer.main.get_command(loaded)
+        return self.commands.get(name)
 
-Home = Annotated[
-    Path,
-    typer.Option(
-        metavar="DIR", envvar="SKIWAY_HOME", help="Directory of the embedded stores, the settings file and secrets."
-    ),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Settings file; unless given, skiway.toml in the home, if it is there."
-    ),
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as auth.mode=token; repeatable.")
-]
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called; for one that is misspelled all are loaded, as one of them may be meant."""
+        if self.get_command(ctx, args[0]) is None:
+            for name in LAKE:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The help, for which nothing has to be loaded."""
+        width = max(map(len, self.list_commands(ctx)))
+        limit = formatter.width - 6 - width
+        own = [(name, command.get_short_help_str(limit)) for name, command in self.commands.items() if name not in LAKE]
+        for title, rows in (("The lake", list(LAKE.items())), ("The server", own)):
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", said) for name, said in rows])
+
 
 app = typer.Typer(
     name="skiway",
+    cls=Commands,
     help="A lakehouse catalog service that DuckDB lands on.",
     no_args_is_help=True,
     add_completion=False,
@@ -53,7 +75,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 tokens = typer.Typer(
-    help="Tokens that callers authenticate with, where auth.mode is token.", no_args_is_help=True, rich_markup_mode=None
+    help="Tokens that callers show, where auth.mode is token.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(tokens, name="tokens")
 
@@ -88,7 +110,10 @@ def serve(
     config: Config = None,
     ready_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File that holds the addresses as JSON while the server is ready."),
+        typer.Option(
+            metavar="FILE",
+            help="File that holds the addresses as JSON while the server is ready; unless given, ready.json in the home.",
+        ),
     ] = None,
     grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the gRPC door listens.")] = None,
     http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP door listens.")] = None,
@@ -100,6 +125,30 @@ def serve(
     doors = {"grpc": grpc, "http": http}
     given = [*(settings or []), *(f"server.{door}.address={at}" for door, at in doors.items() if at is not None)]
     serving.serve(home.expanduser(), config, given, ready_file=ready_file)
+
+
+@app.command()
+def worker(home: Home = HOME, config: Config = None, settings: Set = None) -> None:
+    """Work on jobs, without a server, until it is told to stop, by Ctrl-C or SIGTERM.
+
+    Its store is that of servers whose reconciler.backend is remote: a home on the same machine, or a shared one.
+    """
+    from skiway.cli import working
+
+    working.work(home.expanduser(), config, settings or [])
+
+
+@app.command()
+def demo(
+    home: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo lake is kept.")] = DEMO_HOME,
+    once: Annotated[bool, typer.Option("--once", help="Run three queries, print the answers and end.")] = False,
+    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the gRPC door listens.")] = None,
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP door listens.")] = None,
+) -> None:
+    """Serve a small lake, and print what to type into DuckDB. The first start fills it and profiles it on Spark."""
+    from skiway.cli import demo as demonstration
+
+    demonstration.run(home.expanduser(), once=once, grpc=grpc, http=http)
 
 
 @app.command()
@@ -120,7 +169,7 @@ def show_config(
     home: Home = HOME,
     config: Config = None,
     settings: Set = None,
-    output: Annotated[Output, typer.Option(help="How to show them.")] = Output.table,
+    output: OutputOption = Output.table,
 ) -> None:
     """Show every setting in force and where it was set. Secrets are hidden."""
     from skiway.cli import configured

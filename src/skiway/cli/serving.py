@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from skiway import __version__
+from skiway.cli.calling import READY_FILE
 from skiway.cli.settings_of import settings_of
 from skiway.config import Settings
 
@@ -35,7 +36,7 @@ def serve(home: Path, file: Path | None, given: Sequence[str], *, ready_file: Pa
         if console.is_terminal:
             console.print(banner(settings, home, addresses), soft_wrap=True)
 
-    process.serve(settings, home, ready_file=ready_file, on_ready=greet)
+    process.serve(settings, home, ready_file=ready_file or home / READY_FILE, on_ready=greet)
 
 
 def banner(settings: Settings, home: Path, addresses: Mapping[str, str]) -> Text:

@@ -1,0 +1,257 @@
+"""CREATE, DROP and ALTER: DuckDB says what columns are meant, the server makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from sqlglot import exp
+
+from skiway.cli.sql.changes import counted
+from skiway.cli.sql.names import quoted
+from skiway.client.outgoing import cast
+from skiway.errors import InvalidArgument, NotFound, Unsupported
+
+if TYPE_CHECKING:
+    from skiway.cli.sql.names import LakeName
+    from skiway.cli.sql.session import Answer, Session
+    from skiway.client import AirportClient
+
+__all__ = ["define"]
+
+DRAFT = "draft"
+LOOK = "SELECT * FROM draft"
+DEFAULTS = """
+    SELECT column_name, column_default FROM duckdb_columns()
+    WHERE database_name = 'temp' AND table_name = 'draft'
+"""
+CONSTRAINTS = """
+    SELECT constraint_type, constraint_column_names, expression FROM duckdb_constraints()
+    WHERE database_name = 'temp' AND table_name = 'draft'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A table as DuckDB understood its definition."""
+
+    schema: pa.Schema
+    not_null: Sequence[str]
+    primary_key: Sequence[str]
+    unique: Sequence[Sequence[str]]
+    checks: Sequence[str]
+
+
+def define(session: Session, statement: exp.Expr) -> Answer:
+    """Run a statement that makes, changes or removes a schema or a table."""
+    match statement, str(statement.args.get("kind")).upper():
+        case exp.Create(), "SCHEMA":
+            return _create_schema(session, statement)
+        case exp.Create(), "TABLE":
+            return _create_table(session, statement)
+        case exp.Drop(), "SCHEMA" | "TABLE":
+            return _drop(session, statement)
+        case exp.Alter(), "TABLE":
+            return _alter(session, statement)
+    kind = str(statement.args.get("kind") or "this")
+    raise Unsupported(f"{statement.key.upper()} {kind} is not supported: schemas and tables can be made and changed")
+
+
+def _said(statement: exp.Expr, sentence: str) -> Answer:
+    from skiway.cli.sql.session import Answer
+
+    return Answer(statement.key, said=sentence)
+
+
+# -- CREATE ------------------------------------------------------------------------------------------------------------
+
+
+def _create_schema(session: Session, statement: exp.Expr) -> Answer:
+    client, name = _schema(session, statement.this)
+    client.create_schema(name, if_not_exists=bool(statement.args.get("exists")))
+    return _said(statement, f"created schema {client.catalog}.{name}")
+
+
+def _create_table(session: Session, statement: exp.Expr) -> Answer:
+    node = statement.this.this if isinstance(statement.this, exp.Schema) else statement.this
+    client, name = session.target(node)
+    session.refresh(client)
+    if statement.args.get("exists") and _exists(client, name):
+        return _said(statement, f"table {_plain(name)} is there already")
+    if statement.expression is not None:
+        return _create_as(session, statement, client, name)
+    draft = _draft(session, [each.sql("duckdb") for each in statement.this.expressions])
+    client.create_table(
+        (name.schema, name.table),
+        draft.schema,
+        not_null=draft.not_null,
+        primary_key=draft.primary_key,
+        unique=draft.unique,
+        checks=draft.checks,
+        on_conflict="replace" if statement.args.get("replace") else "error",
+    )
+    return _said(statement, f"created table {_plain(name)}")
+
+
+def _create_as(session: Session, statement: exp.Expr, client: AirportClient, name: LakeName) -> Answer:
+    from skiway.cli.sql.session import Answer
+
+    if isinstance(statement.this, exp.Schema):
+        raise Unsupported("CREATE TABLE … AS takes its columns from the query: name them there, SELECT x AS a")
+    query = statement.expression
+    if statement.args.get("with_"):
+        query.set("with_", statement.args["with_"])
+    columns = [f"{quoted(row['column_name'])} {row['column_type']}" for row in session.described(query)]
+    schema = _draft(session, columns).schema
+    rows = _typed(session.sendable(query, list(schema)), schema)
+    on_conflict: Literal["replace", "error"] = "replace" if statement.args.get("replace") else "error"
+    count = client.create_table_as((name.schema, name.table), rows, on_conflict=on_conflict).count
+    return Answer("create", count=count, said=f"created table {_plain(name)}, {counted('inserted', count)}")
+
+
+def _typed(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows under the types of the table that they are for: UUIDs, say, come as bytes."""
+    for batch in rows:
+        columns = [cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _draft(session: Session, columns: Sequence[str]) -> Draft:
+    """The columns and constraints of a definition, as DuckDB reads them."""
+    with session.told():
+        session.duckdb.execute(f"CREATE OR REPLACE TEMP TABLE {DRAFT} ({', '.join(columns)})")
+        schema = _schema_of_draft(session)
+        defaults = dict(session.duckdb.execute(DEFAULTS).fetchall())
+        constraints = session.duckdb.execute(CONSTRAINTS).fetchall()
+        session.duckdb.execute(f"DROP TABLE {DRAFT}")
+    found: dict[str, list[Any]] = {"NOT NULL": [], "PRIMARY KEY": [], "UNIQUE": [], "CHECK": []}
+    for kind, names, expression in constraints:
+        found.setdefault(kind, []).append(expression if kind == "CHECK" else list(names))
+    return Draft(
+        pa.schema([_with_default(field, defaults.get(field.name)) for field in schema]),
+        [name for names in found["NOT NULL"] for name in names],
+        [name for names in found["PRIMARY KEY"] for name in names],
+        found["UNIQUE"],
+        found["CHECK"],
+    )
+
+
+def _schema_of_draft(session: Session) -> pa.Schema:
+    """The columns as they travel; but UUID, JSON and what has no place in Arrow under their own names.
+
+    DuckDB has two ways to say them: one has plain types and forgets those, the other keeps them, and BOOLEAN and HUGEINT
+    look strange in it.
+    """
+    plain = session.duckdb.execute(LOOK).to_arrow_table().schema
+    session.duckdb.execute("SET arrow_lossless_conversion = true")
+    exact = session.duckdb.execute(LOOK).to_arrow_table().schema
+    session.duckdb.execute("RESET arrow_lossless_conversion")
+    return pa.schema(
+        [
+            loose if "bool8" in str(strict.type) or "hugeint" in str(strict.type) else strict
+            for loose, strict in zip(plain, exact, strict=True)
+        ]
+    )
+
+
+def _with_default(field: pa.Field, default: str | None) -> pa.Field:
+    return field if default is None else field.with_metadata({**(field.metadata or {}), "default": default})
+
+
+# -- DROP --------------------------------------------------------------------------------------------------------------
+
+
+def _drop(session: Session, statement: exp.Expr) -> Answer:
+    if statement.args.get("cascade"):
+        raise Unsupported(
+            "DROP … CASCADE is not supported: skiway namespaces delete --cascade removes all that is in one"
+        )
+    if_exists = bool(statement.args.get("exists"))
+    nodes = statement.args.get("tables") or [statement.this]
+    for node in nodes:
+        if str(statement.args["kind"]).upper() == "SCHEMA":
+            client, schema = _schema(session, node)
+            client.drop_schema(schema, if_exists=if_exists)
+        else:
+            client, name = session.target(node)
+            session.refresh(client)
+            if not if_exists:
+                session.table(client, name)
+            client.drop_table((name.schema, name.table), if_exists=if_exists)
+    dropped = ", ".join(node.sql("duckdb") for node in nodes)
+    return _said(statement, f"dropped {str(statement.args['kind']).lower()} {dropped}")
+
+
+# -- ALTER -------------------------------------------------------------------------------------------------------------
+
+
+def _alter(session: Session, statement: exp.Expr) -> Answer:
+    client, name = session.target(statement.this)
+    session.refresh(client)
+    table, if_exists = (name.schema, name.table), bool(statement.args.get("exists"))
+    if not if_exists:
+        session.table(client, name)
+    for action in statement.args["actions"]:
+        _act(session, client, table, action, if_exists=if_exists)
+    return _said(statement, f"altered table {_plain(name)}")
+
+
+def _act(session: Session, client: AirportClient, table: tuple[str, str], action: exp.Expr, *, if_exists: bool) -> None:
+    match action:
+        case exp.AlterRename():
+            client.rename_table(table, action.this.name, if_exists=if_exists)
+        case exp.RenameColumn():
+            client.rename_column(table, action.this.name, action.args["to"].name, if_exists=if_exists)
+        case exp.ColumnDef():
+            draft = _draft(session, [action.sql("duckdb")])
+            field = draft.schema.field(0).with_nullable(not draft.not_null)
+            client.add_column(table, field, if_not_exists=bool(action.args.get("exists")), if_exists=if_exists)
+        case exp.Drop() if str(action.args.get("kind")).upper() == "COLUMN":
+            if_column = bool(action.args.get("exists"))
+            for column in action.args.get("tables") or [action.this]:
+                client.remove_column(table, column.name, if_column_exists=if_column, if_exists=if_exists)
+        case exp.AlterColumn():
+            _alter_column(session, client, table, action, if_exists=if_exists)
+        case _:
+            raise Unsupported(f"ALTER TABLE … {action.sql('duckdb')} is not supported")
+
+
+def _alter_column(
+    session: Session, client: AirportClient, table: tuple[str, str], action: exp.AlterColumn, *, if_exists: bool
+) -> None:
+    column, told = action.this.name, action.args
+    if told.get("dtype"):
+        kind = _draft(session, [f"x {told['dtype'].sql('duckdb')}"]).schema.field(0).type
+        using = told["using"].sql("duckdb") if told.get("using") else None
+        client.change_column_type(table, column, kind, expression=using, if_exists=if_exists)
+    elif told.get("allow_null") is True:
+        client.drop_not_null(table, column, if_exists=if_exists)
+    elif told.get("allow_null") is False:
+        client.set_not_null(table, column, if_exists=if_exists)
+    elif told.get("default") is not None:
+        client.set_default(table, column, told["default"].sql("duckdb"), if_exists=if_exists)
+    else:
+        raise Unsupported(f"ALTER TABLE … {action.sql('duckdb')} is not supported")
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def _schema(session: Session, node: exp.Table) -> tuple[AirportClient, str]:
+    if not node.db:
+        raise InvalidArgument(f"{node.sql('duckdb')} names no schema: write catalog.schema")
+    return session.client(node.catalog or session.catalog), node.db
+
+
+def _exists(client: AirportClient, name: LakeName) -> bool:
+    try:
+        client.table((name.schema, name.table))
+    except NotFound:
+        return False
+    return True
+
+
+def _plain(name: LakeName) -> str:
+    return ".".join(part if part.isidentifier() else quoted(part) for part in name)

@@ -1,0 +1,178 @@
+"""Which filter the server can apply already: conditions between one column and constants, joined by AND.
+
+DuckDB applies the whole of WHERE again, so leaving a condition out is always right; taking one in must never lose a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from skiway.client.literals import literal
+from skiway.client.predicates import Between, Column, Comparison, In, IsNull, Op, Predicate
+from skiway.errors import SkiwayError
+
+if TYPE_CHECKING:
+    from skiway.client.catalog import Table
+
+__all__ = ["filter_of"]
+
+COMPARED: Final[Mapping[type[exp.Expr], Op]] = {
+    exp.EQ: Op.EQUAL,
+    exp.NEQ: Op.NOT_EQUAL,
+    exp.LT: Op.LESS,
+    exp.LTE: Op.LESS_OR_EQUAL,
+    exp.GT: Op.GREATER,
+    exp.GTE: Op.GREATER_OR_EQUAL,
+}
+MIRRORED: Final = {
+    Op.LESS: Op.GREATER,
+    Op.LESS_OR_EQUAL: Op.GREATER_OR_EQUAL,
+    Op.GREATER: Op.LESS,
+    Op.GREATER_OR_EQUAL: Op.LESS_OR_EQUAL,
+}
+
+
+class _Unsaid(Exception):
+    """A condition that is left to DuckDB."""
+
+
+def filter_of(statement: exp.Expr, node: exp.Table, table: Table) -> Predicate | None:
+    """What all rows of `table` must fulfil that the statement reads at `node`, as far as that can be said."""
+    try:
+        scopes = [scope for scope in traverse_scope(statement) if any(each is node for each in scope.sources.values())]
+    except SqlglotError:
+        return None
+    if len(scopes) != 1 or not _keeps_rows(scopes[0], node):
+        return None
+    found = None
+    for condition in _conditions(scopes[0]):
+        try:
+            part = _predicate(condition, scopes[0], node, table)
+        except _Unsaid:
+            continue
+        found = part if found is None else found & part
+    return found
+
+
+def _keeps_rows(scope: Scope, node: exp.Table) -> bool:
+    """Whether a row that WHERE removes has no other part in the result: no outer join, no sample, no pivot."""
+    joins = scope.expression.args.get("joins") or []
+    plain = all(not join.side and join.kind in ("", "INNER", "CROSS") and not join.method for join in joins)
+    return plain and not node.args.get("sample") and not node.args.get("pivots") and not node.args.get("joins")
+
+
+def _conditions(scope: Scope) -> Iterator[exp.Expr]:
+    where = scope.expression.args.get("where")
+    if where is None:
+        return
+    whole = where.this.unnest()
+    yield from whole.flatten() if isinstance(whole, exp.And) else [whole]
+
+
+def _predicate(condition: exp.Expr, scope: Scope, node: exp.Table, table: Table) -> Predicate:
+    def column(of: exp.Expr) -> pa.Field:
+        return _field(of, scope, node, table)
+
+    match condition.unnest():
+        case exp.Is() as test if isinstance(test.expression, exp.Null):
+            return IsNull(column(test.this).name)
+        case exp.Not() as test if isinstance(test.this, exp.Is) and isinstance(test.this.expression, exp.Null):
+            return IsNull(column(test.this.this).name, negated=True)
+        case exp.Between() as test if not test.args.get("symmetric"):
+            field = column(test.this)
+            return Between(field.name, _value(test.args["low"], field), _value(test.args["high"], field))
+        case exp.In() as test if test.expressions and not (test.args.get("query") or test.args.get("unnest")):
+            field = column(test.this)
+            return In(field.name, tuple(_value(each, field) for each in test.expressions))
+        case exp.Column() as alone if pa.types.is_boolean(column(alone).type):
+            return Column(column(alone).name)
+        case exp.Binary() as test if type(test) in COMPARED:
+            return _comparison(test, column)
+    raise _Unsaid
+
+
+def _comparison(test: exp.Binary, column: Any) -> Predicate:
+    op = COMPARED[type(test)]
+    if isinstance(test.this, exp.Column):
+        field = column(test.this)
+        return Comparison(op, field.name, _value(test.expression, field))
+    field = column(test.expression)
+    return Comparison(MIRRORED.get(op, op), field.name, _value(test.this, field))
+
+
+def _field(of: exp.Expr, scope: Scope, node: exp.Table, table: Table) -> pa.Field:
+    """The column of `table` that is meant; one without a qualifier only where there is no other table."""
+    if not isinstance(of, exp.Column) or of.find(exp.Dot):
+        raise _Unsaid
+    if of.table and of.table.lower() != node.alias_or_name.lower():
+        raise _Unsaid
+    if not of.table and len(scope.sources) != 1:
+        raise _Unsaid
+    named = [name for name in table.columns if name.lower() == of.name.lower()]
+    if len(named) != 1:
+        raise _Unsaid
+    return table.schema.field(table.position(named[0]))
+
+
+def _value(of: exp.Expr, field: pa.Field) -> Any:
+    """A constant as a value of the column's type, where DuckDB compares it as one of that type."""
+    value = _constant(of, field.type)
+    try:
+        literal(field, value)
+    except SkiwayError:
+        raise _Unsaid from None
+    return value
+
+
+def _constant(of: exp.Expr, kind: pa.DataType) -> Any:
+    text = _text(of)
+    if isinstance(of, exp.Boolean) and pa.types.is_boolean(kind):
+        return bool(of.this)
+    if text is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and _is_string(of):
+        return text
+    if text is not None and (pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)):
+        return _moment(text, kind)
+    if _is_number(of) and (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_float64(kind)):
+        return _number(of, kind)
+    raise _Unsaid
+
+
+def _text(of: exp.Expr) -> str | None:
+    """The text of a string, and of DATE '…' or TIMESTAMP '…'."""
+    if isinstance(of, exp.Cast) and of.to.is_type("date", "timestamp", "timestampntz"):
+        of = of.this
+    return str(of.this) if _is_string(of) else None
+
+
+def _is_string(of: exp.Expr) -> bool:
+    return isinstance(of, exp.Literal) and bool(of.is_string)
+
+
+def _is_number(of: exp.Expr) -> bool:
+    inner = of.this if isinstance(of, exp.Neg) else of
+    return isinstance(inner, exp.Literal) and not inner.is_string
+
+
+def _number(of: exp.Expr, kind: pa.DataType) -> Any:
+    number = Decimal(of.sql("duckdb").replace(" ", ""))
+    if pa.types.is_float64(kind):
+        return float(number)
+    if pa.types.is_decimal(kind):
+        return number
+    if number != int(number):
+        raise _Unsaid
+    return int(number)
+
+
+def _moment(text: str, kind: pa.DataType) -> Any:
+    try:
+        return pa.scalar(text).cast(kind).as_py()
+    except pa.ArrowException:
+        raise _Unsaid from None

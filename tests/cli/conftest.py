@@ -1,0 +1,107 @@
+"""One real server for all tests of commands, with a lake that was synced and profiled once."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runtime.servers import Server, command, environment, skiway, started
+from skiway.cli import main
+
+ROWS = 6000
+SPARK_S = 500
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self.out.splitlines()]
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running server with `lake.raw.orders` and `lake.raw.people`, mirrored and not profiled."""
+    root = tmp_path_factory.mktemp("cli")
+    with started(root / "home") as server:
+        write_sources(root / "data")
+        told = {"SKIWAY_SERVER": server.address}
+        made = skiway("connectors", "create", "raw", "--kind", "parquet", "--uri", root / "data", **told)
+        assert made.returncode == 0, made.stderr
+        synced = skiway("connectors", "sync", "raw", "--mode", "metadata", **told)
+        assert synced.returncode == 0, synced.stderr
+        yield server
+
+
+@pytest.fixture(scope="session")
+def profiled(lake: Server) -> str:
+    """What a sync with statistics said; it starts Spark, in the server. Tests that use it need a longer timeout."""
+    asked = command("connectors", "sync", "raw", "--watch")
+    env = environment(SKIWAY_SERVER=lake.address)
+    synced = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=SPARK_S, check=False)
+    assert synced.returncode == 0, synced.stderr
+    return synced.stderr + synced.stdout
+
+
+def write_sources(folder: Path) -> None:
+    """Two tables of Parquet: six files of orders, one for each of some months, and one of people."""
+    (folder / "orders").mkdir(parents=True)
+    for month in range(6):
+        numbers = range(month * ROWS // 6, (month + 1) * ROWS // 6)
+        orders = pa.table(
+            {
+                "id": pa.array(numbers, pa.int64()),
+                "customer": ["Ada" if n % 2 else ("Grace" if n % 10 else None) for n in numbers],
+                "amount": [float(n % 100) for n in numbers],
+                "day": [date(2025, 1, 1) + timedelta(days=31 * month + n % 28) for n in numbers],
+                "paid": [n % 4 != 0 for n in numbers],
+            }
+        )
+        pq.write_table(orders, folder / "orders" / f"{month}.parquet")
+    pq.write_table(pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", None]}), folder / "people.parquet")
+
+
+@pytest.fixture
+def run(lake: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process, as `main` does it, against the server."""
+    for name in ("SKIWAY_TOKEN", "SKIWAY_ACCOUNT", "SKIWAY_HOME", "SKIWAY_CREDENTIAL", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SKIWAY_SERVER", lake.address)
+
+    def run_(*arguments: str | Path, given: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["skiway", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return run_

@@ -1,0 +1,102 @@
+"""The page about the command line: what it shows is what happens, and it leaves out no command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from cli.conftest import Done, Run
+from skiway.cli.app import LAKE, app
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+COMMAND = re.compile(r"^\$ (.*)$")
+
+
+def examples() -> list[tuple[str, list[str]]]:
+    """Commands with the lines that they are said to write."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if asked := COMMAND.match(line):
+                found.append((asked[1], []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("profiled")  # it has Spark started, so that the page need not wait for it
+def test_every_example_does_what_the_page_says(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(examples()) > 30
+    for line, expected in examples():
+        written = performed(run, line)
+        fails = bool(expected) and expected[0].startswith("skiway: ")
+        assert written.code == (1 if fails else 0), f"{line}: {written.err}"
+        check(line, expected, written.err if fails else written.out)
+
+
+def performed(run: Run, line: str) -> Done:
+    """What a line writes, all of its commands together."""
+    out, err, code = "", "", 0
+    for part in line.split(" && "):
+        program, *arguments = shlex.split(part)
+        if program == "mkdir":
+            Path(arguments[0]).mkdir()
+            continue
+        done = run(*arguments)
+        out, err, code = out + done.out, err + done.err, code or done.code
+    return Done(code, out, err)
+
+
+def check(line: str, expected: list[str], written: str) -> None:
+    """Each line that is expected must come, in order; `…` stands for anything, and blanks do not count."""
+    left = [" ".join(each.split()) for each in written.splitlines()]
+    for each in expected:
+        words = " ".join(each.split())
+        pattern = ".*".join(re.escape(part.strip()) for part in words.split("…")).replace(r"\ ", r"\s*")
+        while left and not re.fullmatch(rf"\s*{pattern}\s*", left[0]):
+            left.pop(0)
+        assert left, f"$ {line}\ndid not write, in this order: {each!r}\nbut:\n{written}"
+        left.pop(0)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every command about the lake: its noun, and its verb."""
+    root = typer.main.get_command(app)
+    found = []
+    for name in LAKE:
+        group = root.get_command(None, name)  # type: ignore[attr-defined]
+        found += [(name, verb) for verb in getattr(group, "commands", {"": group})]
+    return found
+
+
+def test_every_command_is_on_the_page() -> None:
+    assert len(commands()) > 30
+    rows = {row[0]: row[1] for row in re.findall(r"^\| \[`(\w+)`\]\(\S+\) \| (.*) \|$", PAGE, re.MULTILINE)}
+    assert rows.keys() == LAKE.keys()
+    for name, verb in commands():
+        assert not verb or f"`{verb}`" in rows[name], f"{name} {verb}"
+
+
+def test_every_option_is_said_once_more_than_in_its_help(run: Run) -> None:
+    """The options of commands that are special are on the page; those of every noun are in its first table."""
+    for name, verb in (("sql", ""), ("connectors", "create"), ("connectors", "sync"), ("connectors", "update")):
+        text = run(name, *([verb] if verb else []), "--help").out
+        options = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help", "--property", "--table", "--kind", "--file"}
+        assert {each for each in options if each not in PAGE} == set(), f"{name} {verb}"
+
+
+@pytest.mark.parametrize(("name", "verb"), commands())
+def test_every_help_says_what_it_does_and_fits_a_terminal(run: Run, name: str, verb: str) -> None:
+    shown = run(name, *([verb] if verb else []), "--help")
+    assert shown.code == 0
+    lines = shown.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.match(r"  [A-Z].*", lines[2])
+    for option in ("--output", "--server", "--token"):
+        assert option in shown.out

@@ -1,0 +1,228 @@
+"""Commands about connectors and jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cli.conftest import Run
+from runtime.servers import Server, command, environment, started
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A source with one table, `people`."""
+    found = tmp_path / "source"
+    found.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), found / "people.parquet")
+    return found
+
+
+def test_a_relative_path_is_completed_where_it_was_typed(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    made = run("connectors", "create", "relative", "--kind", "parquet", "--uri", "./source")
+    assert made.out == "created connector relative; sync it with: skiway connectors sync relative --watch\n"
+    shown = run("connectors", "get", "relative", "-o", "json").json
+    assert (shown["uri"], shown["catalog"], shown["state"]) == (str(folder), "lake", "active")
+    assert run("connectors", "sync", "relative", "--mode", "metadata").code == 0
+    assert [each["name"] for each in run("tables", "list", "lake.relative", "-o", "json").json] == [
+        "lake.relative.people"
+    ]
+
+
+def test_addresses_that_are_no_paths_are_left_as_they_are(run: Run) -> None:
+    for number, uri in enumerate(("s3://bucket/lake", "http://127.0.0.1:1/catalog", "file:///nowhere")):
+        name = f"address{number}"
+        run("connectors", "create", name, "--kind", "iceberg", "--uri", uri, "--source-namespace", "db")
+        assert run("connectors", "get", name, "-o", "json").json["uri"] == uri
+        assert run("connectors", "delete", name).code == 0
+
+
+def test_a_folder_of_iceberg_tables_needs_no_namespace(run: Run, folder: Path) -> None:
+    assert run("connectors", "create", "ice", "--kind", "iceberg", "--uri", folder).code == 0
+    assert run("connectors", "get", "ice", "-o", "json").json["properties"] == {"iceberg.source": "filesystem"}
+    run("connectors", "delete", "ice")
+
+
+def test_what_is_given_of_a_connector_is_kept(run: Run, folder: Path) -> None:
+    made = run(
+        *("connectors", "create", "full", "--kind", "parquet", "--uri", folder, "--namespace", "inbox.raw"),
+        *("--include", "p*", "--exclude", "*_old", "--property", "a.b=c", "--description", "all of it"),
+    )
+    assert made.code == 0, made.err
+    shown = run("connectors", "get", "full", "-o", "json").json
+    assert (shown["namespace"], shown["include"], shown["exclude"]) == ("inbox.raw", ["p*"], ["*_old"])
+    assert (shown["properties"], shown["description"], shown["credentials"]) == ({"a.b": "c"}, "all of it", False)
+    assert run("connectors", "sync", "full", "--mode", "metadata").code == 0
+    assert run("tables", "get", "lake.inbox.raw.people").code == 0
+    listed = {line[0]: line[1:] for line in run("connectors", "list").lines}
+    assert listed["full"] == ["parquet", "active", "lake", "inbox.raw", str(folder)]
+    assert run("connectors", "list", "--kind", "delta", "-o", "json").json == []
+
+
+def test_a_connector_is_changed_paused_and_deleted(run: Run, folder: Path) -> None:
+    run("connectors", "create", "before", "--kind", "parquet", "--uri", folder, "--description", "old")
+    assert run("connectors", "update", "before", "--name", "after", "--pause").out == "updated connector after\n"
+    shown = run("connectors", "get", "after", "-o", "json").json
+    assert (shown["state"], shown["description"]) == ("paused", "old")
+    paused = run("connectors", "sync", "after")
+    assert paused.code == 1
+    assert "--resume" in paused.err
+    run("connectors", "update", "after", "--resume", "--include", "people")
+    assert run("connectors", "get", "after", "-o", "json").json["include"] == ["people"]
+    nothing = run("connectors", "update", "after")
+    assert (nothing.code, "give at least one option" in nothing.err) == (2, True)
+    assert run("connectors", "delete", "after").code == 0
+    assert run("connectors", "get", "after").code == 1
+
+
+def test_a_source_is_tried(run: Run, folder: Path, tmp_path: Path) -> None:
+    run("connectors", "create", "there", "--kind", "parquet", "--uri", folder)
+    run("connectors", "create", "missing", "--kind", "parquet", "--uri", tmp_path / "nothing")
+    assert run("connectors", "validate", "there", "-o", "json").json["ok"] is True
+    bad = run("connectors", "validate", "missing")
+    assert bad.code == 1
+    assert "there is nothing at" in bad.out
+
+
+def test_a_pass_that_fails_for_a_table_is_a_failure_and_the_others_go_on(run: Run, folder: Path) -> None:
+    (folder / "broken.parquet").write_bytes(b"no parquet at all")
+    run("connectors", "create", "partly", "--kind", "parquet", "--uri", folder)
+    ended = run("connectors", "sync", "partly", "--mode", "metadata")
+    assert (ended.code, ended.out) == (1, "metadata: 2 tables, 1 changed, 1 failed\n")
+    assert re.search(r"^  broken: .*corrupt", ended.err, re.MULTILINE)
+    assert run("tables", "get", "lake.partly.people").code == 0
+    told = run("connectors", "sync", "partly", "--mode", "metadata", "-o", "json")
+    assert told.code == 1
+    assert '"broken"' in told.out
+    assert told.err == ""
+
+
+def test_a_job_that_fails_ends_with_1_and_says_why(run: Run, tmp_path: Path) -> None:
+    run("connectors", "create", "void", "--kind", "parquet", "--uri", tmp_path / "nothing")
+    ended = run("connectors", "sync", "void", "--watch")
+    assert ended.code == 1
+    job = re.fullmatch(r"job (\S+) failed\n", ended.out)
+    assert job
+    assert "there is nothing at" in ended.err
+    assert f"job {job[1]}: failed\n" in ended.err
+    listed = run("jobs", "list", "--connector", "void", "--state", "failed", "-o", "json").json
+    assert [(each["id"], each["connector"]) for each in listed] == [(job[1], "void")]
+    assert run("jobs", "list", "--connector", "void", "--state", "succeeded", "-o", "json").json == []
+    again = run("jobs", "watch", job[1], "-o", "json")
+    assert (again.code, '"state": "failed"' in again.out) == (1, True)
+    assert run("jobs", "cancel", job[1]).out == f"job {job[1]} had failed before\n"
+
+
+def test_only_jobs_look_at_everything_again(run: Run) -> None:
+    ended = run("connectors", "sync", "raw", "--mode", "metadata", "--full")
+    assert (ended.code, "--full is for jobs" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (f"type=bearer,tokn={SECRET}", "credentials of type bearer have no tokn: they take token"),
+        (f"type=bearer,{SECRET}", "part 2 of the credentials is no NAME=VALUE"),
+        (SECRET, "credentials have a type: write type=bearer"),
+        (f"type={SECRET},token={SECRET}", "credentials have a type: write type=bearer"),
+        ("bearer,token=@no/such/file", "cannot be read from no/such/file: No such file"),
+        ("bearer,token=$NO_SUCH_VARIABLE", "is to come from $NO_SUCH_VARIABLE, which is not set"),
+        ("type=bearer", "token"),
+    ],
+)
+def test_wrong_credentials_are_told_without_repeating_them(run: Run, folder: Path, spec: str, said: str) -> None:
+    ended = run("connectors", "create", "secretive", "--kind", "parquet", "--uri", folder, "--credential", spec)
+    assert ended.code == 1
+    assert said in ended.err
+    assert SECRET not in ended.out + ended.err
+
+
+@pytest.mark.parametrize("way", ["plain", "file", "variable", "environment"])
+def test_credentials_are_stored_and_never_shown(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    specs = {"plain": SECRET, "file": f"@{tmp_path}/token", "variable": "$MY_TOKEN", "environment": SECRET}
+    spec = f"type=bearer,token={specs[way]}"
+    asked = [
+        "connectors",
+        "create",
+        way,
+        "--kind",
+        "iceberg",
+        "--uri",
+        "http://127.0.0.1:1/",
+        "--source-namespace",
+        "a",
+    ]
+    if way == "environment":
+        monkeypatch.setenv("SKIWAY_CREDENTIAL", spec)
+        assert SECRET not in run("connectors", "create", "--help").out
+    else:
+        asked += ["--credential", spec]
+    made = run(*asked, "-o", "json")
+    assert made.json["credentials"] is True
+    texts = [made, run("connectors", "get", way), run("connectors", "validate", way), run("connectors", "list")]
+    assert not any(SECRET in each.out + each.err for each in texts)
+    run("connectors", "delete", way)
+
+
+# --- jobs that nobody works on ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that leaves its jobs to workers, of which there are none."""
+    root = tmp_path_factory.mktemp("idle")
+    with started(root / "home", "--set", "reconciler.backend=remote") as server:
+        yield server
+
+
+@pytest.fixture
+def waiting(idle: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a job that waits."""
+    monkeypatch.setenv("SKIWAY_SERVER", idle.address)
+    assert run("connectors", "create", tmp_path.name, "--kind", "parquet", "--uri", tmp_path).code == 0
+    begun = run("connectors", "sync", tmp_path.name, "-o", "json").json
+    assert begun["state"] == "queued"
+    return str(begun["id"])
+
+
+def test_an_equal_sync_answers_with_the_job_that_waits(run: Run, tmp_path: Path, waiting: str) -> None:
+    again = run("connectors", "sync", tmp_path.name)
+    assert again.out == f"job {waiting} is queued: skiway jobs watch {waiting}\n"
+
+
+def test_a_job_that_waits_is_cancelled_at_once(run: Run, waiting: str) -> None:
+    assert run("jobs", "cancel", waiting).out == f"job {waiting} is cancelled\n"
+    watched = run("jobs", "watch", waiting)
+    assert (watched.code, watched.out) == (1, f"job {waiting} cancelled\n")
+    assert ["state", "cancelled"] in run("jobs", "get", waiting).lines
+
+
+def test_ctrl_c_leaves_the_job_and_says_how_to_follow_it(run: Run, idle: Server, waiting: str) -> None:
+    asked = command("jobs", "watch", waiting)
+    env = environment(SKIWAY_SERVER=idle.address)
+    with subprocess.Popen(asked, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stderr is not None
+        assert watcher.stderr.readline() == f"job {waiting}: queued, waiting for a worker\n"
+        os.kill(watcher.pid, signal.SIGINT)
+        out, err = watcher.communicate(timeout=60)
+    assert (watcher.returncode, out) == (130, "")
+    assert f"job {waiting} goes on: follow it with `skiway jobs watch {waiting}`" in err
+    assert "Traceback" not in err
+    assert run("jobs", "get", waiting, "-o", "json").json["state"] == "queued"

@@ -1,0 +1,147 @@
+"""`skiway tables describe`, over what Spark found out; and the postcard that leads there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cli.conftest import ROWS, Run
+from skiway.cli.profiles import ColumnProfile, Distinct, bars, position
+from skiway.model import v1
+
+
+@pytest.mark.timeout(600)
+def test_a_sync_is_followed_through_both_passes(profiled: str) -> None:
+    told = [line.partition(": ")[2] for line in profiled.splitlines() if ": " in line]
+    assert any(re.fullmatch(r"statistics, \d of 2 tables.*", line) for line in told), profiled
+    assert re.search(r"^job \S+ succeeded: 2 tables, \d changed, 0 failed$", profiled, re.MULTILINE)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("profiled")
+def test_columns_are_described_with_figures_and_pictures(run: Run) -> None:
+    shown = run("tables", "describe", "lake.raw.orders")
+    assert shown.code == 0
+    lines = {line[0]: line for line in shown.lines if line}
+    assert lines["rows"] == ["rows", f"{ROWS:,}"]
+    header = ["column", "type", "nulls", "distinct", "min", "max", "values"]
+    assert lines["column"] == header
+    assert lines["id"][1:4] == ["long", "0", "%"]
+    assert re.fullmatch(r"≈[56],\d{3}", lines["id"][4])
+    assert re.fullmatch(r"±[1-5]", lines["id"][5])
+    assert lines["id"][7:9] == ["0", f"{ROWS - 1}"]
+    assert set("".join(lines["id"][9:])) <= set("▁▂▃▄▅▆▇█")
+    assert len(lines["id"][9]) == 16
+    assert lines["customer"][1:5] == ["string", "10.0", "%", "2"]
+    assert lines["customer"][5:] == ["Ada", "Grace", "Ada", "50", "%,", "Grace", "40", "%"]
+    assert lines["day"][4:7] == ["168", "2025-01-01", "2025-07-02"]
+    assert f"all {ROWS:,} rows were profiled" in shown.out
+    assert "≈ estimate" in shown.out
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("profiled")
+def test_programs_get_every_figure_with_its_quality(run: Run) -> None:
+    found = run("tables", "describe", "lake.raw.orders", "-o", "json").json
+    assert (found["rows"], found["rows_quality"], found["rows_profiled"]) == (ROWS, "exact", ROWS)
+    columns = {each["name"]: each for each in found["columns"]}
+    assert list(columns) == ["id", "customer", "amount", "day", "paid"]
+    assert columns["customer"]["distinct"] == {"value": 2, "lower": None, "upper": None, "confidence": None}
+    assert columns["customer"]["top_values"][0] == {"value": "Ada", "count": ROWS // 2}
+    ids = columns["id"]
+    assert ids["distinct"]["lower"] <= ROWS <= ids["distinct"]["upper"]
+    assert (ids["quality"]["ndv"], ids["quality"]["min"]) == ("estimate", "exact")
+    assert sum(ids["counts"]) == ROWS
+    assert len(ids["bounds"]) == len(ids["counts"]) + 1
+
+
+def test_a_managed_table_that_was_not_profiled_shows_what_its_files_tell(run: Run) -> None:
+    run("sql", "CREATE SCHEMA lake.desc_; CREATE TABLE lake.desc_.t AS SELECT 10 AS n, 'b' AS s")
+    run("sql", "INSERT INTO lake.desc_.t VALUES (9, 'a'), (NULL, 'ß')")
+    shown = run("tables", "describe", "lake.desc_.t")
+    lines = {line[0]: line for line in shown.lines if line}
+    assert lines["n"] == ["n", "int", "≤33.3", "%", "-", "⊂9", "⊂10"]
+    assert lines["s"][-2:] == ["⊂a", "⊂ß"]
+    assert "it was not profiled" in shown.out
+    columns = run("tables", "describe", "lake.desc_.t", "-o", "json").json["columns"]
+    assert (columns[0]["min"], columns[0]["max"], columns[0]["nulls"]) == ("9", "10", 1)
+    assert columns[0]["quality"]["min"] == "bound"
+
+
+def test_an_older_snapshot_is_described_as_it_was(run: Run) -> None:
+    run("sql", "CREATE SCHEMA lake.desc2; CREATE TABLE lake.desc2.t AS SELECT 1 AS n")
+    first = run("snapshots", "list", "lake.desc2.t", "-o", "json").json[0]["id"]
+    run("sql", "INSERT INTO lake.desc2.t VALUES (5)")
+    then = run("tables", "describe", "lake.desc2.t", "--at", str(first), "-o", "json").json
+    now = run("tables", "describe", "lake.desc2.t", "-o", "json").json
+    assert (then["rows"], then["columns"][0]["max"]) == (1, "1")
+    assert (now["rows"], now["columns"][0]["max"]) == (2, "5")
+    assert run("tables", "describe", "lake.desc2.t", "--at", "7").code == 1
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("profiled")
+def test_a_managed_table_is_profiled_when_asked_for(run: Run) -> None:
+    run("sql", "CREATE SCHEMA lake.desc3; CREATE TABLE lake.desc3.t AS SELECT i % 3 AS n FROM range(30) r(i)")
+    done = run("stats", "profile", "lake.desc3.t", "--watch")
+    assert (done.code, "succeeded" in done.out) == (0, True), done.err
+    column = run("tables", "describe", "lake.desc3.t", "-o", "json").json["columns"][0]
+    assert (column["distinct"]["value"], column["quality"]["ndv"]) == (3, "exact")
+    refused = run("stats", "profile", "lake.raw.orders")
+    assert refused.code == 1
+    listed = run("jobs", "list", "--state", "succeeded", "-o", "json").json[0]
+    assert (listed["connector"], bool(listed["table_id"]), listed["phase"]) == (None, True, "statistics")
+
+
+@pytest.mark.parametrize(
+    ("places", "counts", "shown"),
+    [
+        ([0.0, 1.0, 2.0], [10, 30], "▃▃██"),
+        ([0.0, 4.0], [8], "████"),
+        ([0.0, 1.0, 3.0, 4.0], [4, 0, 4], "█  █"),
+        ([5.0, 5.0], [9], "█"),
+        ([0.0, 0.0, 4.0], [12, 4], "█▁▁▁"),
+        ([0.0, 4.0, 4.0], [4, 12], "▁▁▁█"),
+    ],
+)
+def test_a_histogram_is_drawn_in_bins_of_equal_width(places: list[float], counts: list[int], shown: str) -> None:
+    assert bars(places, counts, 4) == shown
+
+
+def test_bounds_lie_on_a_line() -> None:
+    assert position("2.5") == 2.5
+    assert position("x") is None
+    day, next_day = position("2025-01-01"), position("2025-01-02")
+    assert day is not None
+    assert next_day is not None
+    assert next_day - day == 86400
+    assert position("2025-01-01T00:00:00.5") == day + 0.5
+    assert position("2025-01-01T01:00:00+01:00") == day
+    assert position("00:01:00") == 60
+
+
+def test_what_is_not_stored_is_unknown() -> None:
+    nothing = ColumnProfile.of(v1.ColumnStats(column_name="a", value_count=3), "int")
+    assert (nothing.nulls, nothing.distinct, nothing.min, nothing.null_share, nothing.picture()) == (
+        None,
+        None,
+        None,
+        None,
+        "",
+    )
+    approx = v1.Ndv(approx=v1.NdvApprox(estimate=10.4))
+    assert Distinct.of(approx) == Distinct(10)
+    assert Distinct.of(v1.Ndv()) is None
+
+
+def test_bounds_of_files_are_merged_by_value_not_by_letters() -> None:
+    parts = [
+        v1.ColumnStats(value_count=2, null_count=0, min=low, max=high) for low, high in (("9", "9"), ("-3", "100"))
+    ]
+    merged = ColumnProfile.of_files("n", "long", parts)
+    assert (merged.min, merged.max, merged.nulls, merged.values) == ("-3", "100", 0, 4)
+    unknown = ColumnProfile.of_files("n", "long", [*parts, v1.ColumnStats(value_count=1)])
+    assert (unknown.min, unknown.max, unknown.nulls) == (None, None, None)
+    empty = ColumnProfile.of_files("n", "long", [*parts, v1.ColumnStats(value_count=1, null_count=1)])
+    assert (empty.min, empty.max, empty.nulls) == ("-3", "100", 1)

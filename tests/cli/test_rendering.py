@@ -1,0 +1,171 @@
+"""How answers look, and what programs get."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+import typer
+
+from skiway.cli import rendering
+from skiway.cli.calling import Call
+from skiway.cli.hints import nearest
+from skiway.cli.jobs import JobRecord
+from skiway.cli.watching import described, finished
+from skiway.client.metastore import Job
+from skiway.model import v1
+
+
+class Terminal(io.StringIO):
+    """A screen that is so many columns wide."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Fact:
+    job_id: str = "0123456789" * 3
+    state: str = "running"
+    name: str = "a name that is long, and then some more of it"
+    rows: int = 1234567
+    size_bytes: int = 5 * 1024 * 1024
+    at: datetime = datetime(2025, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+
+
+COLUMNS = ["job_id", "state", "rows", "name", "size_bytes", "at"]
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def write(width: int) -> list[str]:
+        stream = Terminal()
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "xterm")
+        rendering.write_rows([Fact(), Fact(name="b")], COLUMNS, nothing="")
+        return re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()).splitlines()
+
+    return write
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_rows_fit_the_terminal_and_ids_stay_whole(screen: Any, width: int) -> None:
+    lines = screen(width)
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= width
+    assert all(Fact.job_id in line and "1,234,567" in line for line in lines[1:])
+
+
+def test_a_narrow_terminal_shortens_texts_first_and_then_leaves_out_the_last_columns(screen: Any) -> None:
+    assert "size" not in screen(80)[0]
+    assert screen(80)[1].rstrip().endswith("a name that is long, and th…")
+    wide = screen(200)
+    assert wide[0].split() == ["job", "id", "state", "rows", "name", "size", "at"]
+    assert "and then some more of it" in wide[1]
+
+
+def test_a_pipe_gets_whole_lines_without_colours_or_trailing_blanks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    rendering.write_rows([Fact(), Fact(name="b")], COLUMNS, nothing="")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rstrip() for line in lines] == lines
+    assert Fact.name in lines[1]
+    assert lines[1].endswith("5.0 MiB  2025-01-02 03:04:05")
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_what_people_read() -> None:
+    shown = rendering.shown
+    assert [shown(None), shown(True), shown(1234), shown(7, "snapshot_id")] == ["-", "yes", "1,234", "7"]
+    assert [shown(1023, "size_bytes"), shown(1536, "size_bytes")] == ["1023 B", "1.5 KiB"]
+    assert shown(timedelta(seconds=3.25)) == "3.2 s"
+    assert shown({"a": 1, "b": None}) == "a=1, b=-"
+    assert shown("two\n lines") == "two lines"
+
+
+def test_what_programs_read() -> None:
+    value = {
+        "when": datetime(2025, 1, 2, tzinfo=UTC),
+        "local": datetime(2025, 1, 2, 3),
+        "day": date(2025, 1, 2),
+        "took": timedelta(seconds=1.5),
+        "money": Decimal("1.10"),
+        "id": UUID(int=1),
+        "raw": b"\x00\xff",
+        "odd": [float("nan"), float("inf"), 1.5, None],
+        "fact": Fact(),
+    }
+    told = json.loads(rendering.json_text(value))
+    assert told["when"] == "2025-01-02T00:00:00Z"
+    assert told["local"] == "2025-01-02T03:00:00"
+    assert (told["day"], told["took"], told["money"], told["raw"]) == ("2025-01-02", 1.5, "1.10", "00ff")
+    assert told["odd"] == ["nan", "inf", 1.5, None]
+    assert told["fact"]["size_bytes"] == 5 * 1024 * 1024
+
+
+def test_near_names_come_first_and_without_any_the_first_there_are() -> None:
+    assert nearest("peple", ["orders", "people"]) == ["people"]
+    assert nearest("PEOPLE", ["people"]) == ["people"]
+    assert nearest("zzz", ["a", "b"]) == ["a", "b"]
+    assert nearest("zzz", ["a", "b", "c", "d"]) == ["a", "b", "c", "…"]
+    assert nearest("zzz", []) == []
+
+
+def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
+    told = v1.JobProgress(**counts)
+    setattr(told, "pass", mode)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "shown"),
+    [
+        (v1.JS_QUEUED, None, "queued, waiting for a worker"),
+        (v1.JS_RUNNING, None, "running"),
+        (
+            v1.JS_RUNNING,
+            progress(v1.CAP_METADATA_ONLY_CORE, tables_total=3, tables_done=1),
+            "metadata, 1 of 3 tables",
+        ),
+        (
+            v1.JS_RUNNING,
+            progress(v1.CAP_STATS_ONLY_ASYNC, tables_total=1, files_total=7, files_done=2),
+            "statistics, 0 of 1 table, 2 of 7 files",
+        ),
+        (v1.JS_FAILED, progress(v1.CAP_METADATA_ONLY_CORE, tables_total=3), "failed"),
+    ],
+)
+def test_a_job_tells_its_phase_and_how_far_it_is(
+    state: v1.JobState.ValueType, told: v1.JobProgress | None, shown: str
+) -> None:
+    assert described(Job(v1.Job(state=state, progress=told))) == shown
+
+
+@pytest.mark.parametrize(
+    ("state", "failed", "code"), [("succeeded", 0, 0), ("succeeded", 1, 1), ("failed", 0, 1), ("cancelled", 0, 1)]
+)
+def test_only_a_job_of_which_all_succeeded_ends_with_0(
+    capsys: pytest.CaptureFixture[str], state: str, failed: int, code: int
+) -> None:
+    errors = {f"t{number}": "broken" for number in range(failed)}
+    told = v1.Job(job_id="j", tables_scanned=2, errors=failed, state=v1.JobState.Value(f"JS_{state.upper()}"))
+    told.table_errors.extend(v1.TableError(table=table, message=said) for table, said in errors.items())
+    ended = 0
+    try:
+        finished(Call(), JobRecord.of(Job(told), {}))
+    except typer.Exit as exit_:
+        ended = exit_.exit_code
+    said = capsys.readouterr()
+    assert ended == code
+    assert said.out == f"job j {state}: 2 tables, 0 changed, {failed} failed\n"
+    assert said.err == ("  t0: broken\n" if failed else "")

@@ -1,0 +1,221 @@
+"""Commands about catalogs, namespaces, tables, snapshots, queries and statistics."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import ROWS, Run, write_sources
+from runtime.servers import Server, skiway, started
+
+
+def test_catalogs_are_made_listed_shown_and_deleted(run: Run) -> None:
+    made = run("catalogs", "create", "spare", "--description", "for later", "--property", "owner=ada")
+    assert (made.code, made.out) == (0, "created catalog spare\n")
+    listed = run("catalogs", "list")
+    assert listed.lines[0][:2] == ["name", "description"]
+    assert {line[0] for line in listed.lines[1:]} >= {"lake", "spare"}
+    shown = run("catalogs", "get", "spare", "-o", "json").json
+    assert (shown["name"], shown["description"], shown["properties"]) == ("spare", "for later", {"owner": "ada"})
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", shown["created_at"])
+    assert run("catalogs", "delete", "spare").out == "deleted catalog spare\n"
+    gone = run("catalogs", "get", "spare")
+    assert (gone.code, gone.out) == (1, "")
+    assert "there is no catalog spare" in gone.err
+
+
+def test_namespaces_are_listed_below_one_and_below_all(run: Run) -> None:
+    run("namespaces", "create", "lake.deep.er", "--description", "two at once")
+    assert [each["name"] for each in run("namespaces", "list", "lake.deep", "-o", "json").json] == ["lake.deep.er"]
+    flat = [each["name"] for each in run("namespaces", "list", "-o", "json").json]
+    assert "lake.deep" in flat
+    assert "lake.deep.er" not in flat
+    assert "lake.deep.er" in [each["name"] for each in run("namespaces", "list", "-r", "-o", "json").json]
+    assert run("namespaces", "get", "lake.deep.er", "-o", "json").json["description"] == "two at once"
+    refused = run("namespaces", "delete", "lake.deep")
+    assert refused.code == 1
+    assert "--cascade deletes all that is in it" in refused.err
+    assert run("namespaces", "delete", "lake.deep", "--cascade").out == "deleted namespace lake.deep\n"
+    assert run("namespaces", "get", "lake.deep").code == 1
+
+
+def test_a_catalog_that_holds_something_is_deleted_only_if_told_so(run: Run) -> None:
+    run("catalogs", "create", "full")
+    run("namespaces", "create", "full.a")
+    assert "--cascade" in run("catalogs", "delete", "full").err
+    assert run("catalogs", "delete", "full", "--cascade", "-o", "json").json["name"] == "full"
+
+
+def test_tables_show_where_they_come_from_and_how_large_they_are(run: Run) -> None:
+    listed = run("tables", "list", "lake.raw")
+    assert listed.out.splitlines()[0].split() == ["name", "format", "origin", "rows", "data", "files", "size"]
+    assert listed.lines[1][:3] == ["lake.raw.orders", "parquet", "raw"]
+    everywhere = {each["name"]: each for each in run("tables", "list", "-o", "json").json}
+    assert everywhere["lake.raw.people"]["columns"][0] == {"name": "id", "type": "long", "required": False}
+    assert {each["name"] for each in run("tables", "list", "lake", "-o", "json").json} <= everywhere.keys()
+
+
+def test_a_table_is_made_shown_and_deleted(run: Run) -> None:
+    run("namespaces", "create", "lake.made")
+    made = run("tables", "create", "lake.made.things", "id BIGINT NOT NULL", "name VARCHAR", "tags VARCHAR[]")
+    assert (made.code, made.out) == (0, "created table lake.made.things\n")
+    shown = run("tables", "get", "lake.made.things")
+    assert ["format", "iceberg"] in shown.lines
+    assert ["origin", "managed"] in shown.lines
+    assert ["id", "long", "yes"] in shown.lines
+    assert ["tags", "list<string>", "no"] in shown.lines
+    again = run("tables", "create", "lake.made.things", "id INT")
+    assert again.code == 1
+    assert "things" in again.err
+    assert run("tables", "delete", "lake.made.things").out == "deleted table lake.made.things\n"
+    assert run("tables", "get", "lake.made.things").code == 1
+
+
+def test_a_mirrored_table_is_deleted_and_comes_back_with_the_next_sync(run: Run, tmp_path: Path) -> None:
+    write_sources(tmp_path)
+    run("connectors", "create", "twice", "--kind", "parquet", "--uri", tmp_path)
+    assert run("connectors", "sync", "twice", "--mode", "metadata").out == "metadata: 2 tables, 2 changed, 0 failed\n"
+    assert run("tables", "delete", "lake.twice.people").out == "deleted table lake.twice.people\n"
+    assert run("tables", "get", "lake.twice.people").code == 1
+    assert run("connectors", "sync", "twice", "--mode", "metadata").out == "metadata: 2 tables, 1 changed, 0 failed\n"
+    assert run("tables", "get", "lake.twice.people").code == 0
+
+
+def test_snapshots_are_listed_with_the_current_one_marked(run: Run) -> None:
+    run("sql", "CREATE SCHEMA IF NOT EXISTS lake.hist; CREATE TABLE lake.hist.t AS SELECT 1 AS id")
+    run("sql", "INSERT INTO lake.hist.t VALUES (2)")
+    listed = run("snapshots", "list", "lake.hist.t", "-o", "json").json
+    assert [each["current"] for each in listed] == [True, False]
+    assert [each["rows"] for each in listed] == [2, 1]
+    assert listed[0]["parent_id"] == listed[1]["id"]
+    assert [line[1] for line in run("snapshots", "list", "lake.hist.t").lines] == ["current", "yes", "no"]
+    older = str(listed[1]["id"])
+    assert run("snapshots", "get", "lake.hist.t", older, "-o", "json").json["current"] is False
+    refused = run("snapshots", "set-current", "lake.hist.t", older)
+    assert (refused.code, "managed" in refused.err) == (1, True)
+    assert run("snapshots", "get", "lake.hist.t", "77").code == 1
+
+
+def test_a_table_without_snapshots_says_so(run: Run) -> None:
+    run("sql", "CREATE SCHEMA IF NOT EXISTS lake.hist; CREATE TABLE lake.hist.empty (id INT)")
+    listed = run("snapshots", "list", "lake.hist.empty")
+    assert (listed.code, listed.out) == (0, "")
+    assert "has no snapshots yet" in listed.err
+    assert run("snapshots", "list", "lake.hist.empty", "-o", "json").json == []
+    assert run("tables", "describe", "lake.hist.empty").code == 0
+
+
+def test_an_older_snapshot_of_a_mirror_is_made_current(run: Run) -> None:
+    assert run("snapshots", "set-current", "lake.raw.orders", "1").code == 0
+    assert run("snapshots", "set-current", "lake.raw.orders", "99").code == 1
+
+
+def test_queries_begin_live_and_end(run: Run) -> None:
+    begun = run("queries", "begin", "lake.raw.people", "--id", "mine", "--ttl", "30", "-o", "json").json
+    assert (begun["id"], begun["state"]) == ("mine", "active")
+    assert [each["table"] for each in begun["tables"]] == ["lake.raw.people"]
+    assert ["lake.raw.people", "1"] in run("queries", "get", "mine").lines
+    renewed = run("queries", "renew", "mine", "--ttl", "300", "-o", "json").json
+    assert renewed["expires_at"] > begun["expires_at"]
+    assert run("queries", "end", "mine").out == "ended query mine\n"
+    assert run("queries", "get", "mine", "-o", "json").json["state"] == "ended_commit"
+    assert run("queries", "end", "never").code == 1
+
+
+def test_a_query_of_a_time_before_everything_is_refused(run: Run) -> None:
+    ended = run("queries", "begin", "lake.raw.people", "--as-of", "1999-01-01")
+    assert (ended.code, ended.out) == (1, "")
+
+
+def test_files_of_a_table_are_listed(run: Run) -> None:
+    files = run("stats", "files", "lake.raw.orders", "-o", "json").json
+    assert [each["rows"] for each in files] == [ROWS // 6] * 6
+    assert {each["content"] for each in files} == {"data"}
+    assert len(run("stats", "files", "lake.raw.orders", "--limit", "2").lines) == 3
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("profiled")
+def test_statistics_of_tables_tell_how_much_is_known(run: Run) -> None:
+    listed = {line[0]: line for line in run("stats", "list", "lake.raw").lines}
+    assert listed["lake.raw.orders"][1:4] == [f"{ROWS:,}", "exact", f"{ROWS:,}"]
+    shown = run("stats", "show", "lake.raw.orders", "-o", "json").json
+    assert (shown["rows"], shown["rows_profiled"], shown["data_files"]) == (ROWS, ROWS, 6)
+    assert run("stats", "show", "lake.raw.orders", "--at", "9").code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tables", "get", "lake.raw.order"], "there is lake.raw.orders"),
+        (["tables", "get", "lake.rwa.orders"], "there is lake.raw"),
+        (["tables", "get", "lke.raw.orders"], "there is lake"),
+        (["catalogs", "get", "Lake"], "there is lake"),
+        (["connectors", "get", "row"], "there is raw"),
+        (["stats", "show", "lake.raw.zzz"], "there is lake.raw.people, lake.raw.orders"),
+        (["tables", "get", "orders"], "write catalog.namespace.table"),
+        (["jobs", "get", "nothing"], "there is no job nothing"),
+        (["sql", "SELECT * FROM lake.raw.order"], "there is lake.raw.orders"),
+        (["sql", "SELECT * FROM lakes.raw.orders"], "there is no catalog lakes; there is lake"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest_ones(run: Run, arguments: list[str], said: str) -> None:
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (1, "")
+    assert said in ended.err
+    assert ended.err.startswith("skiway: ")
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["catalogs", "list"], ["tables", "get", "a.b.c"], ["sql", "SELECT 1 FROM a.b.c"]]
+)
+def test_without_a_server_one_is_told_how_to_start_it(run: Run, arguments: list[str]) -> None:
+    ended = run(*arguments, "--server", "127.0.0.1:1")
+    assert (ended.code, ended.out) == (1, "")
+    assert "no server answers at 127.0.0.1:1: start one with `skiway serve`" in ended.err
+
+
+def test_no_answer_is_an_empty_list_for_programs_and_a_sentence_for_people(run: Run) -> None:
+    run("namespaces", "create", "lake.bare")
+    people = run("tables", "list", "lake.bare")
+    assert (people.code, people.out) == (0, "")
+    assert "there are no tables here" in people.err
+    assert run("tables", "list", "lake.bare", "-o", "json").json == []
+
+
+def test_the_server_of_the_home_is_found(
+    run: Run, lake: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SKIWAY_SERVER")
+    monkeypatch.setenv("SKIWAY_HOME", str(tmp_path))
+    (tmp_path / "ready.json").write_text(json.dumps(lake.addresses))
+    assert "lake" in [each["name"] for each in run("catalogs", "list", "-o", "json").json]
+    (tmp_path / "ready.json").write_text('{"rpc": "127.0.0.1:1"}')
+    assert "no server answers at 127.0.0.1:1" in run("catalogs", "list").err
+    assert run("catalogs", "list", "--server", lake.address).code == 0
+
+
+def test_a_token_is_asked_for_where_the_server_wants_one(run: Run, tmp_path: Path) -> None:
+    made = skiway(
+        "tokens", "new", "ada", "--account", "default", "--role", "administrator", "--home", tmp_path / "home"
+    )
+    with started(tmp_path / "home", "--set", "auth.mode=token") as server:
+        refused = run("catalogs", "list", "--server", server.address)
+        assert refused.code == 1
+        assert "give a token with --token or SKIWAY_TOKEN" in refused.err
+        token = made.stdout.strip()
+        assert run("catalogs", "list", "--server", server.address, "--token", token).code == 0
+        created = run("sql", "CREATE SCHEMA lake.own", "--server", server.address, "--token", token)
+        assert (created.code, created.err) == (0, "")
+        wrong = run("sql", "SELECT 1 FROM lake.own.x", "--server", server.address, "--token", "skiway_wrong-one")
+        assert wrong.code == 1
+        assert "skiway_wrong-one" not in wrong.err
+
+
+def test_sql_goes_by_the_token_not_by_an_account(run: Run) -> None:
+    ended = run("sql", "SELECT * FROM lake.raw.people", "--account", "other")
+    assert (ended.code, "leave out --account" in ended.err) == (1, True)
