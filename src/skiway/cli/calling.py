@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import typer
 
+from skiway.cli.grpc_environment import prepare_grpc
 from skiway.cli.options import HOME, Account, Output, OutputOption, Server, Token
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, Unavailable
 
@@ -55,14 +56,14 @@ class Call:
 
     def metastore(self, *, timeout_s: float | None) -> Metastore:
         """A client of the metastore with a deadline of its own."""
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is told by us, once; before gRPC is loaded
+        prepare_grpc()
         from skiway.client import Metastore
 
         return Metastore(self.address, token=self.token, account=self.account, timeout_s=timeout_s)
 
     def airport(self, catalog: str) -> AirportClient:
         """A catalog, attached as DuckDB attaches it."""
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        prepare_grpc()
         from skiway.client import AirportClient
 
         if self.account not in (None, "", DEFAULT_ACCOUNT):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from skiway.cli.calling import READY_FILE
+from skiway.cli.grpc_environment import prepare_grpc
 
 if TYPE_CHECKING:
     from skiway.config import Settings
@@ -26,9 +27,7 @@ INTERRUPTED: Final = 130
 
 def run(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
     """Make the demo in `home` unless it is there, and serve it until a signal ends that; or answer three questions."""
-    # What fails is told by us, once; and Java is started by a fork. Both are read when gRPC is loaded.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    prepare_grpc()
     from skiway.demo.home import DemoHome
     from skiway.demo.poster import Poster
     from skiway.runtime.process import running

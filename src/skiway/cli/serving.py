@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from skiway import __version__
 from skiway.cli.calling import READY_FILE
+from skiway.cli.grpc_environment import prepare_grpc
 from skiway.cli.settings_of import settings_of
 from skiway.config import Settings
 
@@ -27,7 +27,7 @@ AUTH = {
 def serve(home: Path, file: Path | None, given: Sequence[str], *, ready_file: Path | None) -> None:
     """Run the server until a signal ends it."""
     settings = settings_of(home, file, given)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is told by us, once; before gRPC is loaded
+    prepare_grpc()
     from skiway.runtime import process
 
     console = Console(file=sys.stderr)

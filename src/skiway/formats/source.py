@@ -215,7 +215,7 @@ class TableHandle(ABC):
         `files` are rows of its file table, when fewer than `plan` gives are wanted. `schema`, one with field ids, asks
         for the rows in another form than the snapshot had: that of the table now (`handle.schema.arrow`), or the one
         that a client knows; columns are matched by id. With `positions`, two more columns say where a row is: the
-        file's ordinal and the row's place in it. One batch is in memory at a time.
+        file's ordinal and the row's place in it. A few batches are in memory at a time.
         """
         answered = self.schema_at(snapshot).arrow if schema is None else schema
         wanted = answered.names if columns is None else list(columns)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.conform import widens
-from skiway.formats.reading import opened
 from skiway.formats.schemas import Leaf, leaves
 from skiway.pipeline.values import kept_type, value_kind
 
@@ -82,17 +81,9 @@ def quoted(name: str) -> str:
 
 def file_schemas(handle: TableHandle, snapshot: Snapshot) -> FileSchemas:
     """Reads the schemas of a table's data files from their footers; Conflict where a file is no longer the listed one."""
-    files, identify = handle._files, handle._identifier(snapshot)
     listed = handle.files(snapshot)
     etags = dict(zip(listed["path"].to_pylist(), listed["etag"].to_pylist(), strict=True))
-
-    def schema(path: str) -> pa.Schema:
-        if etags.get(path) is not None:
-            files.check_unchanged(path, etags[path])
-        with opened(files, path) as parquet:
-            return identify(parquet.schema_arrow, path)
-
-    return schema
+    return lambda path: handle.file_schema(snapshot, path, etag=etags.get(path))
 
 
 def layout_of(file: pa.Schema, columns: Sequence[Leaf]) -> Layout:
