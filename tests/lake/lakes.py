@@ -22,9 +22,8 @@ from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm, accounts, catalogs, connectors, file_table, namespaces, snapshots, tables
 from skiway.metastore.graph import remembering
 from skiway.metastore.kinds import FILE_STATS
-from skiway.metastore.mirroring_files import DIGEST
 from skiway.metastore.realm import timestamp
-from skiway.metastore.snapshot_files import stored_files
+from skiway.metastore.snapshot_files import DIGEST, stored_files
 from skiway.model import v1
 from skiway.rest import rest_app
 from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles

@@ -27,8 +27,10 @@ def test_a_column_arrives_as_geoarrow_with_its_coordinate_system(
         assert extension_of(announced) == ("geoarrow.wkb", told)
         assert duckdb_type(announced) == "GEOMETRY"
         rows = db.scan("root.places").read_all()
+        listed = db.scan("skiway.columns", where=col("column_name") == "place").read_all()["type"].to_pylist()
     assert extension_of(rows.schema.field("place")) == ("geoarrow.wkb", told)
     assert rows.num_rows == 3
+    assert listed == ["geometry('EPSG:2056')" if crs else "geometry"]
 
 
 def test_duckdb_sees_geometries(lake: Lake, tmp_path: Path) -> None:

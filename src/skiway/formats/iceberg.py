@@ -59,6 +59,11 @@ class IcebergTable(TableHandle):
         self._schemas = {schema.schema_id: arrow_schema(schema) for schema in metadata.schemas}
         self.schema = self._schemas[metadata.current_schema_id]
 
+    @property
+    def partition_spec(self) -> PartitionSpec:
+        """The one that the table names: an older one, if that was made the default again."""
+        return next(each for each in self.partition_specs if each.id == self.metadata.default_spec_id)
+
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:  # noqa: ARG002
         found = self.metadata.current_snapshot()
         return None if found is None else _snapshot(found, self.refs)

@@ -166,6 +166,11 @@ class TableHandle(ABC):
     _files: Files
     refs: Mapping[str, int] = {}  # names of snapshots: branches and tags
 
+    @property
+    def partition_spec(self) -> PartitionSpec | None:
+        """How new files are partitioned; None where there is no word for it."""
+        return max(self.partition_specs, key=lambda each: each.id, default=None)
+
     @abstractmethod
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
         """The snapshot that is current; None for a table that never had one.

@@ -20,7 +20,7 @@ from skiway.metastore.current import current
 from skiway.metastore.kinds import SNAPSHOT
 from skiway.metastore.managed_commits import handle_of
 from skiway.metastore.managed_locations import folder_of
-from skiway.metastore.mirroring_files import DIGEST
+from skiway.metastore.snapshot_files import DIGEST
 from skiway.metastore.statistics import file_statistics
 from skiway.model import v1
 

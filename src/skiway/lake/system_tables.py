@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from skiway.formats.geometry import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import columns_of
 from skiway.lake.statistics import stored_columns
@@ -106,10 +107,15 @@ def columns(asked: Asked) -> pa.Table:
                 continue
             for place, field in enumerate(stored, start=1):
                 doc = (field.metadata or {}).get(b"doc")
-                told = (place, field_id(field), str(field.type), field.nullable, doc.decode() if doc else None)
+                told = (place, field_id(field), _type(field), field.nullable, doc.decode() if doc else None)
                 yield (shown.schema_name, shown.table.display_name, field.name, *told)
 
     return made(COLUMNS, rows())
+
+
+def _type(field: pa.Field) -> str:
+    crs = coordinate_system(field)
+    return str(field.type) if crs is None else geometry_type_name(crs)
 
 
 # -- snapshots, files and statistics ----------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from skiway.metastore import file_table, keys
 from skiway.metastore.current import advancing, current_id
 from skiway.metastore.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.managed_locations import check_files
-from skiway.metastore.realm import Realm, timestamp
+from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
-from skiway.metastore.snapshot_files import stored_files
+from skiway.metastore.snapshot_files import snapshot_record, stored_files
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation
 
@@ -35,8 +35,11 @@ def added(realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetada
     known = set() if base is None else {each.snapshot_id for each in base.snapshots}
     for snapshot in handle.snapshots():
         if snapshot.id not in known:
-            yield from realm.all(SNAPSHOT).reservation(_record(realm, table, handle, snapshot))[1]
-            yield from _statistics(realm, table, handle, snapshot)
+            files = handle.files(snapshot)
+            check_files(files["path"], handle.location)
+            record = snapshot_record(realm, table.resource_id, handle, snapshot, files=files)
+            yield from realm.all(SNAPSHOT).reservation(record)[1]
+            yield from _statistics(realm, table, handle, snapshot, files)
 
 
 def removed(realm: Realm, table_id: str, base: TableMetadata, now: TableMetadata) -> Iterator[list[Operation]]:
@@ -78,35 +81,9 @@ def _forgetting(realm: Realm, table_id: str, snapshot_id: int) -> Iterator[Opera
         yield Delete(pointer.key, expect=pointer.version)
 
 
-def _record(realm: Realm, table: v1.Table, handle: IcebergTable, snapshot: Snapshot) -> v1.Snapshot:
-    schema, now = handle.schema_at(snapshot), realm.now()
-    return v1.Snapshot(
-        table_id=table.resource_id,
-        snapshot_id=snapshot.id,
-        parent_snapshot_id=snapshot.parent_id,
-        upstream_created_at=timestamp(snapshot.created_at),
-        ingested_at=now,
-        updated_at=now,
-        schema_json=schema.json,
-        schema_id=schema.id,
-        partition_spec=_spec(handle),
-        sequence_number=snapshot.sequence_number,
-        manifest_list=snapshot.manifest_list,
-        metadata_location=table.metadata_location,
-        summary=dict(snapshot.summary),
-    )
-
-
-def _spec(handle: IcebergTable) -> v1.PartitionSpecInfo:
-    number = handle.metadata.default_spec_id
-    spec = next(each for each in handle.partition_specs if each.id == number)
-    fields = [v1.PartitionField(field_id=each.id, name=each.name, transform=each.transform) for each in spec.fields]
-    return v1.PartitionSpecInfo(spec_id=number, spec_name=f"spec-{number}", fields=fields)
-
-
-def _statistics(realm: Realm, table: v1.Table, handle: IcebergTable, snapshot: Snapshot) -> Iterator[Operation]:
-    files = handle.files(snapshot)
-    check_files(files["path"], handle.location)
+def _statistics(
+    realm: Realm, table: v1.Table, handle: IcebergTable, snapshot: Snapshot, files: pa.Table
+) -> Iterator[Operation]:
     facts: dict[str, Any] = {"table_id": table.resource_id, "snapshot_id": snapshot.id, "updated_at": realm.now()}
     stored = file_table.written(stored_files(handle, snapshot, files))
     yield from realm.all(FILE_STATS).reservation(v1.FileStatsSet(arrow_file=stored, **facts))[1]

@@ -16,11 +16,11 @@ from skiway.metastore import changes, file_table, keys, namespaces, places, tabl
 from skiway.metastore.current import advancing, current_id
 from skiway.metastore.kinds import FILE_STATS, NAMESPACE, SNAPSHOT, TABLE
 from skiway.metastore.masks import copy_field
-from skiway.metastore.mirroring_files import DIGEST, snapshot_record, table_spec
+from skiway.metastore.mirroring_tables import table_spec
 from skiway.metastore.parents import applied, retrying
 from skiway.metastore.realm import Realm
 from skiway.metastore.repository import Stored
-from skiway.metastore.snapshot_files import stored_files
+from skiway.metastore.snapshot_files import DIGEST, snapshot_record, stored_files
 from skiway.model import v1
 from skiway.storage import Check, Operation, Pointer
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from skiway.errors import InvalidArgument, SkiwayError, Unsupported
 from skiway.metastore import file_table, leases, queries
-from skiway.metastore.mirroring_files import DELETED_ROWS
 from skiway.metastore.planner import Plan, Planner
 from skiway.metastore.query_pins import PinnedSnapshot
 from skiway.metastore.query_rules import QueryRules
 from skiway.metastore.realm import Realm
 from skiway.metastore.scan_bundle_deletes import Deletes
+from skiway.metastore.snapshot_files import DELETED_ROWS
 from skiway.model import v1
 
 __all__ = ["MESSAGE_BYTES", "MESSAGE_FILES", "fetch"]

@@ -1,4 +1,4 @@
-"""The files of a snapshot, as a format tells of them, in the form that the metastore keeps and planners prune."""
+"""A snapshot and its files, as a format tells of them, in the form that the metastore keeps and planners prune."""
 
 from __future__ import annotations
 
@@ -11,15 +11,55 @@ import pyarrow.compute as pc
 from skiway.formats import Content, Snapshot, TableHandle
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.metastore import file_table
+from skiway.metastore.realm import Realm, timestamp
 from skiway.model import v1
 
-__all__ = ["stored_files"]
+__all__ = ["DELETED_ROWS", "DIGEST", "partition_spec", "snapshot_record", "stored_files"]
+
+DIGEST = "digest"
+"""What tells listings apart, where snapshots have no ids upstream."""
+
+DELETED_ROWS = "deleted_rows"
+"""How many rows are gone that no delete file tells of: whoever reads the files as they are would see them."""
 
 CONTENTS = {
     Content.DATA: v1.FC_DATA,
     Content.POSITION_DELETES: v1.FC_POSITION_DELETES,
     Content.EQUALITY_DELETES: v1.FC_EQUALITY_DELETES,
 }
+
+
+def snapshot_record(
+    realm: Realm, table_id: v1.ResourceId, handle: TableHandle, snapshot: Snapshot, *, files: pa.Table
+) -> v1.Snapshot:
+    """A snapshot as it is kept."""
+    schema, now = handle.schema_at(snapshot), realm.now()
+    facts = {DIGEST: snapshot.digest.encode(), DELETED_ROWS: _silently_deleted(files)}
+    return v1.Snapshot(
+        table_id=table_id,
+        snapshot_id=snapshot.id,
+        parent_snapshot_id=snapshot.parent_id,
+        upstream_created_at=timestamp(snapshot.created_at),
+        ingested_at=now,
+        updated_at=now,
+        schema_json=schema.json,
+        schema_id=schema.id,
+        partition_spec=partition_spec(handle),
+        sequence_number=snapshot.sequence_number,
+        manifest_list=snapshot.manifest_list,
+        metadata_location=handle.metadata_location or None,
+        summary=dict(snapshot.summary),
+        format_metadata={name: value for name, value in facts.items() if value},
+    )
+
+
+def partition_spec(handle: TableHandle) -> v1.PartitionSpecInfo:
+    """How new files of the table are partitioned."""
+    spec = handle.partition_spec
+    if spec is None:
+        return v1.PartitionSpecInfo()
+    fields = [v1.PartitionField(field_id=each.id, name=each.name, transform=each.transform) for each in spec.fields]
+    return v1.PartitionSpecInfo(spec_id=spec.id, spec_name=f"spec-{spec.id}", fields=fields)
 
 
 def stored_files(handle: TableHandle, snapshot: Snapshot, files: pa.Table) -> pa.Table:
@@ -59,3 +99,9 @@ def _columns(found: pa.ListArray) -> pa.ListArray:
     ordered = [named[field.name] for field in of.value_type]
     whole = pa.StructArray.from_arrays(ordered, names=[field.name for field in of.value_type])
     return pa.ListArray.from_arrays(found.offsets, whole).cast(of)
+
+
+def _silently_deleted(files: pa.Table) -> bytes:
+    unlisted = files.filter(pc.equal(pc.fill_null(pc.list_value_length(files["deletes"]), 0), 0))
+    gone = pc.sum(unlisted["deleted_rows"], min_count=0).as_py()
+    return str(gone).encode() if gone else b""
