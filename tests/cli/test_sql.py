@@ -101,6 +101,24 @@ def test_an_older_state_is_read_by_version_and_time(run: Run) -> None:
     assert run("sql", "SELECT * FROM lake.travel.t AT (VERSION => 5)").code == 1
 
 
+def test_nan_is_the_greatest_number_as_it_is_to_duckdb(run: Run, table: str) -> None:
+    run(
+        "sql",
+        f"CREATE OR REPLACE TABLE {table} AS SELECT x, {{'y': x}} AS s FROM (VALUES (1.0::DOUBLE), ('nan'), (9)) v(x)",
+    )
+    for condition in ("x > 5", "s.y > 5", "x NOT BETWEEN 0 AND 5", "x = 'nan' OR x = 9"):
+        found = run("sql", f"SELECT x FROM {table} WHERE {condition} ORDER BY x", "-o", "json").json
+        assert found == [{"x": 9.0}, {"x": "nan"}], condition
+    version = run(
+        "sql",
+        f"SELECT snapshot_id AS id FROM lake.skiway.snapshots WHERE is_current AND table_name = '{table.rpartition('.')[2]}'",
+        "-o",
+        "json",
+    ).json
+    then = run("sql", f"SELECT x FROM {table} AT (VERSION => {version[0]['id']}) WHERE x > 5 ORDER BY x", "-o", "json")
+    assert then.json == [{"x": 9.0}, {"x": "nan"}]
+
+
 def test_a_long_answer_is_cut_for_people_and_says_so(run: Run) -> None:
     cut = run("sql", "SELECT id FROM lake.raw.orders", "--max-rows", "10")
     assert len(cut.lines) == 11

@@ -216,9 +216,22 @@ class Session:
 
     def _show(self, source: Source, name: LakeName, scan: str) -> None:
         self._attach(name.catalog)
-        self.duckdb.register(scan, LakeScan(source, self._failures))
+        self._register(source, scan)
         self.duckdb.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(name.catalog)}.{quoted(name.schema)}")
         self.duckdb.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {scan}")  # noqa: S608 - all quoted
+
+    def _register(self, source: Source, scan: str) -> None:
+        """Let DuckDB know a scan by this name.
+
+        It would have Arrow compare numbers, to whom NaN is not the greatest one; a value that comes out of a list it
+        compares itself.
+        """
+        self.duckdb.register(f"{scan}_rows", LakeScan(source, self._failures))
+        columns = ", ".join(
+            f"[{quoted(field.name)}][1] AS {quoted(field.name)}" if _may_hold_nan(field.type) else quoted(field.name)
+            for field in source.schema
+        )
+        self.duckdb.execute(f"CREATE OR REPLACE TEMP VIEW {scan} AS SELECT {columns} FROM {scan}_rows")  # noqa: S608
 
     def _travel(self, node: exp.Table, source: Source, scan: str) -> None:
         """Put a scan of an older state in the place of `table AT (…)`, which DuckDB has for tables of its own only."""
@@ -228,7 +241,7 @@ class Session:
         assert moment is not None
         at = {"at_version" if when.args["kind"].upper() == "VERSION" else "at_timestamp": str(moment[0])}
         then = source.client.bind((source.table.schema_name, source.table.name), **at).table
-        self.duckdb.register(scan, LakeScan(replace(source, table=then, at=at), self._failures))
+        self._register(replace(source, table=then, at=at), scan)
         alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
         node.replace(exp.Table(this=exp.to_identifier(scan), alias=alias))
 
@@ -254,6 +267,11 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _may_hold_nan(of: pa.DataType) -> bool:
+    inner = (of.field(number).type for number in range(of.num_fields))
+    return pa.types.is_floating(of) or any(map(_may_hold_nan, inner))
 
 
 def _cast(name: str, field: pa.Field) -> str:
