@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import uuid
 from collections.abc import Iterator
@@ -33,29 +32,19 @@ from skiway.formats.iceberg_metadata import new_metadata, updated, write_metadat
 from skiway.formats.iceberg_partitions import partition_spec
 from skiway.formats.iceberg_warehouse import Warehouse
 from skiway.formats.iceberg_writing import DataFileWriter
+from storage.homes import running_aws
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[dict[str, str]]:
-    """A bucket `lake` in S3, by moto; what tells a warehouse to reach it."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint, keys = f"http://{host}:{port}", {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
-    client.create_bucket(Bucket="lake")
-    client.close()
-    yield {
-        "s3.endpoint": endpoint,
-        "s3.region": "us-east-1",
-        "s3.access-key-id": "key",
-        "s3.secret-access-key": "secret",
-    }
-    server.stop()
+    """What tells a warehouse to reach the bucket `lake` in S3, which is empty."""
+    with running_aws("lake") as endpoint:
+        yield {
+            "s3.endpoint": endpoint,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": "key",
+            "s3.secret-access-key": "secret",
+        }
 
 
 KINDS = pa.schema(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied,
 from skiway.formats import Source, open_source
 from skiway.formats.opening import KINDS
 from skiway.formats.parquet import ParquetTable
+from storage.homes import running_aws
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
 
@@ -173,31 +173,14 @@ def test_a_file_that_changed_since_its_listing_is_refused(tmp_path: Path) -> Non
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[dict[str, str]]:
-    """A bucket `lake` in S3, by moto; what tells a source to reach it."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    reach = {
-        "s3.endpoint": f"http://{host}:{port}",
-        "s3.region": "us-east-1",
-        "s3.access-key-id": "key",
-        "s3.secret-access-key": "secret",
-    }
-    client = boto3.client(
-        "s3",
-        endpoint_url=reach["s3.endpoint"],
-        region_name="us-east-1",
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-    )
-    client.create_bucket(Bucket="lake")
-    client.close()
-    yield reach
-    server.stop()
+    """What tells a source to reach the bucket `lake` in S3, which is empty."""
+    with running_aws("lake") as endpoint:
+        yield {
+            "s3.endpoint": endpoint,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": "key",
+            "s3.secret-access-key": "secret",
+        }
 
 
 def test_tables_in_s3_are_read_like_those_on_disk(bucket: dict[str, str], tmp_path: Path) -> None:

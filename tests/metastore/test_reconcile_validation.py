@@ -16,6 +16,7 @@ from skiway.metastore.reconcile_sources import Upstream, upstream
 from skiway.metastore.reconcile_validation import validate, within
 from skiway.model import v1
 from skiway.storage import Stores, open_stores
+from storage.homes import running_aws
 
 
 @pytest.fixture
@@ -122,19 +123,8 @@ def test_what_is_no_error_of_ours_is_told_by_its_kind_only():
 
 @pytest.fixture
 def s3() -> Iterator[dict[str, str]]:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="key", aws_secret_access_key="secret"
-    )
-    client.create_bucket(Bucket="lake")
-    yield {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
-    server.stop()
+    with running_aws("lake") as endpoint:
+        yield {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
 
 
 def test_credentials_reach_the_upstream_and_no_answer(world: World, s3, tmp_path):

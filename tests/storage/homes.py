@@ -110,8 +110,8 @@ def running_postgres() -> Iterator[str]:
 
 
 @contextmanager
-def running_aws() -> Iterator[str]:
-    """DynamoDB and S3 by moto, with the bucket `skiway-test`; its address."""
+def running_aws(bucket: str = "skiway-test") -> Iterator[str]:
+    """DynamoDB and S3 by moto, with an empty bucket; its address."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -123,7 +123,7 @@ def running_aws() -> Iterator[str]:
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     client = boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint, **AWS)
-    client.create_bucket(Bucket="skiway-test")
+    client.create_bucket(Bucket=bucket)
     client.close()
     try:
         yield endpoint
