@@ -27,9 +27,9 @@ AWS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 
 
 class Clock:
-    """A clock that stands still until told otherwise."""
+    """A clock that stands still until told otherwise; ahead, as DynamoDB removes what expired by a clock of its own."""
 
-    def __init__(self, now: datetime = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)) -> None:
+    def __init__(self, now: datetime = datetime(2126, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)) -> None:
         self.now = now
 
     def __call__(self) -> datetime:
