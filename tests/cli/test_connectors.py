@@ -88,6 +88,19 @@ def test_a_connector_is_changed_paused_and_deleted(run: Run, folder: Path) -> No
     assert run("connectors", "get", "after").code == 1
 
 
+def test_a_connector_is_synced_by_itself_if_told_how_often(run: Run, folder: Path) -> None:
+    assert run("connectors", "create", "often", "--kind", "parquet", "--uri", folder, "--every", "1h").code == 0
+    assert run("connectors", "get", "often", "-o", "json").json["every"] == 3600
+    assert run("connectors", "update", "often", "--every", "2d").code == 0
+    assert run("connectors", "get", "often", "-o", "json").json["every"] == 172_800
+    wrong = run("connectors", "update", "often", "--every", "daily")
+    assert wrong.code == 2
+    assert "'daily' is not a duration above zero, such as 500ms, 30s, 10m, 1h or 7d, or never" in wrong.err
+    assert run("connectors", "update", "often", "--every", "never").code == 0
+    assert run("connectors", "get", "often", "-o", "json").json["every"] is None
+    run("connectors", "delete", "often")
+
+
 def test_a_source_is_tried(run: Run, folder: Path, tmp_path: Path) -> None:
     run("connectors", "create", "there", "--kind", "parquet", "--uri", folder)
     run("connectors", "create", "missing", "--kind", "parquet", "--uri", tmp_path / "nothing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +14,7 @@ import typer
 from skiway.cli.calling import Call, noun, verb
 from skiway.cli.catalogs import Description
 from skiway.cli.options import pairs
+from skiway.cli.schedules import Every, interval_of, policy_of
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Connector
@@ -80,6 +81,7 @@ class ConnectorRecord:
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     credentials: bool
+    every: timedelta | None
     description: str | None
     properties: dict[str, str]
     created_at: datetime
@@ -103,6 +105,7 @@ class ConnectorRecord:
             tuple(told.source.include_tables),
             tuple(told.source.exclude_tables),
             bool(told.auth.secret_id),
+            interval_of(told.policy),
             connector.description,
             dict(told.properties),
             connector.created_at,
@@ -142,6 +145,7 @@ def create(
     exclude: Exclude = None,
     properties: Properties = None,
     credential: Credential = None,
+    every: Every = None,
     description: Description = None,
 ) -> None:
     """Make a new connector. Nothing is read before it is validated or synced.
@@ -161,6 +165,7 @@ def create(
         source=source_of(source_namespace, source_table, include, exclude),
         properties={**_assumed(kind, address, source_namespace), **pairs(properties, "--property")},
         auth=auth_of(credential) if credential else None,
+        policy=policy_of(every) if every else None,
         description=description,
     )
     call.done(
@@ -180,6 +185,7 @@ def update(
     exclude: Exclude = None,
     properties: Properties = None,
     credential: Credential = None,
+    every: Every = None,
     description: Description = None,
     pause: Annotated[
         bool | None,
@@ -196,6 +202,7 @@ def update(
         "source": source,
         "properties": pairs(properties, "--property") or None,
         "auth": auth_of(credential) if credential else None,
+        "policy": policy_of(every, call.lake.connectors.get(name).message.policy) if every else None,
         "description": description,
         "paused": pause,
     }
