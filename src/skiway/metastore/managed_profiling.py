@@ -23,8 +23,9 @@ from skiway.model import v1
 __all__ = ["profile_table", "require_statistics"]
 
 
-def require_statistics(request: v1.SyncCaptureRequest) -> None:
-    """Raise if something else is asked for than can be captured of a managed table."""
+def require_statistics(realm: Realm, request: v1.SyncCaptureRequest) -> None:
+    """Raise if there is no such managed table, or something else is asked for than can be captured of one."""
+    managed_commits.managed_record(realm, request.table_id)
     if not request.include_statistics:
         raise InvalidArgument(
             "a managed table has no other metadata than its own, so there is nothing to capture: set include_statistics, or"

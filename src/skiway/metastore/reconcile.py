@@ -111,7 +111,7 @@ def capture(realm: Realm, request: v1.SyncCaptureRequest, *, reconciler: Reconci
     """One pass at once, and what came of it."""
     scope = connectors.scope(request)
     if request.HasField("table_id"):
-        managed_profiling.require_statistics(request)
+        managed_profiling.require_statistics(realm, request)
         outcome = reconciler.managed(realm, request.table_id, columns=scope.columns)
     else:
         mode = connectors.capture_mode(request)

