@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import uuid
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -82,7 +83,7 @@ def sparse_union() -> pa.Array:
     return pa.UnionArray.from_sparse(types, [pa.array([1, None, 3], pa.int32()), pa.array(["a", "b", "c"])], ["n", "s"])
 
 
-def round_trip(batches: list[pa.RecordBatch], **options: str) -> list[pa.RecordBatch]:
+def round_trip(batches: list[pa.RecordBatch], **options: Any) -> list[pa.RecordBatch]:
     writer = FrameWriter(batches[0].schema)
     frames = [writer.begin()]
     for batch in batches:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from skiway.airport.catalog import ArrowData
 from skiway.airport.wire.duckdb_types import storage_type
-from skiway.airport.wire.frames import Compression, FrameWriter
+from skiway.airport.wire.frames import FrameWriter
 from skiway.airport.wire.payloads import Progress, encode
 from skiway.errors import Internal
 
@@ -84,12 +84,13 @@ class Conform:
             return batch
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
-    def compression(self, fitting: pa.RecordBatch) -> Compression | None:
-        """LZ4 where half of a batch's bytes or more are the zeros of NULL columns; else it would only cost."""
-        if self.passes or None not in self.sources:
-            return None
-        zeros = sum(fitting.column(place).nbytes for place, index in enumerate(self.sources) if index is None)
-        return "lz4" if 2 * zeros >= fitting.nbytes else None
+    def nulled(self, fitting: pa.RecordBatch) -> tuple[int, ...]:
+        """The places of NULL columns, where half of a batch's bytes or more are their zeros; else packing would only cost."""
+        if self.passes:
+            return ()
+        places = tuple(place for place, index in enumerate(self.sources) if index is None)
+        zeros = sum(fitting.column(place).nbytes for place in places)
+        return places if places and 2 * zeros >= fitting.nbytes else ()
 
 
 def _position(schema: pa.Schema, name: str) -> int | None:
@@ -153,11 +154,13 @@ def scan_frames(
                 layout = batch.schema
                 plan = Conform.plan(schema, layout, asked)
             fitting = plan.apply(batch, nulls)
-            compression = plan.compression(fitting)
+            nulled = plan.nulled(fitting)
             for part in _parts(fitting):
                 sent += part.num_rows
                 progress = encode(Progress(min(1.0, sent / rows))) if rows else b""
-                yield from writer.batch(part, app_metadata=progress, compression=compression)
+                yield from writer.batch(
+                    part, app_metadata=progress, compression="lz4" if nulled else None, nulled=nulled
+                )
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

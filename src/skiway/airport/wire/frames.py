@@ -9,24 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Final
 
 import pyarrow as pa
 
+from skiway.airport.wire.messages import CONTINUATION, Compression, Message, MessageStream, Piece
+from skiway.airport.wire.sparse import SparseBatches
 from skiway.errors import InvalidArgument
 
 __all__ = ["BatchReader", "Frame", "FrameWriter", "holds_dictionaries", "metadata_frame", "parse_frame"]
-
-Compression = Literal["lz4", "zstd"]
-Piece = Any  # bytes, a memoryview or a pyarrow buffer
-Message = tuple[list[Piece], list[Piece]]  # header and body
 
 DESCRIPTOR: Final = b"\x0a"
 HEADER: Final = b"\x12"
 METADATA: Final = b"\x1a"
 BODY: Final = b"\xc2\x3e"
-CONTINUATION: Final = b"\xff\xff\xff\xff"
 END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
 
 
@@ -143,82 +139,47 @@ class FrameWriter:
         self.schema = schema
         self._pool = memory_pool
         self._plain = not any(holds_dictionaries(field.type) for field in schema)
-        self._streams: dict[Compression | None, _MessageStream] = {}
+        self._streams: dict[Compression | None, MessageStream] = {}
+        self._sparse: dict[tuple[int, ...], SparseBatches] = {}
 
     def begin(self, *, descriptor: bytes = b"", app_metadata: bytes = b"") -> bytes:
         """The schema frame, which opens every stream."""
         return _cut(memoryview(self.schema.serialize()), app_metadata, descriptor)
 
     def batch(
-        self, batch: pa.RecordBatch, *, app_metadata: bytes = b"", compression: Compression | None = None
+        self,
+        batch: pa.RecordBatch,
+        *,
+        app_metadata: bytes = b"",
+        compression: Compression | None = None,
+        nulled: tuple[int, ...] = (),
     ) -> Iterator[bytes]:
-        """Frames of one batch: its dictionaries where they changed, then the rows, which carry `app_metadata`."""
+        """Frames of one batch: its dictionaries where they changed, then the rows, which carry `app_metadata`.
+
+        Columns at the places in `nulled` are NULL throughout, and cost next to nothing.
+        """
         if self._plain and compression is None and batch.num_rows * batch.num_columns < _FEW_VALUES:
             yield _cut(memoryview(batch.serialize(self._pool)), app_metadata)
             return
         if not self._plain:
             compression = None  # dictionaries belong to one stream, so it cannot change its ways half-way
         if compression not in self._streams:
-            self._streams[compression] = _MessageStream(self.schema, compression)
-        messages = self._streams[compression].write(batch)
+            self._streams[compression] = MessageStream(self.schema, compression)
+        messages = self._sparsely(batch, nulled) or self._streams[compression].write(batch)
         for message in messages[:-1]:
             yield _frame(*message)
         yield _frame(*messages[-1], app_metadata)
 
+    def _sparsely(self, batch: pa.RecordBatch, nulled: tuple[int, ...]) -> list[Message]:
+        if not nulled or not self._plain:
+            return []
+        if nulled not in self._sparse:
+            self._sparse[nulled] = SparseBatches(self.schema, nulled)
+        message = self._sparse[nulled].message(batch)
+        return [] if message is None else [message]
+
 
 _FEW_VALUES: Final = 16_384  # below this, one copy more costs less than the machinery that saves it
-
-
-class _MessageStream:
-    """An IPC stream writer whose messages are taken out one batch at a time."""
-
-    def __init__(self, schema: pa.Schema, compression: Compression | None) -> None:
-        self._sink = _Pieces()
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema, options=options)
-        self._sent_schema = False
-
-    def write(self, batch: pa.RecordBatch) -> list[Message]:
-        """The messages of one batch, in the pieces that pyarrow made of them."""
-        self._writer.write_batch(batch)
-        messages = list(_split(self._sink.take()))
-        if not self._sent_schema:  # the first write also brings the schema, which FrameWriter.begin has sent
-            self._sent_schema = True
-            del messages[0]
-        return messages
-
-
-class _Pieces:
-    """The file that the IPC writer writes to: it keeps what it is given, pyarrow's buffers uncopied."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[Piece] = []
-
-    def write(self, data: Piece) -> int:
-        self._pieces.append(data)
-        return len(data)
-
-    def flush(self) -> None:
-        pass
-
-    def take(self) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-
-def _split(pieces: list[Piece]) -> Iterator[Message]:
-    """Messages in a run of pieces: a mark, the header's length, the header, the body."""
-    # Data comes in pyarrow's buffers, so a piece of bytes that looks like the mark is the mark.
-    starts = [i for i, piece in enumerate(pieces) if isinstance(piece, bytes) and piece == CONTINUATION]
-    for start, end in pairwise([*starts, len(pieces)]):
-        length = int.from_bytes(pieces[start + 1], "little")
-        cut = start + 2
-        while length > 0:
-            length -= len(pieces[cut])
-            cut += 1
-        yield pieces[start + 2 : cut], pieces[cut:end]
 
 
 class BatchReader:
