@@ -16,6 +16,7 @@ from formats.test_contents import ids, now
 from formats.written import make_fixtures
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
 from skiway.formats import Source, open_source
+from skiway.formats.files import _translated
 from skiway.formats.opening import KINDS
 from skiway.formats.parquet import ParquetTable
 from storage.homes import running_aws
@@ -217,6 +218,13 @@ def test_tables_in_s3_are_read_like_those_on_disk(bucket: dict[str, str], tmp_pa
         assert_same_rows(table.read(now(table)).read_all(), rows)
     with pytest.raises(NotFound, match="nothing at 's3://lake/nothing'"):
         open_source("delta", "s3://lake/nothing", options=options, credentials=credentials)
+
+
+def test_a_number_that_looks_like_a_status_is_none() -> None:
+    assert isinstance(
+        _translated("s3://lake/a", OSError("AWS Error NETWORK_CONNECTION: no answer within 297.694033ms")), Unavailable
+    )
+    assert isinstance(_translated("s3://lake/a", OSError("HTTP status 403 Forbidden")), PreconditionFailed)
 
 
 def test_s3_that_does_not_answer_is_unavailable() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ __all__ = ["Files", "Found"]
 
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
-_REFUSED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "403", "401", "Forbidden")
+_REFUSED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def _missing(place: str) -> PreconditionFailed:
 
 def _translated(place: str, error: Exception) -> SkiwayError:
     reason = _first_line(error)
-    if isinstance(error, PermissionError) or any(mark in str(error) for mark in _REFUSED):
+    if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
         return PreconditionFailed(
             f"file {place!r} may not be read: {reason}; check the credentials of the source, or the file's permissions",
             key="source.credentials",
