@@ -158,9 +158,7 @@ def scan_frames(
             for part in _parts(fitting):
                 sent += part.num_rows
                 progress = encode(Progress(min(1.0, sent / rows))) if rows else b""
-                yield from writer.batch(
-                    part, app_metadata=progress, compression="lz4" if nulled else None, nulled=nulled
-                )
+                yield from writer.batch(part, app_metadata=progress, nulled=nulled)
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from skiway.cli.calling import Call, noun, verb
 from skiway.cli.options import pairs
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Catalog
+    from skiway.client.metastore import Catalog, Namespace
 
 app = noun("catalogs", __doc__)
 
@@ -23,8 +23,8 @@ Cascade = Annotated[bool, typer.Option("--cascade", help="With all that it holds
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogRecord:
-    """A catalog, as it is written."""
+class PlaceRecord:
+    """A catalog or a namespace, as it is written."""
 
     name: str
     id: str
@@ -34,22 +34,22 @@ class CatalogRecord:
     updated_at: datetime
 
     @classmethod
-    def of(cls, catalog: Catalog) -> CatalogRecord:
+    def of(cls, place: Catalog | Namespace) -> PlaceRecord:
         """What there is to tell of it."""
         return cls(
-            str(catalog),
-            str(catalog.id),
-            catalog.description,
-            dict(catalog.properties),
-            catalog.created_at,
-            catalog.updated_at,
+            str(place),
+            str(place.id),
+            place.description,
+            dict(place.properties),
+            place.created_at,
+            place.updated_at,
         )
 
 
 @verb(app, "list")
 def list_(call: Call) -> None:
     """List the catalogs of the account."""
-    found = map(CatalogRecord.of, call.lake.catalogs())
+    found = map(PlaceRecord.of, call.lake.catalogs())
     call.rows(
         found, ["name", "description", "created_at"], nothing="there are no catalogs: skiway catalogs create lake"
     )
@@ -58,20 +58,20 @@ def list_(call: Call) -> None:
 @verb(app, "get")
 def get(call: Call, name: Name) -> None:
     """Show one catalog."""
-    call.record(CatalogRecord.of(call.lake.catalogs.get(name)))
+    call.record(PlaceRecord.of(call.lake.catalogs.get(name)))
 
 
 @verb(app, "create")
 def create(call: Call, name: Name, description: Description = None, properties: Properties = None) -> None:
     """Make a new catalog, with nothing in it."""
     noted = pairs(properties, "--property")
-    made = CatalogRecord.of(call.lake.catalogs.create(name, description=description, properties=noted))
+    made = PlaceRecord.of(call.lake.catalogs.create(name, description=description, properties=noted))
     call.done(f"created catalog {made.name}", made)
 
 
 @verb(app, "delete")
 def delete(call: Call, name: Name, cascade: Cascade = False) -> None:
     """Delete a catalog."""
-    gone = CatalogRecord.of(call.lake.catalogs.get(name))
+    gone = PlaceRecord.of(call.lake.catalogs.get(name))
     call.lake.catalogs.delete(name, cascade=cascade)
     call.done(f"deleted catalog {gone.name}", gone)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skiway.cli.calling import Call, noun, verb
-from skiway.cli.tables import At, Name, tables_in
+from skiway.cli.tables import At, Name, Parent, tables_in
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Table, TableStats
@@ -74,12 +74,7 @@ def _partition(told: str) -> str | None:
 
 
 @verb(app, "list")
-def list_(
-    call: Call,
-    parent: Annotated[
-        str | None, typer.Argument(metavar="NAMESPACE", help="In this namespace or catalog; in all without.")
-    ] = None,
-) -> None:
+def list_(call: Call, parent: Parent = None) -> None:
     """List tables with how much of them is known."""
     found = (StatsRecord.of(each, each.stats) for each in tables_in(call.lake, parent))
     columns = ["table", "rows", "quality", "rows_profiled", "size_bytes", "data_files", "updated_at"]

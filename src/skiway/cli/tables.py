@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 app = noun("tables", __doc__)
 
 Name = Annotated[str, typer.Argument(metavar="TABLE", help="With catalog and namespace, such as lake.sales.people.")]
+Parent = Annotated[
+    str | None, typer.Argument(metavar="NAMESPACE", help="In this namespace or catalog; in all without.")
+]
 At = Annotated[
     int | None, typer.Option("--at", metavar="SNAPSHOT", help="In this snapshot; unless given, in the current one.")
 ]
@@ -75,12 +78,7 @@ class TableRecord:
 
 
 @verb(app, "list")
-def list_(
-    call: Call,
-    parent: Annotated[
-        str | None, typer.Argument(metavar="NAMESPACE", help="In this namespace or catalog; in all without.")
-    ] = None,
-) -> None:
+def list_(call: Call, parent: Parent = None) -> None:
     """List tables with their rows and sizes."""
     from skiway.cli.jobs import connector_names
 

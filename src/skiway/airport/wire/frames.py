@@ -158,25 +158,29 @@ class FrameWriter:
 
         Columns at the places in `nulled` are NULL throughout, and cost next to nothing.
         """
-        if self._plain and compression is None and batch.num_rows * batch.num_columns < _FEW_VALUES:
+        are_few = batch.num_rows * batch.num_columns < _FEW_VALUES
+        if nulled:
+            compression = "lz4"
+        if self._plain and compression is None and are_few:
             yield _cut(memoryview(batch.serialize(self._pool)), app_metadata)
             return
         if not self._plain:
             compression = None  # dictionaries belong to one stream, so it cannot change its ways half-way
-        if compression not in self._streams:
-            self._streams[compression] = MessageStream(self.schema, compression)
-        messages = self._sparsely(batch, nulled) or self._streams[compression].write(batch)
+        sparse = self._sparsely(batch, nulled) if nulled and self._plain and not are_few else None
+        messages = self._streamed(batch, compression) if sparse is None else [sparse]
         for message in messages[:-1]:
             yield _frame(*message)
         yield _frame(*messages[-1], app_metadata)
 
-    def _sparsely(self, batch: pa.RecordBatch, nulled: tuple[int, ...]) -> list[Message]:
-        if not nulled or not self._plain:
-            return []
+    def _streamed(self, batch: pa.RecordBatch, compression: Compression | None) -> list[Message]:
+        if compression not in self._streams:
+            self._streams[compression] = MessageStream(self.schema, compression)
+        return self._streams[compression].write(batch)
+
+    def _sparsely(self, batch: pa.RecordBatch, nulled: tuple[int, ...]) -> Message | None:
         if nulled not in self._sparse:
             self._sparse[nulled] = SparseBatches(self.schema, nulled)
-        message = self._sparse[nulled].message(batch)
-        return [] if message is None else [message]
+        return self._sparse[nulled].message(batch)
 
 
 _FEW_VALUES: Final = 16_384  # below this, one copy more costs less than the machinery that saves it

@@ -107,7 +107,10 @@ class SparseBatches:
         """The message of a batch; None where its columns are of types that cannot be sent so."""
         if self._template is None or len(self._sizes) < len(self._schema):
             return None
-        columns = self._null_columns(batch.num_rows) | self._asked_columns(batch)
+        asked = self._asked_columns(batch)
+        if asked is None:
+            return None
+        columns = self._null_columns(batch.num_rows) | asked
         nodes, places, body = [], [], list[Piece]()
         offset = 0
         for place in range(len(self._schema)):
@@ -133,12 +136,13 @@ class SparseBatches:
         buffers = facts.pairs(facts.buffers, facts.buffer_count)
         return _Column(facts.pairs(facts.nodes, facts.node_count), [[data[at : at + size]] for at, size in buffers])
 
-    def _asked_columns(self, batch: pa.RecordBatch) -> dict[int, _Column]:
+    def _asked_columns(self, batch: pa.RecordBatch) -> dict[int, _Column] | None:
         if not self._asked:
             return {}
         header, body = self._stream.write(batch.select(self._asked))[-1]
         facts = _header((header, body))
-        assert facts is not None
+        if facts is None:  # no bytes at all, such as of structs without fields
+            return None
         nodes, buffers = facts.pairs(facts.nodes, facts.node_count), facts.pairs(facts.buffers, facts.buffer_count)
         starts = dict(zip(accumulate(map(len, body), initial=0), body, strict=False))
         sizes = [self._sizes[place] for place in self._asked]
