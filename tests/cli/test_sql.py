@@ -109,13 +109,10 @@ def test_nan_is_the_greatest_number_as_it_is_to_duckdb(run: Run, table: str) -> 
     for condition in ("x > 5", "s.y > 5", "x NOT BETWEEN 0 AND 5", "x = 'nan' OR x = 9"):
         found = run("sql", f"SELECT x FROM {table} WHERE {condition} ORDER BY x", "-o", "json").json
         assert found == [{"x": 9.0}, {"x": "nan"}], condition
-    version = run(
-        "sql",
-        f"SELECT snapshot_id AS id FROM lake.skiway.snapshots WHERE is_current AND table_name = '{table.rpartition('.')[2]}'",
-        "-o",
-        "json",
-    ).json
-    then = run("sql", f"SELECT x FROM {table} AT (VERSION => {version[0]['id']}) WHERE x > 5 ORDER BY x", "-o", "json")
+    _, schema, name = table.split(".")
+    current = f"SELECT snapshot_id AS id FROM lake.skiway.snapshots WHERE is_current AND schema_name = '{schema}' AND table_name = '{name}'"
+    [version] = run("sql", current, "-o", "json").json
+    then = run("sql", f"SELECT x FROM {table} AT (VERSION => {version['id']}) WHERE x > 5 ORDER BY x", "-o", "json")
     assert then.json == [{"x": 9.0}, {"x": "nan"}]
 
 
