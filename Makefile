@@ -23,9 +23,14 @@ demo: setup  ## a lake to attach from DuckDB; ARGS=--once just answers three que
 	$(BIN)/skiway demo $(ARGS)
 
 test: setup  ## all tests
-	# Spark's tests apart: Java is started by fork, which a process that served gRPC takes badly. What is fetched is so beside them.
-	$(RUN) tests/storage/dynamodb_local.py & $(BIN)/pytest tests/test_stack.py tests/pipeline; status=$$?; wait; exit $$status
-	$(BIN)/pytest --numprocesses auto --ignore tests/test_stack.py --ignore tests/pipeline
+	# Spark's tests apart: Java is started by fork, which a process that served gRPC takes badly. They mostly wait, so they
+	# run beside the others, and what they print comes last.
+	@mkdir -p .cache
+	$(BIN)/pytest tests/test_stack.py tests/pipeline > .cache/spark-tests.log 2>&1 & spark=$$!; \
+	trap "kill $$spark" INT TERM; \
+	$(RUN) tests/storage/dynamodb_local.py; \
+	$(BIN)/pytest --numprocesses auto --dist loadgroup --ignore tests/test_stack.py --ignore tests/pipeline; status=$$?; \
+	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
 
 faults: setup  ## kill -9 before and after every store operation of every change; takes long
 	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults

@@ -426,10 +426,10 @@ def _spark_delta(session: SparkSession, folder: Path) -> None:
 
 
 def expected(folder: Path, session: SparkSession) -> None:
-    """What Spark reads, a folder of Parquet per snapshot: expected/FORMAT/TABLE/SNAPSHOT, and `now` for the table."""
+    """What Spark reads, a Parquet file per snapshot: expected/FORMAT/TABLE/SNAPSHOT, and `now` for the table."""
 
     def write(sql: str, *path: str) -> None:
-        session.sql(sql).write.parquet(str(folder.joinpath("expected", *path)))
+        _write(session.sql(sql).toArrow(), folder.joinpath("expected", *path))
 
     for row in session.sql("SHOW TABLES IN ice.sales").collect():
         name = f"ice.sales.{row.tableName}"

@@ -44,11 +44,17 @@ PARTS = {
     "shared": Part(SHARED.is_dir, "put the folder of recorded conversations and references at ../shared"),
 }
 
-# In CI a run must be repeatable: a change that has nothing to do with a property must not fail on new luck. Elsewhere
-# every run draws anew, and the long one searches far; what they find is then written down as an example.
+DEAR = {"made", "profiled"}
+"""Fixtures of which each takes a Spark."""
+
 # gRPC's handlers around fork() disturb the Java that Spark starts from a process which has served before.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
+# Every Spark that tests start, in this process or another, is set up by `tests/spark`.
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
+
+# In CI a run must be repeatable: a change that has nothing to do with a property must not fail on new luck. Elsewhere
+# every run draws anew, and the long one searches far; what they find is then written down as an example.
 settings.register_profile("default", deadline=None, derandomize=IN_CI, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=2000, stateful_step_count=200, print_blob=True)
 settings.load_profile(os.environ.get("SKIWAY_HYPOTHESIS", "default"))
@@ -56,6 +62,14 @@ settings.load_profile(os.environ.get("SKIWAY_HYPOTHESIS", "default"))
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"needs(*parts): skip where a part is missing: {', '.join(PARTS)}")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the names of groups are read
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that want the same dear thing are run by one process, so that it is made once."""
+    for item in items:
+        for dear in DEAR.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(dear))
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may need the part

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import pytest
 
 from airport.certificates import Authority
 from airport.raw import AIRPORT, Raw, code_of, descriptor
+from ports import free_port
 from skiway.airport import (
     AirportService,
     BearerAuth,
@@ -468,12 +468,6 @@ demo = CatalogBuilder("demo")
 demo.schema("s").table(schema=pa.schema({"pid": pa.int64()}), name="t")(lambda scan: pa.table({"pid": [os.getpid()]}))
 serve(demo.build(), sys.argv[1], processes=int(sys.argv[2]))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -15,27 +15,31 @@ from skiway.demo.sources import written
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.needs("java", "spark")]
 
 
-def test_a_demo_that_was_killed_again_and_again_is_made_whole(made: tuple[Path, str], tmp_path: Path) -> None:
+STOPS = (
+    (signal.SIGTERM, "sources     lift-operations"),
+    (signal.SIGKILL, "metadata    lift-operations"),
+    (signal.SIGINT, "statistics  lifts.lifts"),
+    (signal.SIGKILL, "statistics  lifts.rides"),
+)
+
+
+def test_a_demo_that_was_stopped_and_killed_again_and_again_is_made_whole(
+    made: tuple[Path, str], tmp_path: Path
+) -> None:
     home = tmp_path / "home"
-    for last_words in ("sources     lift-operations", "metadata    lift-operations", "statistics  lifts"):
-        with serving(home, tmp_path) as killed:
-            killed.wait_for(last_words)
-            assert killed.ended(signal.SIGKILL) == -signal.SIGKILL
+    for number, last_words in STOPS:
+        with serving(home, tmp_path) as stopped:
+            stopped.wait_for(last_words)
+            ended = stopped.ended(number)
+            if number == signal.SIGKILL:
+                assert ended == -signal.SIGKILL
+            else:
+                assert ended == 130
+                assert stopped.errors.read_text() == "skiway: stopped; the next start goes on where this one was\n"
     run = demo(home, "--once")
     assert run.returncode == 0, run.stderr
     assert answers(run.stdout) == answers(made[1])
     assert "statistics  weather.readings" in run.stdout
-
-
-@pytest.mark.parametrize(
-    ("number", "last_words"),
-    [(signal.SIGINT, "statistics  lifts.lifts"), (signal.SIGTERM, "sources     lift-operations")],
-)
-def test_a_signal_during_the_first_start_ends_it(tmp_path: Path, number: signal.Signals, last_words: str) -> None:
-    with serving(tmp_path / "home", tmp_path) as stopped:
-        stopped.wait_for(last_words)
-        assert stopped.ended(number) == 130
-        assert stopped.errors.read_text() == "skiway: stopped; the next start goes on where this one was\n"
 
 
 def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect that cannot be had. One that can is in test_profile_elsewhere."""
+"""Sessions of Spark Connect that cannot be had. One that can is in test_spark_docs."""
 
 from __future__ import annotations
 

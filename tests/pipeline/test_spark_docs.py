@@ -17,8 +17,8 @@ import pytest
 from metastore.upstreams import connector, parquet
 from metastore.world import World
 from pipeline.lakes import SPARK, rows_of_all_types, write
-from pipeline.test_profile_elsewhere import free_port
 from pipeline.test_sync_spark import published, synced
+from ports import free_port
 from runtime.servers import command, environment, started
 from skiway.client import Metastore
 from skiway.config import Settings, describe, load, shown
