@@ -53,6 +53,14 @@ class Constants:
 
 
 @dataclass(frozen=True, slots=True)
+class _Figure:
+    """A figure of a column: an aggregate, whose argument is `{}`, of something that is made of each value."""
+
+    sql: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """What is asked: the figures of `columns`, those in the files and those among the constants."""
 
@@ -71,38 +79,53 @@ class Scan:
         return reader.parquet(*places).selectExpr(f"{_FILE} AS `{_ADDRESS}`", "*")
 
     def values(self, frame: DataFrame) -> DataFrame:
-        """The values of the columns, called v0, v1 and so on, beside the address of the file they are in."""
+        """What the figures are computed of, beside the address of the file: the values of the columns, called v0, v1 and
+        so on, and what is made of them.
+        """
         found = dict(self.layout.found)
         values = [
             f"{found[leaf.id].value if leaf.id in found else _unsaid(leaf)} AS v{place}"
             for place, leaf in enumerate(self.columns)
         ]
-        return frame.selectExpr(f"`{_ADDRESS}`", *values)
+        # A sketch evaluates what it is fed with node by node, for each row; a selection is compiled.
+        made = [f"{sql} AS {name}" for sql, name in self._arguments().items() if sql != name]
+        return frame.selectExpr(f"`{_ADDRESS}`", *values).selectExpr("*", *made)
 
     def figures(self) -> list[str]:
         """What is computed per file, as SQL."""
-        asked = ["count(*) AS rows"]
-        for place, leaf in enumerate(self.columns):
-            asked += (f"{sql} AS {name}{place}" for name, sql in self._figures(f"v{place}", _kind(leaf)).items())
-        return asked
+        names = self._arguments()
+        return ["count(*) AS rows"] + [
+            f"{figure.sql.format(names[figure.of])} AS {name}{place}"
+            for place, leaf in enumerate(self.columns)
+            for name, figure in self._figures(f"v{place}", _kind(leaf)).items()
+        ]
 
-    def _figures(self, v: str, kind: ValueKind) -> dict[str, str]:
+    def _arguments(self) -> dict[str, str]:
+        """What figures are computed of, as SQL, and the name of the column that it is in."""
+        asked = dict.fromkeys(
+            figure.of
+            for place, leaf in enumerate(self.columns)
+            for figure in self._figures(f"v{place}", _kind(leaf)).values()
+        )
+        return {sql: sql if sql.isalnum() else f"a{number}" for number, sql in enumerate(asked)}
+
+    def _figures(self, v: str, kind: ValueKind) -> dict[str, _Figure]:
         number = f"CASE WHEN isnan({v}) THEN NULL ELSE {v} END" if kind.has_nan else v
         asked = {
-            "values": f"count({v})",
-            "min": f"min({number})",
-            "max": f"max({number})",
-            "theta": f"theta_sketch_agg({kind.hashed.format(v=v)}, {self.lg_k})",
+            "values": _Figure("count({})", v),
+            "min": _Figure("min({})", number),
+            "max": _Figure("max({})", number),
+            "theta": _Figure(f"theta_sketch_agg({{}}, {self.lg_k})", kind.hashed.format(v=v)),
         }
         if kind.has_nan:
-            asked["nans"] = f"count_if(isnan({v}))"
+            asked["nans"] = _Figure("count_if({})", f"isnan({v})")
         if kind.width is None:
-            asked["width"] = f"sum(octet_length({v}))"
+            asked["width"] = _Figure("sum({})", f"octet_length({v})")
         if kind.number is not None:
-            asked["kll"] = f"kll_sketch_agg_double(CAST({kind.number.format(v=number)} AS DOUBLE))"
+            asked["kll"] = _Figure("kll_sketch_agg_double({})", f"CAST({kind.number.format(v=number)} AS DOUBLE)")
         if kind.ranked and self.top:
             told = f"CASE WHEN char_length({v}) <= {LONGEST_BOUND} THEN {v} END" if kind.sql == "STRING" else v
-            asked["top"] = f"approx_top_k({told}, {self.top}, {_TRACKED})"
+            asked["top"] = _Figure(f"approx_top_k({{}}, {self.top}, {_TRACKED})", told)
         return asked
 
     def column(self, answer: pa.Table, place: int) -> pa.Table:

@@ -59,7 +59,14 @@ def value_kind(of: pa.DataType) -> ValueKind | None:
     if of == pa.float32():
         # As a double: a column may become one, and Iceberg's bytes of a float cannot be had in SQL.
         return ValueKind(
-            "FLOAT", "double", "CAST({v} AS DOUBLE)", number="{v}", width=4, has_nan=True, as_iceberg=False
+            "FLOAT",
+            "double",
+            "CAST({v} AS DOUBLE)",
+            number="{v}",
+            width=4,
+            ranked=False,
+            has_nan=True,
+            as_iceberg=False,
         )
     if of == pa.float64():
         return ValueKind("DOUBLE", "double", "{v}", number="{v}", width=8, ranked=False, has_nan=True)
