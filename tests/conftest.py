@@ -64,12 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"needs(*parts): skip where a part is missing: {', '.join(PARTS)}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the names of groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests that want the same dear thing are run by one process, so that it is made once."""
-    for item in items:
-        for dear in DEAR.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(dear))
+    for dear in DEAR.intersection(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.xdist_group(dear))
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may need the part

@@ -114,14 +114,14 @@ def test_an_older_snapshot_of_a_mirror_is_made_current(run: Run) -> None:
 
 
 def test_queries_begin_live_and_end(run: Run) -> None:
-    begun = run("queries", "begin", "lake.raw.people", "--id", "mine", "--ttl", "30", "-o", "json").json
-    assert (begun["id"], begun["state"]) == ("mine", "active")
+    begun = run("queries", "begin", "lake.raw.people", "--id", "its-own", "--ttl", "30", "-o", "json").json
+    assert (begun["id"], begun["state"]) == ("its-own", "active")
     assert [each["table"] for each in begun["tables"]] == ["lake.raw.people"]
-    assert ["lake.raw.people", "1"] in run("queries", "get", "mine").lines
-    renewed = run("queries", "renew", "mine", "--ttl", "300", "-o", "json").json
+    assert ["lake.raw.people", "1"] in run("queries", "get", "its-own").lines
+    renewed = run("queries", "renew", "its-own", "--ttl", "300", "-o", "json").json
     assert renewed["expires_at"] > begun["expires_at"]
-    assert run("queries", "end", "mine").out == "ended query mine\n"
-    assert run("queries", "get", "mine", "-o", "json").json["state"] == "ended_commit"
+    assert run("queries", "end", "its-own").out == "ended query its-own\n"
+    assert run("queries", "get", "its-own", "-o", "json").json["state"] == "ended_commit"
     assert run("queries", "end", "never").code == 1
 
 

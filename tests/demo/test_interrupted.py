@@ -19,7 +19,6 @@ STOPS = (
     (signal.SIGTERM, "sources     lift-operations"),
     (signal.SIGKILL, "metadata    lift-operations"),
     (signal.SIGINT, "statistics  lifts.lifts"),
-    (signal.SIGKILL, "statistics  lifts.rides"),
 )
 
 

@@ -21,10 +21,13 @@ KEYS = [f"/contended/{number}" for number in range(3)]
 def assert_one_winner_each(results, final, *, rounds):
     wins = [tuple(win) for result in results for win in result["won"]]
     assert Counter((key, version) for key, version, _ in wins) == {
-        (key, version): 1 for key in KEYS for version in range(1, rounds + 1)
+        (pointer.key, version): 1 for pointer in final for version in range(1, pointer.version + 1)
     }
     values = {(key, version): value for key, version, value in wins}
-    assert final == [Pointer(key, values[key, rounds], rounds) for key in KEYS]
+    assert final == [
+        Pointer(key, values[key, last.version], last.version) for key, last in zip(KEYS, final, strict=True)
+    ]
+    assert min(pointer.version for pointer in final) >= rounds
     errors = Counter()
     for result in results:
         errors.update(result["errors"])

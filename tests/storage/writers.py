@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from skiway.errors import Conflict, SkiwayError
@@ -25,8 +26,9 @@ def start(task: str, **arguments: Any) -> subprocess.Popen[str]:
 def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, writers: int, name: str) -> dict[str, Any]:
     """Let writers set all keys to the version `rounds`, each as fast as it can; who won what, and all errors by name.
 
-    Says when it is ready, and waits for a line to start.
+    Says when it is ready, and waits for a line to start. Goes on until it has met a writer of another process.
     """
+    met = Event()
 
     def write(writer: int) -> tuple[list[tuple[str, int, str]], Counter[str]]:
         won, errors = [], Counter[str]()
@@ -36,7 +38,9 @@ def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, wri
             for key in keys:
                 current = store.get(key)
                 version = current.version if current else ABSENT
-                if version >= rounds:
+                if current and not current.blob_uri.startswith(f"{name}-"):
+                    met.set()
+                if version >= rounds and met.is_set():
                     continue
                 done = False
                 value = f"{name}-{writer}-{len(won)}"
