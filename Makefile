@@ -28,8 +28,8 @@ test: setup  ## all tests
 	@mkdir -p .cache
 	$(BIN)/pytest tests/test_stack.py tests/pipeline > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
-	$(RUN) tests/storage/dynamodb_local.py; \
-	$(BIN)/pytest --numprocesses auto --dist loadgroup --ignore tests/test_stack.py --ignore tests/pipeline; status=$$?; \
+	$(RUN) tests/storage/dynamodb_local.py & \
+	$(BIN)/pytest --numprocesses auto --ignore tests/test_stack.py --ignore tests/pipeline; status=$$?; \
 	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
 
 faults: setup  ## kill -9 before and after every store operation of every change; takes long

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -44,8 +46,8 @@ PARTS = {
     "shared": Part(SHARED.is_dir, "put the folder of recorded conversations and references at ../shared"),
 }
 
-DEAR = {"made", "profiled"}
-"""Fixtures of which each takes a Spark."""
+DEAR = ("tests/cli/", "tests/demo/")
+"""Folders whose tests share a lake that Spark has looked at: one process runs them, so that it is made once."""
 
 # gRPC's handlers around fork() disturb the Java that Spark starts from a process which has served before.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -64,10 +66,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"needs(*parts): skip where a part is missing: {', '.join(PARTS)}")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests that want the same dear thing are run by one process, so that it is made once."""
-    for dear in DEAR.intersection(getattr(item, "fixturenames", ())):
-        item.add_marker(pytest.mark.xdist_group(dear))
+class _Apart(LoadScopeScheduling):
+    """Each test goes to the next free process, but for those that want the same dear thing."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in DEAR if nodeid.startswith(folder)), nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return _Apart(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may need the part
