@@ -23,12 +23,12 @@ demo: setup  ## a lake to attach from DuckDB; ARGS=--once just answers three que
 	$(BIN)/skiway demo $(ARGS)
 
 test: setup  ## all tests
-	# Spark's tests apart: Java is started by fork, which a process that served gRPC takes badly. They mostly wait, so they
-	# run beside the others, and what they print comes last.
+	# Spark's tests apart: Java is started by fork, which a process that served gRPC takes badly. They leave
+	# half of two cores free, so they run beside the others, and what they print comes last.
 	@mkdir -p .cache
 	$(BIN)/pytest tests/test_stack.py tests/pipeline > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
-	$(RUN) tests/storage/dynamodb_local.py & \
+	PYTHONPATH=tests $(RUN) -m storage.dynamodb_local & \
 	$(BIN)/pytest --numprocesses auto --ignore tests/test_stack.py --ignore tests/pipeline; status=$$?; \
 	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
 

@@ -382,10 +382,10 @@ def test_the_deadline_is_for_all_attempts_together(server: Server) -> None:
     server.fail("ResolveCatalog", *[Unavailable("not now")] * 10_000)
     patient = Retries(limit=10_000, first_pause_s=0.02, longest_pause_s=0.02)
     begun = time.monotonic()
-    with Metastore(server.address, timeout_s=1, retries=patient) as lake, pytest.raises((Unavailable, TimedOut)):
+    with Metastore(server.address, timeout_s=0.3, retries=patient) as lake, pytest.raises((Unavailable, TimedOut)):
         lake.directory.resolve_catalog("lake")
     assert time.monotonic() - begun < 5
-    assert 1 < len(server.seen) < 1000
+    assert 1 < len(server.seen) < 100
 
 
 def test_a_pause_that_would_outlast_the_deadline_is_not_begun(server: Server) -> None:

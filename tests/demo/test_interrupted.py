@@ -14,11 +14,12 @@ from skiway.demo.sources import written
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.needs("java", "spark")]
 
-
 STOPS = (
+    (signal.SIGKILL, "sources     lift-operations"),
     (signal.SIGTERM, "sources     lift-operations"),
     (signal.SIGKILL, "metadata    lift-operations"),
     (signal.SIGINT, "statistics  lifts.lifts"),
+    (signal.SIGKILL, "statistics  lifts"),
 )
 
 

