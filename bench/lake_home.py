@@ -14,9 +14,10 @@ from bench.disk import scratch
 from bench.sales import rows
 from bench.serving import skiway_serve
 from skiway.client import AirportClient
-from skiway.metastore import Realm, catalogs, connectors
-from skiway.metastore.reconcile import Reconciler
-from skiway.metastore.seeding import seed_home
+from skiway.metastore import Realm, connectors
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.resources import catalogs
+from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.security import MemorySecrets
 from skiway.storage import Stores, open_stores

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from skiway.airport import Catalog, CatalogBuilder
-from skiway.airport.discovery import list_schemas
+from skiway.airport.server.discovery import list_schemas
 from skiway.airport.wire.payloads import CatalogRequest, EndpointsRequest, ScanParameters, decode, encode, packed
 from skiway.model.flight_pb2 import FlightDescriptor, FlightEndpoint
 

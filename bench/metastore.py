@@ -23,9 +23,10 @@ from bench.disk import scratch
 from bench.metastore_server import Remote, served
 from bench.report import Figure, Latency
 from bench.turns import taken_in_turns
-from skiway.metastore import Realm, directory, namespaces, tables
-from skiway.metastore.graph import remembering
-from skiway.metastore.seeding import seed_home
+from skiway.metastore import Realm
+from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.resources import directory, namespaces, tables
+from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import CallCounter, Stores, open_stores
 

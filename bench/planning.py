@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Figure
-from skiway.metastore import Realm, catalogs, connectors, queries
-from skiway.metastore.kinds import TABLE
-from skiway.metastore.planner import Plan, Planner
-from skiway.metastore.query_pins import PinnedSnapshot
-from skiway.metastore.reconcile import Reconciler
-from skiway.metastore.seeding import seed_home
+from skiway.metastore import Realm, connectors, queries
+from skiway.metastore.planning.planner import Plan, Planner
+from skiway.metastore.queries.pins import PinnedSnapshot
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.records.kinds import TABLE
+from skiway.metastore.resources import catalogs
+from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.security import MemorySecrets
 from skiway.storage import Stores, open_stores

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from bench.report import Figure, report
 from bench.sales import rows
 from skiway.formats import open_source
-from skiway.pipeline.layouts import file_schemas
-from skiway.pipeline.merging import merge
-from skiway.pipeline.profiling import profile
+from skiway.pipeline.profile.job import profile
+from skiway.pipeline.profile.layouts import file_schemas
+from skiway.pipeline.profile.merging import merge
 from skiway.pipeline.session import session
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Ask the engines themselves what they bring along, and write it into `src/skiway/metastore/builtins`.
+"""Ask the engines themselves what they bring along, and write it into `src/skiway/metastore/system/builtins`.
 
     generate_builtins.py [--check] [duckdb] [spark]
 
@@ -18,11 +18,10 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from skiway.metastore.system_checks import check, objects, signature
-from skiway.metastore.system_versions import version_key
+from skiway.metastore.system.validation import check, objects, signature, version_key
 from skiway.model import v1
 
-TARGET = Path(__file__).resolve().parent.parent / "src" / "skiway" / "metastore" / "builtins"
+TARGET = Path(__file__).resolve().parent.parent / "src" / "skiway" / "metastore" / "system" / "builtins"
 MAX_TEXT = 1_000_000
 CLASSES = ("types", "functions", "aggregates", "operators", "casts", "collations")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
 
 # Importable by all, so it may import itself only.
-BOTTOM_ROW = {"model", "errors", "config", "telemetry"}
+BOTTOM_ROW = {"model", "errors", "clock", "config", "telemetry"}
 
 # What a package may import of ours, beside itself and the bottom row. A dotted name stands for that module only.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -41,9 +42,10 @@ MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
 PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
+    "clock": set(),
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,
-    "client.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server hands out
+    "client.airport.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server hands out
     "telemetry.context": set(),
     "airport": PLAIN_INSTALL,
     "airport.memory": PLAIN_INSTALL | {"duckdb"},
@@ -55,6 +57,37 @@ HEAVY = {"boto3", "deltalake", "duckdb", "pyiceberg", "pyspark", "shapely"}
 
 def test_our_packages_import_downwards_only() -> None:
     assert list(violations(SOURCE)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Neither at import time, nor inside functions, nor for type checking only."""
+    assert circles(SOURCE) == []
+
+
+def test_a_planted_circle_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, "lake/table.py", "def f():\n    from skiway.lake import schema")
+    plant(tmp_path, "lake/schema.py", "if TYPE_CHECKING:\n    from skiway.lake.table import Table")
+    assert circles(tmp_path) == [["skiway.lake.schema", "skiway.lake.table"]]
+
+
+def test_modules_import_only_what_others_export() -> None:
+    assert list(private_imports(SOURCE)) == []
+
+
+def test_a_planted_private_import_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, "lake/table.py", "__all__ = ['Table']\nclass Table: ...\ndef helper(): ...")
+    plant(tmp_path, "lake/rows.py", "from skiway.lake.table import Table, helper")
+    plant(tmp_path, "lake/parts.py", "from skiway.lake import table\ntable.helper()")
+    assert list(private_imports(tmp_path)) == [
+        "skiway.lake.parts uses helper, which skiway.lake.table does not export",
+        "skiway.lake.rows uses helper, which skiway.lake.table does not export",
+    ]
+
+
+def test_every_export_exists() -> None:
+    for module in modules(SOURCE):
+        missing = (module.exports or set()) - module.defined
+        assert not missing, f"{module.name} exports {missing}, which it does not define"
 
 
 def test_architecture_page_shows_the_same_table() -> None:
@@ -135,7 +168,7 @@ def plant(root: Path, module: str, code: str) -> None:
     file.write_text(code)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
     name: str
     is_package: bool
@@ -148,6 +181,46 @@ class Module:
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 yield from (".".join(filter(None, (self._origin(node), alias.name))) for alias in node.names)
+
+    @cached_property
+    def exports(self) -> set[str] | None:
+        """The names in `__all__`; None where there is none."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
+            ):
+                return set(ast.literal_eval(node.value))
+        return None
+
+    @cached_property
+    def defined(self) -> set[str]:
+        """The names that the module binds at its top level."""
+        found: set[str] = set()
+        for node in self.tree.body:
+            match node:
+                case ast.FunctionDef() | ast.ClassDef():
+                    found.add(node.name)
+                case ast.Import() | ast.ImportFrom():
+                    found.update(alias.asname or alias.name for alias in node.names)
+                case ast.Assign() | ast.AnnAssign():
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    found.update(name.id for each in targets for name in ast.walk(each) if isinstance(name, ast.Name))
+        return found
+
+    def used_names(self, known: Set[str]) -> Iterator[tuple[str, str]]:
+        """Each name that is taken from a module in `known`, with that module: imported, or reached by a dot."""
+        spaces: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom):
+                origin = self._origin(node)
+                for alias in node.names:
+                    if f"{origin}.{alias.name}" in known:
+                        spaces[alias.asname or alias.name] = f"{origin}.{alias.name}"
+                    elif origin in known:
+                        yield origin, alias.name
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in spaces:
+                yield spaces[node.value.id], node.attr
 
     def _origin(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -178,6 +251,39 @@ def violations(root: Path) -> Iterator[str]:
                     yield f"{module.name} imports {name}"
             elif not may_use(path, name):
                 yield f"{module.name} uses {name}"
+
+
+def circles(root: Path) -> list[list[str]]:
+    """Groups of modules that reach each other by imports."""
+    found = {module.name: module for module in modules(root)}
+    graph: dict[str, set[str]] = {name: set() for name in found}
+    for name, module in found.items():
+        for target in module.imports():
+            graph[name].add(target if target in found else target.rpartition(".")[0])
+        graph[name] &= found.keys() - {name}
+    reached = {name: _reachable(graph, name) for name in graph}
+    groups = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for target in graph[left.pop()] - found:
+            found.add(target)
+            left.append(target)
+    return found
+
+
+def private_imports(root: Path) -> Iterator[str]:
+    """Every name that a module takes from another one without its being in `__all__` there."""
+    found = {module.name: module for module in modules(root) if within(module.name, {"skiway"})}
+    for module in found.values():
+        for origin, name in module.used_names(found.keys()):
+            exports = found[origin].exports
+            if exports is not None and name not in exports | {"__all__"}:
+                yield f"{module.name} uses {name}, which {origin} does not export"
 
 
 def may_import(path: str, name: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from skiway.airport.wire.duckdb_types import duckdb_type
+from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.airport.wire.frames import BatchReader, parse_frame, varint
 from skiway.airport.wire.payloads import (
     CatalogRoot,

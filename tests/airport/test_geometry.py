@@ -11,7 +11,7 @@ from airport.lockstep import Exchange
 from airport.raw import Raw
 from skiway.airport import CatalogBuilder, Server
 from skiway.airport import geometry as geo
-from skiway.airport.wire.duckdb_types import duckdb_type, extension_of
+from skiway.airport.wire.duckdb_sql import duckdb_type, extension_of
 from skiway.errors import InvalidArgument
 
 SHAPES = [

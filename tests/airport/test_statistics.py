@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from airport.raw import Raw, descriptor
-from airport.test_discovery import listing, objects, schema_of
+from airport.server.test_discovery import listing, objects, schema_of
 from skiway.airport import CatalogBuilder, ColumnStatistics, Server
-from skiway.airport.wire.duckdb_types import duckdb_type
+from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.airport.wire.payloads import StatisticsRequest, encode, packed
 from skiway.errors import InvalidArgument, NotFound
 

@@ -25,7 +25,7 @@ from skiway.airport import (
     Server,
     TableRef,
 )
-from skiway.airport.wire.duckdb_types import extension_of
+from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.airport.wire.payloads import FlightInfoRequest, FunctionCallUri, decode, encode, packed
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.model import flight_pb2 as flight

@@ -16,8 +16,8 @@ import pytest
 
 from runtime.servers import command, environment, skiway
 from skiway import __version__
-from skiway.metastore import keys
-from skiway.metastore.seeding import seed_home
+from skiway.metastore.records import keys
+from skiway.metastore.seeding.catalog import seed_home
 from skiway.storage import open_stores
 
 HELP_S = 0.3

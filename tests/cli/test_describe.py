@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cli.conftest import ROWS, Run
-from skiway.cli.profiles import ColumnProfile, Distinct, bars, position
+from skiway.cli.column_profiles import ColumnProfile, Distinct, bars, position
 from skiway.model import v1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runtime.servers import skiway
 from skiway.config import describe, load
-from skiway.runtime.gc_sweeps import sweeps
+from skiway.runtime.gc.sweeps import sweeps
 from skiway.security import MemorySecrets
 from skiway.storage import open_stores
 

@@ -15,10 +15,8 @@ import pytest
 import typer
 
 from skiway.cli import rendering
-from skiway.cli.calling import Call
-from skiway.cli.hints import nearest
-from skiway.cli.jobs import JobRecord
-from skiway.cli.watching import described, finished
+from skiway.cli.command import Call, nearest
+from skiway.cli.jobs import JobRecord, described, finished
 from skiway.client.metastore import Job
 from skiway.model import v1
 

@@ -15,10 +15,10 @@ import sqlglot
 
 from cli.conftest import ROWS, Run
 from runtime.servers import Server, command, environment
-from skiway.cli.sql.names import lake_tables
 from skiway.cli.sql.pushdown import filter_of
-from skiway.client.catalog import Table
-from skiway.client.predicates import And, Between, Column, Comparison, In, IsNull, Op
+from skiway.cli.sql.scans import lake_tables
+from skiway.client.airport.catalog import Table
+from skiway.client.airport.predicates import And, Between, Column, Comparison, In, IsNull, Op
 
 # --- reading ------------------------------------------------------------------------------------------------------
 

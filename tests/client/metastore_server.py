@@ -15,7 +15,8 @@ import grpc
 from google.protobuf.message import Message
 
 from skiway.client import Metastore
-from skiway.metastore import PLATFORM, Realm, accounts
+from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.resources import accounts
 from skiway.model import v1
 from skiway.rpc import Door, Patience, Service, all_services
 from skiway.security import DevAuthenticator, PermissionAuthorizer

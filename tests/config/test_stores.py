@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skiway.config import Settings, StoreUrls, load, store_urls
-from skiway.config.stored import Kv
+from skiway.config.storage import Kv
 from skiway.errors import InvalidArgument
 from skiway.storage import ABSENT, Stores, open_blobs, open_pointers
 from storage.homes import running_aws

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from skiway.demo.making import STEPS
-from skiway.demo.poster import Poster
+from skiway.demo.build import STEPS
+from skiway.demo.output import Poster
 from skiway.demo.queries import QUERIES
 
 ADDRESSES = {"airport": "grpc://127.0.0.1:50051", "rpc": "127.0.0.1:50051", "http": "http://127.0.0.1:8181"}

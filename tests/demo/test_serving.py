@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from demo.demos import demo, serving
-from skiway.airport.wire.duckdb_types import extension_of
+from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.client import AirportClient, col
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]

@@ -14,7 +14,7 @@ from examples.pages import GUIDE, INDEX, PAGES, README, WRITING, programs
 from examples.scripts import FOLDER, SCRIPTS
 from skiway import errors
 from skiway.airport import AirportService, ScanOptions, Server, serve
-from skiway.airport.status import CODES
+from skiway.airport.server.status import CODES
 
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
@@ -38,7 +38,7 @@ def test_programs_run_in_order_and_print_what_is_shown(
 
 @pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
 def test_no_program_hides_from_the_test(page: Path) -> None:
-    elsewhere = page.read_text().count("```python metastore")  # needs a server: tests/client/test_metastore_docs.py
+    elsewhere = page.read_text().count("```python metastore")  # needs a server: tests/client/metastore/test_docs.py
     assert page.read_text().count("```python") == len(list(programs(page))) + elsewhere
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from metastore.wholeness import damage, kind_of
-from skiway.metastore import file_table, keys
+from skiway.metastore.records import keys
+from skiway.metastore.statistics import file_table
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
 

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from skiway.config import Settings
-from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.runtime.gc_sweeps import once_round
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.runtime.gc.sweeps import once_round
 from skiway.security import SecretsStore, open_secrets
 from skiway.storage import Stores, open_stores, utc_now
 

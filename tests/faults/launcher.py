@@ -25,20 +25,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from metastore.faults import DyingBlobs, DyingPointers
 from skiway.cli.app import main
-from skiway.formats.iceberg_warehouse import TableFiles
+from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.runtime import stores
 
 # What a server imports when it starts, imported before the first fork.
 for module in (
     "skiway.runtime.process",
-    "skiway.cli.serving",
-    "skiway.storage.sqlite",
-    "skiway.storage.postgres",
-    "skiway.storage.objects",
-    "skiway.formats.iceberg_evolution",
-    "skiway.formats.iceberg_manifest_writing",
-    "skiway.formats.iceberg_output",
-    "skiway.formats.iceberg_replacing",
+    "skiway.cli.processes",
+    "skiway.storage.pointers.sqlite",
+    "skiway.storage.pointers.postgres",
+    "skiway.storage.blobs.objects",
+    "skiway.formats.iceberg.schema_changes",
+    "skiway.formats.iceberg.manifest_writer",
+    "skiway.formats.iceberg.file_io",
+    "skiway.formats.iceberg.commits",
     "skiway.rest.table_bodies",
     "pyiceberg.serializers",
     "pyiceberg.table.update",

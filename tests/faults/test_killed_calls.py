@@ -23,8 +23,8 @@ from faults.doomed import ACCOUNT, PATIENCE_S, QUIET, Launcher, Step, launched, 
 from faults.grounds import Ground, collected, opened
 from rpc.house import Answer
 from skiway.metastore import Realm, connectors
-from skiway.metastore.connector_secrets import credentials
-from skiway.metastore.seeding import seed_home
+from skiway.metastore.connectors.credentials import credentials
+from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import Stores, utc_now
 

@@ -20,9 +20,10 @@ from faults.tables import stored_files
 from metastore.managed_world import ManagedWorld
 from metastore.world import World
 from runtime.servers import eventually
-from skiway.metastore import keys, managed_tables
-from skiway.metastore.managed_tables import ManagedTable
-from skiway.metastore.seeding import seed_home
+from skiway.metastore import managed as managed_tables
+from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.records import keys
+from skiway.metastore.seeding.catalog import seed_home
 from skiway.storage import ABSENT, Delete, Stores, utc_now
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)

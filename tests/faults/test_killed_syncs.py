@@ -22,7 +22,7 @@ from metastore.upstreams import CORE, STATS, connector, parquet, run
 from metastore.world import World
 from runtime.servers import eventually
 from skiway.metastore import Realm, jobs
-from skiway.metastore.seeding import seed_home
+from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import Stores, utc_now
 

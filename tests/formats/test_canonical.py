@@ -14,7 +14,7 @@ from formats.test_file_tables import TABLES
 from skiway.formats import TableHandle
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.schemas import leaves
-from skiway.metastore import bounds, file_table
+from skiway.metastore.statistics import bounds, file_table
 
 
 @pytest.mark.parametrize(("kind", "namespace", "name"), TABLES)

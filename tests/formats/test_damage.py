@@ -15,10 +15,13 @@ import pytest
 from formats.managed import LooseTable
 from formats.test_contents import now
 from skiway.errors import Internal, PermissionDenied, PreconditionFailed, SkiwayError, Unsupported
-from skiway.formats import Source, TableHandle, iceberg, iceberg_manifests, iceberg_metadata, open_source
-from skiway.formats.iceberg_commits import append
-from skiway.formats.iceberg_metadata import read_metadata
-from skiway.formats.kept import Kept
+from skiway.formats import Source, TableHandle, open_source
+from skiway.formats.cache import Kept
+from skiway.formats.iceberg import manifests as iceberg_manifests
+from skiway.formats.iceberg import metadata
+from skiway.formats.iceberg import table as iceberg
+from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.metadata import read_metadata
 
 ROWS = pa.table({"id": [1, 2, 3], "place": ["here", "there", None], "much": [1.5, None, 2.5]})
 INSTEAD: tuple[Any, ...] = (None, "x", -1, 10**30, [], {}, [None], {"type": "struct"})
@@ -134,7 +137,7 @@ def read_all_files(handle: TableHandle) -> None:
 
 def read_by_writers(table: LooseTable) -> None:
     """What a commit reads of the snapshot before it."""
-    from skiway.formats.iceberg_manifest_writing import entries, manifests
+    from skiway.formats.iceberg.manifest_writer import entries, manifests
 
     for snapshot in table.metadata.snapshots:
         for manifest in manifests(snapshot, table.files.io):
@@ -156,4 +159,4 @@ def test_what_is_read_once_is_not_read_again(table: LooseTable) -> None:
     """Or a table in use would fail with its file."""
     Path(table.location.removeprefix("file://")).unlink()
     assert read_metadata(table.files, table.location) is not None
-    assert iceberg_metadata.version_of(table.location) == 2
+    assert metadata.version_of(table.location) == 2

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from airport.filters.predicates import ROWS, Client, conditions
 from airport.filters.recorded import PREDICATES, WITH_FILTER, Oracle, numbers, random_rows
 from formats.asking import asked
+from formats.iceberg.test_filters import of_python, stored
 from formats.oracles import assert_same_rows
 from formats.test_contents import now
-from formats.test_iceberg_filters import of_python, stored
 from skiway.airport import filters
 from skiway.formats import Source, TableHandle, open_source
 

@@ -18,7 +18,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied,
 from skiway.formats import Source, open_source
 from skiway.formats.files import _translated
 from skiway.formats.opening import KINDS
-from skiway.formats.parquet import ParquetTable
+from skiway.formats.parquet.table import ParquetTable
 from storage.homes import running_aws
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
@@ -255,6 +255,6 @@ def test_an_unknown_table_or_namespace_is_not_found(written: Path, kind: str) ->
 
 
 def test_credentials_are_not_shown() -> None:
-    from skiway.formats.request import SourceRequest
+    from skiway.formats.opening import SourceRequest
 
     assert "hush" not in repr(SourceRequest("iceberg", "http://x", credentials={"token": "hush"}))

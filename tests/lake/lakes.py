@@ -17,13 +17,15 @@ from rest.house import listening
 from skiway.airport import AirportService
 from skiway.client import AirportClient
 from skiway.formats import Snapshot, TableHandle, open_source
-from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
-from skiway.metastore import PLATFORM, Realm, accounts, catalogs, connectors, file_table, namespaces, snapshots, tables
-from skiway.metastore.graph import remembering
-from skiway.metastore.kinds import FILE_STATS
-from skiway.metastore.realm import timestamp
-from skiway.metastore.snapshot_files import DIGEST, stored_files
+from skiway.metastore import PLATFORM, Realm, connectors
+from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.kinds import FILE_STATS
+from skiway.metastore.records.realm import timestamp
+from skiway.metastore.resources import accounts, catalogs, namespaces, snapshots, tables
+from skiway.metastore.statistics import file_table
+from skiway.metastore.statistics.file_table import DIGEST, stored_files
 from skiway.model import v1
 from skiway.rest import rest_app
 from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles

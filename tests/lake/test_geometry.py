@@ -12,7 +12,7 @@ import pytest
 
 from formats.test_geometry import POINTS, SWISS, geoparquet
 from lake.lakes import Lake
-from skiway.airport.wire.duckdb_types import duckdb_type, extension_of
+from skiway.airport.wire.duckdb_sql import duckdb_type, extension_of
 from skiway.client import col
 
 

@@ -22,10 +22,11 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
-from skiway.formats import iceberg_metadata
-from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.formats.kept import Kept
-from skiway.metastore import managed_tables, namespaces
+from skiway.formats.cache import Kept
+from skiway.formats.iceberg import metadata
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import managed
+from skiway.metastore.resources import namespaces
 from skiway.model import v1
 
 ONE = pa.schema({"id": pa.int64()})
@@ -163,7 +164,7 @@ def test_a_location_outside_the_warehouse_is_refused(lake: Lake) -> None:
     catalog = lake.catalog("second")
     made = lake.namespace(catalog, ["s"])
     with pytest.raises(InvalidArgument, match="the server chooses where"):
-        managed_tables.create(
+        managed.create(
             lake.realm, lake.warehouse, namespace_id=made.resource_id, name="t", schema=ONE, location="file:///etc"
         )
     with pytest.raises(PermissionDenied, match="outside of the warehouse"):
@@ -195,9 +196,7 @@ def test_a_table_whose_metadata_is_lost_tells_so_and_can_be_dropped(
     for place in (lake.folder / "warehouse").rglob("*.metadata.json"):
         place.write_bytes(place.read_bytes()[:100])
     db.create_table("s.other", ONE)
-    monkeypatch.setattr(
-        iceberg_metadata, "_read", Kept(1 << 20, size_of=lambda _: 1)
-    )  # as in a process that just began
+    monkeypatch.setattr(metadata, "_read", Kept(1 << 20, size_of=lambda _: 1))  # as in a process that just began
     with lake.served() as location, AirportClient(location, "managed") as fresh:
         with pytest.raises(PreconditionFailed, match="is corrupt"):
             fresh.scan("s.t").read_all()

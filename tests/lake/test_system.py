@@ -13,8 +13,9 @@ import pytest
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound, PermissionDenied
-from skiway.lake.versions import Versions
-from skiway.metastore import connectors, directory, jobs, statistics
+from skiway.lake.context import Versions
+from skiway.metastore import connectors, jobs, statistics
+from skiway.metastore.resources import directory
 from skiway.model import v1
 
 ONE = pa.schema({"id": pa.int64()})

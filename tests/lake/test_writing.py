@@ -219,8 +219,9 @@ def test_pyiceberg_and_duckdb_read_what_was_written(lake: Lake, both: Both) -> N
     both.db.update("s.t", {"name": "x"}, where=col("id") < 3)
     both.db.rename_column("s.t", "name", "title")
     both.db.delete("s.t", where=col("id") > 25)
-    from skiway.metastore import directory, keys
-    from skiway.metastore.kinds import TABLE
+    from skiway.metastore.records import keys
+    from skiway.metastore.records.kinds import TABLE
+    from skiway.metastore.resources import directory
     from skiway.model import v1
 
     ref = v1.NameRef(catalog="managed", path=["s"], name="t")

@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from metastore.world import World
-from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.formats.iceberg_writing import DataFileWriter
-from skiway.metastore import Realm, managed_tables
-from skiway.metastore.managed_tables import ManagedTable
+from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import Realm, managed
+from skiway.metastore.managed.commits import ManagedTable
 from skiway.model import v1
 
 NUMBERS = pa.schema({"x": pa.int64()})
@@ -36,12 +36,10 @@ class ManagedWorld:
 
     def create(self, name: str = "people", schema: Any = NUMBERS, **asked: Any) -> ManagedTable:
         namespace_id = asked.pop("namespace_id", None) or self.world.first_namespace().resource_id
-        return managed_tables.create(
-            self.home, self.warehouse, namespace_id=namespace_id, name=name, schema=schema, **asked
-        )
+        return managed.create(self.home, self.warehouse, namespace_id=namespace_id, name=name, schema=schema, **asked)
 
     def load(self, table: ManagedTable | v1.Table) -> ManagedTable:
-        return managed_tables.load(self.home, self.warehouse, id_of(table))
+        return managed.load(self.home, self.warehouse, id_of(table))
 
     def write(self, table: ManagedTable, *values: int) -> list[Any]:
         """Data files with these numbers, not committed."""
@@ -51,7 +49,7 @@ class ManagedWorld:
 
     def append(self, table: ManagedTable, *values: int, realm: Realm | None = None) -> ManagedTable:
         files = self.write(table, *values)
-        return managed_tables.append_with_retry(realm or self.home, self.warehouse, id_of(table), files)
+        return managed.append_with_retry(realm or self.home, self.warehouse, id_of(table), files)
 
     def rows(self, table: ManagedTable) -> list[int]:
         """What PyIceberg reads of the table as it is now."""

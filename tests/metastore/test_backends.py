@@ -7,7 +7,8 @@ import pytest
 from metastore.wholeness import damage
 from metastore.world import World, behaviour, key, mask, refused
 from skiway.errors import AlreadyExists, PreconditionFailed
-from skiway.metastore import catalogs, directory, snapshots, statistics, tables
+from skiway.metastore import statistics
+from skiway.metastore.resources import catalogs, directory, snapshots, tables
 from skiway.model import v1
 from skiway.storage import Stores
 from storage.conftest import server  # noqa: F401 - a fixture

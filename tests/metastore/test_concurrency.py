@@ -12,7 +12,8 @@ import pytest
 from metastore.wholeness import damage
 from metastore.world import World, behaviour, key, mask
 from skiway.errors import Conflict, NotFound, PreconditionFailed, SkiwayError
-from skiway.metastore import Realm, catalogs, namespaces, snapshots, statistics, tables
+from skiway.metastore import Realm, statistics
+from skiway.metastore.resources import catalogs, namespaces, snapshots, tables
 from skiway.model import v1
 from skiway.storage import open_stores
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from skiway.metastore import keys
-from skiway.metastore.names import MAX_DEPTH, MAX_NAME
-from skiway.metastore.pages import DEFAULT_SIZE, MAX_SIZE
-from skiway.metastore.realm import Realm
-from skiway.metastore.statistics import PAGE
+from skiway.metastore.records import keys
+from skiway.metastore.records.names import MAX_DEPTH, MAX_NAME
+from skiway.metastore.records.paging import DEFAULT_SIZE, MAX_SIZE
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.statistics.api import PAGE
 
 PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "metastore.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE_TEXT, re.DOTALL)
@@ -25,9 +25,16 @@ MODULES = (
     "snapshots",
     "statistics",
     "directory",
-    "graph",
+    "blob_cache",
     "gc",
 )
+
+
+WHERE = {
+    "statistics": "skiway.metastore.statistics",
+    "blob_cache": "skiway.metastore.records.blob_cache",
+    "gc": "skiway.metastore.gc",
+}
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES)
@@ -43,7 +50,7 @@ def test_the_page_has_an_example():
 @pytest.mark.parametrize("module", MODULES)
 def test_every_call_is_on_the_page(module):
     row = next(line for line in PAGE_TEXT.splitlines() if line.startswith(f"| `{module}` |"))
-    offered = importlib.import_module(f"skiway.metastore.{module}").__all__
+    offered = importlib.import_module(WHERE.get(module, f"skiway.metastore.resources.{module}")).__all__
     calls = {name for name in offered if name.islower()} - {"clear"}
     shown = set(re.findall(r"`(\w+)(?:\(\w+\))?`", row)) - {module}
     if "the same" in row:

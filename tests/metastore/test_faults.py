@@ -15,7 +15,8 @@ import pytest
 from metastore.faults import Died, Fate, dying
 from metastore.wholeness import damage
 from metastore.world import World, behaviour, key, mask
-from skiway.metastore import Realm, accounts, catalogs, namespaces, snapshots, statistics, tables, views
+from skiway.metastore import Realm, statistics
+from skiway.metastore.resources import accounts, catalogs, namespaces, snapshots, tables, views
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock

@@ -9,10 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metastore.world import World
-from skiway.metastore import connectors, keys, places, snapshots
-from skiway.metastore.hierarchy import full_path
-from skiway.metastore.kinds import TABLE
-from skiway.metastore.reconcile import Outcome, Reconciler
+from skiway.metastore import connectors
+from skiway.metastore.reconcile.outcomes import Outcome
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import TABLE
+from skiway.metastore.resources import hierarchy, snapshots
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.security import MemorySecrets
 
@@ -62,7 +65,7 @@ def mirrored(world: World) -> dict[str, v1.Table]:
 
 
 def _name(world: World, table: v1.Table) -> str:
-    return ".".join((*full_path(places.namespace(world.home, table.namespace_id).value), table.display_name))
+    return ".".join((*full_path(hierarchy.namespace(world.home, table.namespace_id).value), table.display_name))
 
 
 def snapshots_of(world: World, table: v1.Table) -> list[v1.Snapshot]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from skiway.metastore.kinds import KINDS
+from skiway.metastore.records.kinds import KINDS
 from skiway.storage import Pointer, Stores
 
 # Pointers that hold something else than the address of a blob.

@@ -11,7 +11,8 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from skiway.errors import SkiwayError
-from skiway.metastore import PLATFORM, Realm, accounts, catalogs, namespaces, snapshots, tables, views
+from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.resources import accounts, catalogs, namespaces, snapshots, tables, views
 from skiway.model import v1
 from skiway.storage import Stores
 from storage.homes import Clock

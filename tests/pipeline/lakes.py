@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from skiway.formats import Snapshot, TableHandle, open_source
-from skiway.metastore.bounds import bound, logical_type
+from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 
 ROWS = 900

@@ -11,8 +11,8 @@ import pyarrow as pa
 from skiway.formats import FILE_COLUMNS, TableSchema
 from skiway.formats.schemas import identified, leaves
 from skiway.formats.statistics import column_stats, stats_struct
-from skiway.pipeline.profiles import PROFILE
-from skiway.pipeline.values import texts, value_kind
+from skiway.pipeline.profile.figures import PROFILE
+from skiway.pipeline.profile.values import texts, value_kind
 
 
 def schema(**columns: pa.DataType) -> TableSchema:

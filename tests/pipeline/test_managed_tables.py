@@ -15,8 +15,8 @@ import pytest
 
 from formats.managed import LooseTable
 from formats.oracles import assert_same_rows
-from skiway.formats.iceberg_commits import overwrite
-from skiway.formats.iceberg_evolution import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
+from skiway.formats.iceberg.commits import overwrite
+from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
 
 pytestmark = [pytest.mark.needs("java", "spark"), pytest.mark.timeout(900)]
 

@@ -25,9 +25,9 @@ from skiway.config import Settings, describe, load, shown
 from skiway.errors import InvalidArgument
 from skiway.pipeline import session as sessions
 from skiway.pipeline.java import OLDEST_JAVA
-from skiway.pipeline.profiling import USUAL
+from skiway.pipeline.profile.job import USUAL
 from skiway.pipeline.session import SparkPlace, own_session, work_at
-from skiway.runtime.working import spark_place
+from skiway.runtime.workers import spark_place
 from skiway.storage import open_stores, utc_now
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()

@@ -26,11 +26,10 @@ from metastore.upstreams import (
 from metastore.world import World
 from pipeline.lakes import SPARK
 from skiway.metastore import connectors, jobs, statistics
-from skiway.metastore.job_queue import JobQueue
-from skiway.metastore.reconcile import Reconciler
+from skiway.metastore.jobs.queue import JobQueue
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.capture import SparkProfile, jobs_of
-from skiway.pipeline.worker import Worker
+from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 from skiway.storage import Stores, open_stores, utc_now
 
 pytestmark = SPARK

@@ -20,12 +20,12 @@ from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots
 from metastore.world import World, behaviour
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
-from skiway.metastore.job_queue import JobQueue
-from skiway.metastore.job_rules import JobRules, Progress, Stage
-from skiway.metastore.reconcile import Control, Outcome, Reconciler
+from skiway.metastore.jobs.queue import JobQueue
+from skiway.metastore.jobs.records import JobRules, Progress, Stage
+from skiway.metastore.reconcile.outcomes import Control, Outcome
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.capture import jobs_of
-from skiway.pipeline.worker import Held, Worker
+from skiway.pipeline.worker import Held, Worker, jobs_of
 from skiway.storage import Stores, open_stores, utc_now
 
 RULES = JobRules(max_attempts=3, base_backoff_s=0.01, max_backoff_s=0.02, lease_s=30.0)
@@ -305,10 +305,10 @@ def test_a_job_makes_both_passes_in_the_account_it_belongs_to(world: World, tmp_
 PROGRAM = """
     import sys, time
     from skiway.metastore import Realm
-    from skiway.metastore.job_queue import JobQueue
-    from skiway.metastore.job_rules import JobRules, Progress, Stage
+    from skiway.metastore.jobs.queue import JobQueue
+    from skiway.metastore.jobs.records import JobRules, Progress, Stage
     from skiway.metastore.reconcile import Reconciler
-    from skiway.pipeline.capture import jobs_of
+    from skiway.pipeline.worker import jobs_of
     from skiway.pipeline.worker import Worker
     from skiway.security import MemorySecrets
     from skiway.storage import open_stores

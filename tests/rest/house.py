@@ -21,7 +21,7 @@ from starlette.routing import Mount
 
 from metastore.world import World
 from skiway.errors import Unauthorized
-from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
 from skiway.rest import Mirrors, RestApp, rest_app
 from skiway.security import PermissionAuthorizer, Principal

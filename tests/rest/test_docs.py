@@ -13,7 +13,7 @@ import pytest
 from rest.house import House, listening
 from skiway.rest import RestOptions
 from skiway.rest.calls import MAX_HEADER
-from skiway.rest.failures import BY_CLASS, BY_KEY, MISSING
+from skiway.rest.errors import BY_CLASS, BY_KEY, MISSING
 from skiway.rest.routes import ROUTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()

@@ -22,16 +22,15 @@ from rest.house import JSON, House, listening, opened
 from skiway import errors
 from skiway.metastore import Realm
 from skiway.rest import RestOptions, rest_app
-from skiway.rest.answers import Answer
-from skiway.rest.calls import Call
-from skiway.rest.failures import BY_CLASS, BY_KEY, failed
-from skiway.rest.replays import once
+from skiway.rest.calls import Answer, Call
+from skiway.rest.errors import BY_CLASS, BY_KEY, failed
+from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
 from skiway.security import PermissionAuthorizer
 from skiway.storage import Stores, open_stores
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.context import CallContext
-from skiway.telemetry.metric_table import RPC_REQUESTS
+from skiway.telemetry.definitions import RPC_REQUESTS
 from skiway.telemetry.metrics import Metrics
 from storage.homes import Clock
 
@@ -423,7 +422,7 @@ def test_a_key_is_for_one_call_only(shop: House) -> None:
 
 
 def test_what_the_server_failed_to_do_may_be_tried_again(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skiway.metastore import namespaces
+    from skiway.metastore.resources import namespaces
 
     def fail(*_: object) -> None:
         raise errors.Unavailable("not now")
@@ -437,7 +436,7 @@ def test_what_the_server_failed_to_do_may_be_tried_again(shop: House, monkeypatc
 
 
 def test_the_same_call_twice_at_once_is_done_once(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skiway.metastore import namespaces
+    from skiway.metastore.resources import namespaces
 
     inside, may_go, create = threading.Event(), threading.Event(), namespaces.create
 
@@ -519,7 +518,7 @@ def test_more_calls_than_can_wait_are_turned_away_and_the_loop_goes_on(stores: S
 
 
 def test_calls_that_lost_a_race_are_made_again(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skiway.metastore import namespaces
+    from skiway.metastore.resources import namespaces
 
     update, lost = namespaces.update, []
 

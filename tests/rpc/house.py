@@ -22,7 +22,7 @@ from skiway.model import v1
 from skiway.rpc import Door, Method, Patience, Rule, Service, all_services
 from skiway.security import Authenticator, PermissionAuthorizer, Principal
 from skiway.storage import Stores, utc_now
-from skiway.telemetry.metric_table import RPC_REQUESTS
+from skiway.telemetry.definitions import RPC_REQUESTS
 from skiway.telemetry.metrics import Metrics
 
 behaviour = pytest.mark.behaviour

@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from rpc.house import Callers, principal
-from skiway.config.observing import Telemetry, Traces
+from skiway.config.telemetry import Telemetry, Traces
 from skiway.metastore import Realm
 from skiway.model import v1
 from skiway.rpc import Door, Rule, Service, all_services

@@ -9,7 +9,7 @@ import pytest
 
 from rpc.house import METHODS, House
 from rpc.requests import REQUESTS, Lake, id_paths, lake, put
-from skiway.metastore import keys
+from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import ABSENT, Put
 

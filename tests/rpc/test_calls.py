@@ -11,8 +11,8 @@ from metastore.world import key
 from rpc.house import House, behaviour, counted, opened, principal, serving, until
 from rpc.requests import lake
 from skiway.errors import AlreadyExists, Conflict, Contention, PreconditionFailed, Unavailable
-from skiway.metastore import catalogs
-from skiway.metastore.failures import failure
+from skiway.metastore.records.errors import failure
+from skiway.metastore.resources import catalogs
 from skiway.model import v1
 from skiway.rpc import Patience
 from skiway.telemetry.metrics import Metrics

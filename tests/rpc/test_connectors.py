@@ -12,8 +12,8 @@ from rpc.house import House, behaviour, opened
 from rpc.requests import lake
 from skiway.client import Metastore
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, TimedOut, Unsupported
-from skiway.metastore.job_queue import JobQueue
-from skiway.metastore.job_rules import Progress
+from skiway.metastore.jobs.queue import JobQueue
+from skiway.metastore.jobs.records import Progress
 from skiway.model import v1
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from rpc.house import METHODS, SERVICES, opened
 from skiway import errors
-from skiway.metastore.pages import DEFAULT_SIZE, MAX_SIZE
-from skiway.metastore.statistics import PAGE
-from skiway.metastore.uploads import STEP
+from skiway.metastore.records.paging import DEFAULT_SIZE, MAX_SIZE
+from skiway.metastore.statistics.api import PAGE
+from skiway.metastore.statistics.uploads import STEP
 from skiway.model import v1
 from skiway.rpc import Disclosure, Door, Patience
 from skiway.rpc.headers import MAX_LENGTH

@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from rpc.house import House, behaviour, opened, raising, serving
 from rpc.requests import REQUESTS, column_stats, lake
-from skiway.config.observing import Telemetry
-from skiway.config.observing import Traces as TraceSettings
+from skiway.config.telemetry import Telemetry
+from skiway.config.telemetry import Traces as TraceSettings
 from skiway.errors import Contention, Internal
-from skiway.metastore import catalogs
+from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.telemetry import metric_table
+from skiway.telemetry import definitions
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.context import current_call
 from skiway.telemetry.metrics import Metrics
@@ -48,7 +48,7 @@ def records(folder: Path, category: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{category}.log").read_text().splitlines()]
 
 
-def readings(metrics: Metrics, metric: metric_table.Metric) -> dict[tuple[str, ...], Any]:
+def readings(metrics: Metrics, metric: definitions.Metric) -> dict[tuple[str, ...], Any]:
     return {
         point.tags: point.value for family in metrics.collect() if family.metric is metric for point in family.points
     }
@@ -68,10 +68,10 @@ def test_calls_are_counted_and_timed_by_account_method_and_outcome(stores, metri
         ("a1", "CatalogService", "GetCatalog", "INVALID_ARGUMENT"): 1,
         ("", "CatalogService", "ListCatalogs", "UNAUTHENTICATED"): 1,
     }
-    assert readings(metrics, metric_table.RPC_REQUESTS) == expected
-    assert {tags: found.count for tags, found in readings(metrics, metric_table.RPC_LATENCY).items()} == expected
-    assert readings(metrics, metric_table.RPC_ERRORS) == {tags: n for tags, n in expected.items() if tags[3] != "OK"}
-    assert set(readings(metrics, metric_table.RPC_ACTIVE).values()) == {0}
+    assert readings(metrics, definitions.RPC_REQUESTS) == expected
+    assert {tags: found.count for tags, found in readings(metrics, definitions.RPC_LATENCY).items()} == expected
+    assert readings(metrics, definitions.RPC_ERRORS) == {tags: n for tags, n in expected.items() if tags[3] != "OK"}
+    assert set(readings(metrics, definitions.RPC_ACTIVE).values()) == {0}
     assert 'operation="ListCatalogs"' in metrics.prometheus_text()
 
 
@@ -79,7 +79,7 @@ def test_a_call_under_way_is_counted_as_active(stores, metrics):
     seen = []
 
     def act(realm, request):
-        seen.append(readings(metrics, metric_table.RPC_ACTIVE))
+        seen.append(readings(metrics, definitions.RPC_ACTIVE))
         return v1.ListCatalogsResponse()
 
     with opened(stores, services=serving(LIST, act), metrics=metrics) as house:
@@ -95,8 +95,8 @@ def test_faults_and_attempts_are_counted(stores, metrics):
 
     with opened(stores, services=serving(CREATE, act), metrics=metrics) as house:
         house.client(CREATE)
-    assert readings(metrics, metric_table.RPC_RETRIES) == {("CatalogService", "CreateCatalog"): 2}
-    assert readings(metrics, metric_table.RPC_ERRORS) == {("a1", "CatalogService", "CreateCatalog", "INTERNAL"): 1}
+    assert readings(metrics, definitions.RPC_RETRIES) == {("CatalogService", "CreateCatalog"): 2}
+    assert readings(metrics, definitions.RPC_ERRORS) == {("a1", "CatalogService", "CreateCatalog", "INTERNAL"): 1}
 
 
 # -- audit --------------------------------------------------------------------------------------------------------

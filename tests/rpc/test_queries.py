@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from metastore.test_planner import column, file
+from metastore.planning.test_planner import column, file
 from rpc.house import House, behaviour, counted, opened, serving, until
 from rpc.requests import lake
 from skiway.client import Metastore

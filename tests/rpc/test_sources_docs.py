@@ -14,13 +14,12 @@ from rpc.house import House
 from skiway.client import Metastore
 from skiway.formats.web_access import ANSWER_S, CONNECT_S, Addresses
 from skiway.metastore import statistics
-from skiway.metastore.job_queue import JobQueue
-from skiway.metastore.reconcile import Reconciler
-from skiway.metastore.reconcile_run import MOST_LANES
-from skiway.metastore.reconcile_validation import PATIENCE_S
+from skiway.metastore.jobs.queue import JobQueue
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.reconcile.run import MOST_LANES
+from skiway.metastore.reconcile.validation import PATIENCE_S
 from skiway.model import v1
-from skiway.pipeline.capture import jobs_of
-from skiway.pipeline.worker import BEATS, Worker
+from skiway.pipeline.worker import BEATS, Worker, jobs_of
 from skiway.security import MemorySecrets
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rpc.house import Client, behaviour, opened, principal, raising
 from rpc.requests import lake
 from skiway import errors
-from skiway.metastore import failures
-from skiway.metastore.failures import failure
+from skiway.metastore.records import errors as failures
+from skiway.metastore.records.errors import failure
 from skiway.model import v1
 from skiway.rpc import Disclosure
 from skiway.rpc.status import ROOM, code_of, failure_of, language

@@ -12,7 +12,8 @@ import pytest
 
 from rpc.house import House, behaviour, counted, opened, serving, until
 from rpc.requests import Lake, column_stats, file_stats, lake, snapshot
-from skiway.metastore import statistics, uploads
+from skiway.metastore import statistics
+from skiway.metastore.statistics import uploads
 from skiway.model import v1
 from skiway.telemetry.metrics import Metrics
 

@@ -9,9 +9,10 @@ import pytest
 
 from airport.certificates import Authority
 from runtime.servers import Caller, calling, eventually, skiway, started
-from skiway.metastore import PLATFORM, Realm, accounts
+from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.resources import accounts
 from skiway.model import v1
-from skiway.runtime.account_directory import AccountDirectory
+from skiway.runtime.authentication import AccountDirectory
 from skiway.storage import Stores, open_stores
 
 

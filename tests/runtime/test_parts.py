@@ -14,17 +14,15 @@ import pytest
 from metastore.world import World, mask
 from skiway.config import Settings, load
 from skiway.errors import InvalidArgument, NotFound, Unauthorized
-from skiway.metastore import catalogs
+from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.runtime import gc_sweeps
-from skiway.runtime.doors import opened
-from skiway.runtime.entrance import authenticator, credential_headers
-from skiway.runtime.gc_schedule import Progress, Sweep, Tick
-from skiway.runtime.observing import GcMetrics, measure_usage
+from skiway.runtime.authentication import authenticator, credential_headers
+from skiway.runtime.gc import sweeps
+from skiway.runtime.gc.schedule import Progress, Sweep, Tick
+from skiway.runtime.lifecycle import StopSignals, announced, opened
 from skiway.runtime.process import running
-from skiway.runtime.ready_file import announced
-from skiway.runtime.secret_keeping import secrets_of
-from skiway.runtime.signals import StopSignals
+from skiway.runtime.stores import secrets_of
+from skiway.runtime.telemetry import GcMetrics, measure_usage
 from skiway.security import MemorySecrets
 from skiway.storage import open_stores
 from skiway.telemetry.metrics import Metrics
@@ -226,7 +224,7 @@ def outdated(world: World) -> str:
 
 
 def gone_by(world: World, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
-    rounds = gc_sweeps.once_round(world.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
+    rounds = sweeps.once_round(world.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
     found: dict[str, list[str]] = {}
     for name, done in rounds:
         found.setdefault(name, []).extend(done.removed)
@@ -257,7 +255,7 @@ def test_the_age_that_blobs_must_have_is_a_setting(world):
 
 
 def sweep_named(world: World, name: str, **flags: str) -> Sweep:
-    made = gc_sweeps.sweeps(world.stores, MemorySecrets(), settings(**flags).gc, clock=later)
+    made = sweeps.sweeps(world.stores, MemorySecrets(), settings(**flags).gc, clock=later)
     return next(each for each in made if each.name == name)
 
 
@@ -286,8 +284,8 @@ def test_expired_keys_are_freed_page_by_page(world):
 
 
 def test_finished_jobs_go_after_their_time(world):
-    from skiway.metastore.kinds import JOB
-    from skiway.metastore.realm import timestamp
+    from skiway.metastore.records.kinds import JOB
+    from skiway.metastore.records.realm import timestamp
 
     long_ago = timestamp(datetime(2020, 1, 1, tzinfo=UTC))
     job = v1.Job(account_id="a1", job_id="j1", state=v1.JS_SUCCEEDED, finished_at=long_ago)

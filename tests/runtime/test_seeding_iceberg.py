@@ -16,10 +16,11 @@ from pyiceberg.table import StaticTable
 from runtime.servers import started
 from skiway.client import AirportClient
 from skiway.errors import PreconditionFailed, Unavailable
-from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.metastore import Realm, directory, statistics, tables
-from skiway.metastore.seeding import DEFAULT_ACCOUNT, seed_demo, seed_home
-from skiway.metastore.seeding_iceberg import seed_iceberg
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import Realm, statistics
+from skiway.metastore.resources import directory, tables
+from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT, seed_demo, seed_home
+from skiway.metastore.seeding.iceberg import seed_iceberg
 from skiway.model import v1
 from skiway.storage import Stores, open_stores
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from skiway.security import MASK, Roles, TokenFile, dev, file_secrets, opening, tokens
-from skiway.security.aws_sessions import RENEW_BEFORE
-from skiway.security.secrets import MAX_SECRET_BYTES
+from skiway.security import MASK, Roles, TokenFile, authentication, tokens
+from skiway.security.secrets import files as file_secrets
+from skiway.security.secrets import opening
+from skiway.security.secrets.aws import RENEW_BEFORE
+from skiway.security.secrets.store import MAX_SECRET_BYTES
 from skiway.security.signing_keys import MIN_RSA_BITS, PublishedKeys
 
 PROJECT = Path(__file__).parents[2]
@@ -59,7 +61,7 @@ def test_the_table_of_roles_is_that_of_the_code():
 def test_every_key_of_an_error_is_on_the_page_and_no_other():
     raised = {
         keyword.value.value
-        for file in (PROJECT / "src" / "skiway" / "security").glob("*.py")
+        for file in (PROJECT / "src" / "skiway" / "security").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call)
         for keyword in node.keywords
@@ -86,8 +88,8 @@ def test_the_names_and_numbers_on_the_page_are_those_of_the_code():
         f"at least {tokens.MIN_TOKEN_CHARACTERS} random characters",
         f"at most {MAX_SECRET_BYTES} bytes",
         f"from {MIN_RSA_BITS} bits",
-        f"`{dev.DEV_ACCOUNT_HEADER}`",
-        f"called `{dev.DEFAULT_ACCOUNT}`",
+        f"`{authentication.DEV_ACCOUNT_HEADER}`",
+        f"called `{authentication.DEFAULT_ACCOUNT}`",
         f"`{file_secrets.KEY_FILE}`",
         f"`{opening.SECRETS_STORES}`",
         f"until {RENEW_BEFORE.seconds // 60} minutes before",

@@ -18,10 +18,8 @@ from security.accounts import KnownAccounts
 from security.issuer import AUDIENCE, NOW, STATIC_ISSUER, claims, ec_key, ed_key, pem, rsa_key, token
 from skiway.errors import InvalidArgument, Unauthorized
 from skiway.security import Roles, TokenHeaders
-from skiway.security.claims import ClaimNames
-from skiway.security.jwks import keys_by_url
-from skiway.security.oidc import ALGORITHMS, OidcAuthenticator, OidcRules, open_keys
-from skiway.security.signing_keys import PublishedKeys, StaticKey
+from skiway.security.oidc import ALGORITHMS, ClaimNames, OidcAuthenticator, OidcRules, open_keys
+from skiway.security.signing_keys import PublishedKeys, StaticKey, keys_by_url
 
 LEEWAY = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)

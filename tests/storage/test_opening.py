@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from skiway.errors import Internal, InvalidArgument, PreconditionFailed, Unavailable
 from skiway.storage import ABSENT, FORMAT_VERSION, open_blobs, open_pointers, open_stores
-from skiway.storage.memory import MemoryPointerStore
+from skiway.storage.pointers.memory import MemoryPointerStore
 from storage.homes import AWS, Home, blob_home, pointer_home
 
 HEAVY = ("sqlalchemy", "boto3", "obstore", "tenacity", "psycopg", "sqlite3")
@@ -127,7 +127,7 @@ def installed(tmp_path, monkeypatch):
         (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
         (folder / "entry_points.txt").write_text(lines)
         (tmp_path / "other_stores.py").write_text(
-            "from skiway.storage.memory import MemoryPointerStore\n"
+            "from skiway.storage.pointers.memory import MemoryPointerStore\n"
             "def open_it(url, *, clock, on_call, options):\n"
             "    store = MemoryPointerStore(clock=clock, on_call=on_call)\n"
             "    store.opened = (url, options)\n"
@@ -147,12 +147,14 @@ def test_a_package_adds_a_backend_by_an_entry_point(installed, clock):
 
 def test_a_package_cannot_take_over_a_scheme(installed):
     installed("[skiway.pointer_stores]\nsqlite = other_stores:open_it\n")
-    with pytest.raises(PreconditionFailed, match=r"both skiway.storage.sqlite:open_pointers and other_stores:open_it"):
+    with pytest.raises(
+        PreconditionFailed, match=r"both skiway.storage.pointers.sqlite:open_pointers and other_stores:open_it"
+    ):
         open_pointers("sqlite:///x.db")
 
 
 def test_own_backends_may_be_entry_points_as_well(installed):
-    installed("[skiway.pointer_stores]\nmemory = skiway.storage.memory:open_pointers\n")
+    installed("[skiway.pointer_stores]\nmemory = skiway.storage.pointers.memory:open_pointers\n")
     assert open_pointers("memory://").count() == 0
 
 

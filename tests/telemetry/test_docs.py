@@ -11,7 +11,7 @@ import pytest
 from skiway.config import describe
 from skiway.telemetry.audit import CATEGORIES
 from skiway.telemetry.context import FACTS
-from skiway.telemetry.metric_table import METRICS
+from skiway.telemetry.definitions import METRICS
 from skiway.telemetry.reference import page_with_metrics
 from skiway.telemetry.series import MAX_SERIES
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from skiway.config.observing import Log, Rotation, Telemetry
-from skiway.config.observing import Traces as TracesSettings
+from skiway.config.telemetry import Log, Rotation, Telemetry
+from skiway.config.telemetry import Traces as TracesSettings
 from skiway.config.values import Secret
 from skiway.telemetry import logs
 from skiway.telemetry.context import CallContext, serving

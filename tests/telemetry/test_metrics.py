@@ -11,15 +11,15 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from skiway.config.kept import StorageUsage
-from skiway.config.observing import MetricsOutput, Telemetry
+from skiway.config.metastore import StorageUsage
+from skiway.config.telemetry import MetricsOutput, Telemetry
 from skiway.errors import Internal
 from skiway.storage import ABSENT, open_stores
-from skiway.telemetry import metric_table as table
-from skiway.telemetry.metric_table import METRICS, Metric
-from skiway.telemetry.metrics import Metrics, Observation, store_calls
+from skiway.telemetry import definitions
+from skiway.telemetry.definitions import METRICS, Metric
+from skiway.telemetry.metrics import Metrics, store_calls
 from skiway.telemetry.prometheus import prometheus_name
-from skiway.telemetry.series import BOUNDS, MAX_SERIES
+from skiway.telemetry.series import BOUNDS, MAX_SERIES, Observation
 from skiway.telemetry.usage import Stored, observe_usage
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -43,26 +43,26 @@ def sample(metrics: Metrics, name: str, **tags: str) -> float | None:
 
 
 def test_a_counter_counts_by_its_tags(metrics: Metrics):
-    metrics.add(table.GC_REMOVED, 3, collector="cas")
-    metrics.add(table.GC_REMOVED, 4, collector="cas")
-    metrics.add(table.GC_REMOVED, collector="pointer")
+    metrics.add(definitions.GC_REMOVED, 3, collector="cas")
+    metrics.add(definitions.GC_REMOVED, 4, collector="cas")
+    metrics.add(definitions.GC_REMOVED, collector="pointer")
     assert sample(metrics, "skiway_core_gc_removed_total", collector="cas") == 7
     assert sample(metrics, "skiway_core_gc_removed_total", collector="pointer") == 1
 
 
 def test_a_gauge_goes_up_and_down_and_can_be_set(metrics: Metrics):
-    metrics.add(table.RPC_ACTIVE, 1, component="t", operation="Get")
-    metrics.add(table.RPC_ACTIVE, 1, component="t", operation="Get")
-    metrics.add(table.RPC_ACTIVE, -1, component="t", operation="Get")
-    metrics.set(table.TASK_ENABLED, 1, task="gc")
-    metrics.set(table.TASK_ENABLED, 0, task="gc")
+    metrics.add(definitions.RPC_ACTIVE, 1, component="t", operation="Get")
+    metrics.add(definitions.RPC_ACTIVE, 1, component="t", operation="Get")
+    metrics.add(definitions.RPC_ACTIVE, -1, component="t", operation="Get")
+    metrics.set(definitions.TASK_ENABLED, 1, task="gc")
+    metrics.set(definitions.TASK_ENABLED, 0, task="gc")
     assert sample(metrics, "skiway_core_rpc_active", component="t", operation="Get") == 1
     assert sample(metrics, "skiway_core_task_enabled", task="gc") == 0
 
 
 def test_a_histogram_tells_how_many_were_how_quick(metrics: Metrics):
     for seconds in (0.0005, 0.0006, 0.3, 100):
-        metrics.record(table.GC_PAUSE, seconds, collector="cas")
+        metrics.record(definitions.GC_PAUSE, seconds, collector="cas")
     name = "skiway_core_gc_pause_seconds"
     buckets = {
         dict(tags)["le"]: value for (found, tags), value in samples(metrics).items() if found == f"{name}_bucket"
@@ -96,7 +96,7 @@ def test_names_follow_the_rule_and_are_unique():
 
 def test_an_undeclared_tag_is_dropped_and_counted():
     metrics = Metrics()
-    metrics.add(table.GC_ERRORS, collector="cas", tenant="acme", colour="red")
+    metrics.add(definitions.GC_ERRORS, collector="cas", tenant="acme", colour="red")
     assert sample(metrics, "skiway_core_gc_errors_total", collector="cas") == 1
     dropped = sample(metrics, "skiway_core_observability_dropped_tags_total", metric="skiway.core.gc.errors")
     assert dropped == 2
@@ -104,7 +104,7 @@ def test_an_undeclared_tag_is_dropped_and_counted():
 
 def test_in_strict_mode_an_undeclared_tag_is_an_error(metrics: Metrics):
     with pytest.raises(Internal) as caught:
-        metrics.record(table.RPC_LATENCY, 1, component="t", tenant="acme")
+        metrics.record(definitions.RPC_LATENCY, 1, component="t", tenant="acme")
     assert caught.value.message == (
         "metric skiway.core.rpc.latency has no tag tenant: it has account, component, operation, status"
     )
@@ -112,14 +112,14 @@ def test_in_strict_mode_an_undeclared_tag_is_an_error(metrics: Metrics):
 
 
 def test_a_missing_tag_is_empty(metrics: Metrics):
-    metrics.add(table.RPC_RETRIES, operation="Get")
+    metrics.add(definitions.RPC_RETRIES, operation="Get")
     assert sample(metrics, "skiway_core_rpc_retries_total", component="", operation="Get") == 1
 
 
 def test_too_many_combinations_of_tags_share_one(metrics: Metrics):
     for number in range(MAX_SERIES + 3):
-        metrics.add(table.GC_ERRORS, collector=str(number))
-    metrics.add(table.GC_ERRORS, collector="0")
+        metrics.add(definitions.GC_ERRORS, collector=str(number))
+    metrics.add(definitions.GC_ERRORS, collector="0")
     found = samples(metrics)
     assert len([key for key in found if key[0] == "skiway_core_gc_errors_total"]) == MAX_SERIES + 1
     assert sample(metrics, "skiway_core_gc_errors_total", collector="other") == 3
@@ -130,9 +130,9 @@ def test_too_many_combinations_of_tags_share_one(metrics: Metrics):
 
 def test_switched_off_nothing_is_kept():
     metrics = Metrics.start(Telemetry(metrics=MetricsOutput(enabled=False, strict=True)))
-    metrics.add(table.GC_ERRORS, anything="goes")
-    metrics.record(table.GC_PAUSE, 1)
-    metrics.set(table.TASK_ENABLED, 1)
+    metrics.add(definitions.GC_ERRORS, anything="goes")
+    metrics.record(definitions.GC_PAUSE, 1)
+    metrics.set(definitions.TASK_ENABLED, 1)
     assert metrics.prometheus_text() == ""
     assert store_calls(metrics) is None
 
@@ -140,8 +140,8 @@ def test_switched_off_nothing_is_kept():
 def test_threads_lose_no_count(metrics: Metrics):
     def count(_: int) -> None:
         for _ in range(2_000):
-            metrics.add(table.GC_ERRORS, collector="cas")
-            metrics.record(table.GC_PAUSE, 0.001, collector="cas")
+            metrics.add(definitions.GC_ERRORS, collector="cas")
+            metrics.record(definitions.GC_PAUSE, 0.001, collector="cas")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(8)))
@@ -151,7 +151,7 @@ def test_threads_lose_no_count(metrics: Metrics):
 
 def test_an_observed_gauge_is_asked_when_metrics_are_collected(metrics: Metrics):
     entries = [3]
-    metrics.observe(table.CACHE_ENTRIES, lambda: [(entries[0], {"cache": "graph"})])
+    metrics.observe(definitions.CACHE_ENTRIES, lambda: [(entries[0], {"cache": "graph"})])
     assert sample(metrics, "skiway_core_cache_entries", cache="graph") == 3
     entries[0] = 4
     assert sample(metrics, "skiway_core_cache_entries", cache="graph") == 4
@@ -161,8 +161,8 @@ def test_an_observer_that_fails_hides_nothing_else(metrics: Metrics, caplog: pyt
     def fail() -> Iterable[Observation]:
         raise RuntimeError("no")
 
-    metrics.observe(table.CACHE_ENTRIES, fail)
-    metrics.add(table.GC_ERRORS, collector="cas")
+    metrics.observe(definitions.CACHE_ENTRIES, fail)
+    metrics.add(definitions.GC_ERRORS, collector="cas")
     assert sample(metrics, "skiway_core_gc_errors_total", collector="cas") == 1
     assert caplog.messages == ["metric skiway.core.cache.entries could not be read"]
 

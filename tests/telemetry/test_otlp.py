@@ -14,10 +14,10 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from skiway.config.observing import Otlp, Telemetry
-from skiway.config.observing import Traces as TracesSettings
+from skiway.config.telemetry import Otlp, Telemetry
+from skiway.config.telemetry import Traces as TracesSettings
 from skiway.config.values import Secret
-from skiway.telemetry import metric_table as table
+from skiway.telemetry import definitions
 from skiway.telemetry.metrics import Metrics
 from skiway.telemetry.series import BOUNDS
 from skiway.telemetry.traces import Traces
@@ -77,10 +77,10 @@ def settings(endpoint: str, *, every: timedelta = timedelta(hours=1)) -> Telemet
 
 def test_the_receiver_gets_the_metrics_at_the_latest_when_they_are_closed(receiver: Receiver):
     metrics = Metrics.start(settings(receiver.endpoint))
-    metrics.add(table.GC_REMOVED, 3, collector="cas")
-    metrics.set(table.TASK_ENABLED, 1, task="gc")
+    metrics.add(definitions.GC_REMOVED, 3, collector="cas")
+    metrics.set(definitions.TASK_ENABLED, 1, task="gc")
     for seconds in (0.0004, 0.3, 100):
-        metrics.record(table.GC_PAUSE, seconds, collector="cas")
+        metrics.record(definitions.GC_PAUSE, seconds, collector="cas")
     metrics.close()
     path, headers, body = receiver.got.get(timeout=10)
     assert (path, headers["authorization"], headers["x-b"]) == ("/v1/metrics", "Bearer t", "c")
@@ -108,7 +108,7 @@ def test_the_receiver_gets_the_metrics_at_the_latest_when_they_are_closed(receiv
 
 def test_metrics_are_delivered_again_and_again(receiver: Receiver):
     metrics = Metrics.start(settings(receiver.endpoint, every=timedelta(milliseconds=20)))
-    metrics.add(table.GC_REMOVED, collector="cas")
+    metrics.add(definitions.GC_REMOVED, collector="cas")
     for _ in range(3):
         assert receiver.got.get(timeout=10)[0] == "/v1/metrics"
     metrics.close()
@@ -130,7 +130,7 @@ def test_the_receiver_gets_the_spans(receiver: Receiver):
 def test_a_receiver_that_is_away_stops_nobody(receiver: Receiver, caplog: pytest.LogCaptureFixture):
     away = Otlp(endpoint="http://127.0.0.1:1", timeout_seconds=0.2)
     metrics = Metrics.start(Telemetry(otlp=away))
-    metrics.add(table.GC_REMOVED, collector="cas")
+    metrics.add(definitions.GC_REMOVED, collector="cas")
     with caplog.at_level(logging.ERROR):
         metrics.close()
     assert "skiway_core_gc_removed_total" in metrics.prometheus_text()

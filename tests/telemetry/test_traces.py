@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from skiway.config.observing import Telemetry
-from skiway.config.observing import Traces as TracesSettings
+from skiway.config.telemetry import Telemetry
+from skiway.config.telemetry import Traces as TracesSettings
 from skiway.telemetry.context import CallContext, serving
 from skiway.telemetry.traces import Traces, current_span_ids, traceparent
 

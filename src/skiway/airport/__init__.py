@@ -1,6 +1,5 @@
 """Write Airport servers: DuckDB attaches them and finds tables and functions made of Python and Arrow."""
 
-from skiway.airport.auth import Authenticator, BearerAuth, CatalogAuthorizer
 from skiway.airport.builder import CatalogBuilder, SchemaBuilder
 from skiway.airport.catalog import (
     Bindable,
@@ -8,15 +7,14 @@ from skiway.airport.catalog import (
     CatalogVersion,
     HasStatistics,
     Planned,
-    ScanOptions,
     Schema,
     SharedListing,
     Table,
-    TimePoint,
     TimeTravel,
+    Transactional,
+    TransactionManager,
+    TransactionStatus,
     Versioned,
-    find_rowid_column,
-    project_schema,
 )
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable
 from skiway.airport.functions import (
@@ -28,14 +26,13 @@ from skiway.airport.functions import (
     TableInOutFunction,
     Volatility,
 )
-from skiway.airport.registry import CatalogResolver, Catalogs
-from skiway.airport.request import Request, current_request
-from skiway.airport.server import Server, Tls
-from skiway.airport.service import AirportService, Limits
-from skiway.airport.serving import serve
+from skiway.airport.request import Authenticator, BearerAuth, CatalogAuthorizer, Request, current_request
+from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
+from skiway.airport.server.lookup import CatalogResolver, Catalogs
+from skiway.airport.server.server import Server, Tls, serve
+from skiway.airport.server.service import AirportService, Limits
 from skiway.airport.statistics import ColumnStatistics
 from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCall, FunctionCallRequest, SchemaRequest, TableRef
-from skiway.airport.transactions import Transactional, TransactionManager, TransactionStatus
 from skiway.airport.writing import (
     Deletable,
     DeletableBatch,

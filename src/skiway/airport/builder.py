@@ -9,21 +9,19 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 
 from skiway.airport.catalog import (
-    ArrowData,
     Catalog,
     CatalogVersion,
     HasStatistics,
-    ScanOptions,
     Schema,
     SharedListing,
     Table,
-    TimePoint,
     TimeTravel,
     Versioned,
 )
-from skiway.airport.decorated import DecoratedScalar, DecoratedTable
-from skiway.airport.discovery import UNREACHABLE
+from skiway.airport.decorators import DecoratedScalar, DecoratedTable
 from skiway.airport.functions import ScalarFunction, TableFunction, TableInOutFunction, Volatility, signature
+from skiway.airport.scan import ArrowData, ScanOptions, TimePoint
+from skiway.airport.server.discovery import UNREACHABLE
 from skiway.airport.statistics import ColumnStatistics
 from skiway.airport.table_refs import FunctionCall, FunctionCallRequest, TableRef
 from skiway.errors import AlreadyExists, InvalidArgument

@@ -1,96 +1,87 @@
-"""What an Airport server serves: catalogs of schemas of tables.
+"""Transactions.
 
-A catalog is anything with these methods. Subclass the small ABCs below, or let `CatalogBuilder` make them from
-functions. What an object can do beyond being read is an ability: one more small ABC to inherit from, which the server
-asks for with `isinstance`.
-
-Every method may be called from many threads at once, and may look at `current_request()` to answer by who asks.
-Lookups of what does not exist return None; listings are never None.
+DuckDB asks for a transaction id before its first statement and sends it along; it never tells whether the user
+committed or rolled back. So the server commits each writing statement when it succeeded and rolls it back when it
+failed, and other clients may use the actions `commit_transaction` and `rollback_transaction`.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from enum import StrEnum
 
 import pyarrow as pa
 
-from skiway.airport import filters
-from skiway.errors import InvalidArgument
+from skiway.airport.functions import ScalarFunction, TableFunction, TableInOutFunction
+from skiway.airport.scan import ArrowData, ScanOptions, TimePoint, project_schema
+from skiway.airport.statistics import ColumnStatistics
+from skiway.airport.table_refs import TableRef
 
-if TYPE_CHECKING:
-    from skiway.airport.functions import ScalarFunction, TableFunction, TableInOutFunction
-    from skiway.airport.statistics import ColumnStatistics
-    from skiway.airport.table_refs import TableRef
-
-ROWID: Final = "rowid"
-IS_ROWID: Final = b"is_rowid"
-
-# Anything that gives Arrow data: an object with __arrow_c_stream__ (pyarrow Table, RecordBatchReader, Scanner; Polars;
-# a DuckDB relation; pandas 3), one batch, or an iterable of batches.
-ArrowData = Any
-
-
-@dataclass(frozen=True, slots=True)
-class TimePoint:
-    """The moment a time-travel query asks for: `AT (VERSION => 3)`, `AT (TIMESTAMP => …)`, or a named snapshot."""
-
-    unit: Literal["timestamp", "version", "snapshot"]
-    value: str
-
-    @classmethod
-    def parse(cls, unit: str, value: str) -> TimePoint | None:
-        """From the wire's two texts; both empty means no time point."""
-        if not unit and not value:
-            return None
-        lower = unit.lower()
-        if lower not in ("timestamp", "version", "snapshot"):
-            raise InvalidArgument(f"unknown time travel unit {unit!r}: use VERSION, TIMESTAMP or SNAPSHOT")
-        return cls(lower, value)  # type: ignore[arg-type]
-
-    def version(self) -> int:
-        """The version number asked for."""
-        try:
-            return int(self.value)
-        except ValueError:
-            raise InvalidArgument(
-                f"AT ({self.unit.upper()} => {self.value!r}): a whole number is needed here"
-            ) from None
-
-    def timestamp(self) -> dt.datetime:
-        """The instant asked for; a text without a time zone is UTC."""
-        try:
-            moment = dt.datetime.fromisoformat(self.value)
-        except ValueError:
-            raise InvalidArgument(
-                f"AT ({self.unit.upper()} => {self.value!r}): an ISO timestamp such as '2025-01-31 10:00:00' is needed here"
-            ) from None
-        return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+__all__ = [
+    "Bindable",
+    "Catalog",
+    "CatalogVersion",
+    "HasStatistics",
+    "Planned",
+    "Schema",
+    "SharedListing",
+    "Table",
+    "TimeTravel",
+    "TransactionManager",
+    "TransactionStatus",
+    "Transactional",
+    "Versioned",
+]
 
 
-@dataclass(frozen=True)
-class ScanOptions:
-    """What the client wants of a scan. All of it is a hint: more rows and more columns are always right.
+class TransactionStatus(StrEnum):
+    """Where a transaction is."""
 
-    `columns`: the names asked for, in the client's order, each once; None means all. Others may be left out of the
-    answer, the server fills them with NULLs. `limit` and `batch_size` are None where nobody set them (DuckDB never does).
-    """
+    ACTIVE = "active"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
 
-    columns: list[str] | None = None
-    json_filters: str = ""
-    limit: int | None = None
-    batch_size: int | None = None
-    time_point: TimePoint | None = None
-    part: bytes | None = None  # of a `Planned` table: which of the parts that it made of this scan
 
-    @cached_property
-    def filter(self) -> filters.Filter:
-        """The pushed-down predicate, parsed when first asked for; it is falsy when there is none."""
-        return filters.parse(self.json_filters)
+class TransactionManager(ABC):
+    """Begins and ends transactions; ids are opaque text. Work finds its id in `current_request().transaction_id`."""
+
+    @abstractmethod
+    def begin(self) -> str:
+        """A new transaction's id."""
+
+    @abstractmethod
+    def commit(self, transaction_id: str) -> None:
+        """Make its work durable; `NotFound` for an unknown id, `PreconditionFailed` for one that was aborted."""
+
+    @abstractmethod
+    def rollback(self, transaction_id: str) -> None:
+        """Undo its work."""
+
+    @abstractmethod
+    def status(self, transaction_id: str) -> TransactionStatus | None:
+        """Where it is; None for an unknown id, also one that expired long ago."""
+
+
+class Transactional(ABC):
+    """A catalog with transactions of its own."""
+
+    @property
+    @abstractmethod
+    def transactions(self) -> TransactionManager:
+        """Its manager."""
+
+
+# --------------------
+# What an Airport server serves: catalogs of schemas of tables.
+#
+# A catalog is anything with these methods. Subclass the small ABCs below, or let `CatalogBuilder` make them from
+# functions. What an object can do beyond being read is an ability: one more small ABC to inherit from, which the server
+# asks for with `isinstance`.
+#
+# Every method may be called from many threads at once, and may look at `current_request()` to answer by who asks.
+# Lookups of what does not exist return None; listings are never None.
 
 
 class Table(ABC):
@@ -242,23 +233,3 @@ class HasStatistics(ABC):
 
 
 # -- schemas of columns -----------------------------------------------------------------------------------------------
-
-
-def project_schema(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
-    """`schema` with just `columns`, in their order, its metadata kept; None means all."""
-    if columns is None:
-        return schema
-    names = list(columns)
-    missing = [name for name in names if name not in schema.names]
-    if missing:
-        raise InvalidArgument(f"unknown column {missing[0]!r}; the table has {', '.join(map(repr, schema.names))}")
-    return pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
-
-
-def find_rowid_column(schema: pa.Schema) -> int | None:
-    """Index of the row id: the field with metadata `is_rowid`, or else the one named `rowid`."""
-    for index, field in enumerate(schema):
-        if field.metadata and field.metadata.get(IS_ROWID):
-            return index
-    index = int(schema.get_field_index(ROWID))
-    return index if index >= 0 else None

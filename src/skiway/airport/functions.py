@@ -14,20 +14,33 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.catalog import ArrowData, ScanOptions
+from skiway.airport.scan import ArrowData, ScanOptions
 from skiway.errors import InvalidArgument
 
-__all__ = ["ANY", "InOutCall", "Parameter", "ScalarFunction", "TableFunction", "TableInOutFunction", "Volatility"]
+__all__ = [
+    "ANY",
+    "AnyFunction",
+    "AnyType",
+    "InOutCall",
+    "Parameter",
+    "ScalarFunction",
+    "TableFunction",
+    "TableInOutFunction",
+    "Volatility",
+    "input_schema",
+    "read_arguments",
+    "signature",
+]
 
 
-class _Any:
+class AnyType:
     """The type of a parameter that takes any type."""
 
     def __repr__(self) -> str:
         return "ANY"
 
 
-ANY: Final = _Any()
+ANY: Final = AnyType()
 
 # DuckDB's client takes these named parameters for itself.
 _SWALLOWED: Final = frozenset({"auth_token", "secret", "headers", "ticket", "at_unit", "at_value"})
@@ -49,7 +62,7 @@ class Parameter:
     """A parameter of a function; `named` ones may be left out by the caller and then are NULL."""
 
     name: str
-    type: pa.DataType | _Any
+    type: pa.DataType | AnyType
     named: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +82,9 @@ class Parameter:
             metadata["is_named_parameter"] = "1"
         if self.type is ANY:
             metadata["is_any_type"] = "1"
-        return pa.field(self.name, pa.null() if isinstance(self.type, _Any) else self.type, metadata=metadata or None)
+        return pa.field(
+            self.name, pa.null() if isinstance(self.type, AnyType) else self.type, metadata=metadata or None
+        )
 
 
 class ScalarFunction(ABC):
@@ -158,7 +173,7 @@ def read_arguments(function: AnyFunction, stream: bytes) -> dict[str, pa.Scalar]
     row = _row(function, stream)
     arguments = {}
     for parameter in function.parameters:
-        wanted = None if isinstance(parameter.type, _Any) else parameter.type
+        wanted = None if isinstance(parameter.type, AnyType) else parameter.type
         given = row is not None and parameter.name in row.schema.names
         value = row.column(parameter.name)[0] if row is not None and given else pa.scalar(None, wanted)
         arguments[parameter.name] = (

@@ -18,7 +18,7 @@ import shapely
 from shapely.errors import GEOSException, ShapelyError
 from shapely.geometry.base import BaseGeometry
 
-from skiway.airport.wire.duckdb_types import extension_of
+from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.errors import InvalidArgument
 
 __all__ = [

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.wire.duckdb_types import duckdb_type, storage_type
+from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
 from skiway.errors import InvalidArgument, SkiwayError
 
-__all__ = ["ColumnStatistics"]
+__all__ = ["ColumnStatistics", "can_announce", "statistics_batch"]
 
 # Statistics of these types end the client's query, whatever the answer is.
 _REFUSED: Final = ("INTERVAL", "BIT", "UNION", "GEOMETRY", "NULL", "BIGNUM")

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport import filters
-from skiway.airport.catalog import TimePoint
+from skiway.airport.scan import TimePoint
 from skiway.airport.wire.payloads import FunctionCallUri, encode
 from skiway.errors import InvalidArgument, PermissionDenied
 
-__all__ = ["DynamicSchemaTableRef", "FunctionCall", "FunctionCallRequest", "SchemaRequest", "TableRef"]
+__all__ = ["ALLOWED", "DynamicSchemaTableRef", "FunctionCall", "FunctionCallRequest", "SchemaRequest", "TableRef"]
 
 # Functions seen to work when the client calls them without a binder.
 ALLOWED: Final = frozenset(

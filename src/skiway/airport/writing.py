@@ -15,7 +15,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from skiway.airport.catalog import ArrowData
+from skiway.airport.scan import ArrowData
 
 __all__ = [
     "Deletable",

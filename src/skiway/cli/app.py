@@ -120,11 +120,11 @@ def serve(
     settings: Set = None,
 ) -> None:
     """Run the server until it is told to stop, by Ctrl-C or SIGTERM."""
-    from skiway.cli import serving
+    from skiway.cli import processes
 
     doors = {"grpc": grpc, "http": http}
     given = [*(settings or []), *(f"server.{door}.address={at}" for door, at in doors.items() if at is not None)]
-    serving.serve(home.expanduser(), config, given, ready_file=ready_file)
+    processes.serve(home.expanduser(), config, given, ready_file=ready_file)
 
 
 @app.command()
@@ -133,9 +133,9 @@ def worker(home: Home = HOME, config: Config = None, settings: Set = None) -> No
 
     Its store is that of servers whose reconciler.backend is remote: a home on the same machine, or a shared one.
     """
-    from skiway.cli import working
+    from skiway.cli import processes
 
-    working.work(home.expanduser(), config, settings or [])
+    processes.work(home.expanduser(), config, settings or [])
 
 
 @app.command()
@@ -159,9 +159,9 @@ def gc(
     settings: Set = None,
 ) -> None:
     """Remove what nothing leads to any more. A running server does it by itself, this goes once through the whole store."""
-    from skiway.cli import collecting
+    from skiway.cli import processes
 
-    collecting.collect(home.expanduser(), config, settings or [], dry_run=dry_run)
+    processes.collect(home.expanduser(), config, settings or [], dry_run=dry_run)
 
 
 @app.command("config")
@@ -172,9 +172,9 @@ def show_config(
     output: OutputOption = Output.table,
 ) -> None:
     """Show every setting in force and where it was set. Secrets are hidden."""
-    from skiway.cli import configured
+    from skiway.cli import processes
 
-    configured.show(home.expanduser(), config, settings or [], as_json=output is Output.json)
+    processes.show(home.expanduser(), config, settings or [], as_json=output is Output.json)
 
 
 @tokens.command("new")
@@ -194,6 +194,6 @@ def new_token(
     settings: Set = None,
 ) -> None:
     """Make a token and print it, once. Only its hash is kept, in the tokens file; servers read that again by themselves."""
-    from skiway.cli import token_making
+    from skiway.cli import processes
 
-    token_making.new(home.expanduser(), config, settings or [], name=name, account=account, roles=role or [], days=days)
+    processes.new(home.expanduser(), config, settings or [], name=name, account=account, roles=role or [], days=days)

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
+from skiway.cli.command import Call, noun, verb
 from skiway.cli.options import pairs
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Catalog, Namespace
+
+__all__ = ["Cascade", "Description", "PlaceRecord", "Properties"]
+
 
 app = noun("catalogs", __doc__)
 

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
 from skiway.cli.catalogs import Description
+from skiway.cli.command import Call, noun, verb
+from skiway.cli.connector_options import Every, interval_of, policy_of
 from skiway.cli.options import pairs
-from skiway.cli.schedules import Every, interval_of, policy_of
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Connector
     from skiway.model import v1
+
+__all__ = []
+
 
 app = noun("connectors", __doc__)
 
@@ -152,7 +155,7 @@ def create(
 
     A folder is read by the server, so it must be there for it; a relative path is completed here.
     """
-    from skiway.cli.credentials import auth_of
+    from skiway.cli.connector_options import auth_of
 
     address = absolute(uri)
     made = call.lake.connectors.create(
@@ -193,7 +196,7 @@ def update(
     ] = None,
 ) -> None:
     """Change what is given, and keep the rest. Lists of tables and properties are replaced as a whole."""
-    from skiway.cli.credentials import auth_of
+    from skiway.cli.connector_options import auth_of
 
     source = source_of(source_namespace, source_table, include, exclude)
     changes: dict[str, Any] = {
@@ -258,7 +261,7 @@ def sync(
 
     Exit code 0 if all of it succeeded, as far as it was waited for; else 1. Ctrl-C leaves the job running.
     """
-    from skiway.cli.syncing import Part, begun, captured
+    from skiway.cli.jobs import Part, begun, captured
 
     part = Part(namespace or [], table or "")
     if mode is Mode.both:

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from skiway.cli.calling import READY_FILE
-from skiway.cli.grpc_environment import prepare_grpc
+from skiway.cli.command import READY_FILE
+from skiway.cli.options import prepare_grpc
 
 if TYPE_CHECKING:
     from skiway.config import Settings
     from skiway.demo.home import DemoHome
-    from skiway.demo.poster import Poster
+    from skiway.demo.output import Poster
     from skiway.runtime.process import Process
 
 __all__ = ["run"]
@@ -29,7 +29,7 @@ def run(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
     """Make the demo in `home` unless it is there, and serve it until a signal ends that; or answer three questions."""
     prepare_grpc()
     from skiway.demo.home import DemoHome
-    from skiway.demo.poster import Poster
+    from skiway.demo.output import Poster
     from skiway.runtime.process import running
 
     kept, poster = DemoHome.at(home), Poster()
@@ -76,7 +76,7 @@ def _settings(home: Path, grpc: str | None, http: str | None, *, once: bool) -> 
 
 
 def _make(kept: DemoHome, process: Process, poster: Poster) -> None:
-    from skiway.demo.making import make, warm_spark
+    from skiway.demo.build import make, warm_spark
 
     if kept.is_complete:
         return
@@ -88,9 +88,9 @@ def _make(kept: DemoHome, process: Process, poster: Poster) -> None:
 
 def _serve(kept: DemoHome, process: Process, poster: Poster) -> None:
     from skiway.client import AirportClient
-    from skiway.demo.making import CATALOG
+    from skiway.demo.build import CATALOG
     from skiway.demo.queries import contents
-    from skiway.runtime.signals import StopSignals
+    from skiway.runtime.lifecycle import StopSignals
 
     with StopSignals() as signals:
         with AirportClient(process.addresses["airport"], CATALOG) as db:
@@ -101,7 +101,7 @@ def _serve(kept: DemoHome, process: Process, poster: Poster) -> None:
 
 def _answer(kept: DemoHome, process: Process, poster: Poster) -> None:
     from skiway.client import AirportClient
-    from skiway.demo.making import CATALOG
+    from skiway.demo.build import CATALOG
     from skiway.demo.queries import QUERIES, answer, contents
 
     with AirportClient(process.addresses["airport"], CATALOG) as db:

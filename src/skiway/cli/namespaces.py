@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
 from skiway.cli.catalogs import Cascade, Description, PlaceRecord, Properties
+from skiway.cli.command import Call, noun, verb
 from skiway.cli.options import pairs
+
+__all__ = []
+
 
 app = noun("namespaces", __doc__)
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-__all__ = ["HOME", "Account", "Config", "Home", "Output", "OutputOption", "Server", "Set", "Token", "pairs"]
+from skiway.config import Settings, load
+
+__all__ = [
+    "HOME",
+    "Account",
+    "Config",
+    "Home",
+    "Output",
+    "OutputOption",
+    "Server",
+    "Set",
+    "Token",
+    "flags",
+    "pairs",
+    "prepare_grpc",
+    "settings_of",
+]
 
 HOME: Final = Path("~/.skiway")
 
@@ -63,3 +81,35 @@ def pairs(given: list[str] | None, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is no KEY=VALUE: write it like owner=sales", param_hint=option)
         found[key.strip()] = value
     return found
+
+
+# --------------------
+# The settings that a command was started with.
+
+
+def settings_of(home: Path, file: Path | None, given: Sequence[str]) -> Settings:
+    """From `--set` and its like, the environment, the file and defaults."""
+    return load(home, file, os.environ, flags(given))
+
+
+def flags(given: Sequence[str]) -> Mapping[str, str]:
+    """`KEY=VALUE` as pairs; the last one wins."""
+    pairs = {}
+    for text in given:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise typer.BadParameter(
+                f"{text!r} is no KEY=VALUE: write it like gc.cas.enabled=false", param_hint="--set"
+            )
+        pairs[key.strip()] = value
+    return pairs
+
+
+# --------------------
+# What gRPC reads from the environment when it is loaded, so it has to be there before.
+
+
+def prepare_grpc() -> None:
+    """Let it write nothing, as what fails is told by us; and let it alone a fork, by which Java is started."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
+from skiway.cli.command import Call, noun, verb
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Query
+
+__all__ = []
+
 
 app = noun("queries", __doc__)
 

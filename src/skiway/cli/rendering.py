@@ -18,6 +18,7 @@ from rich.text import Text
 
 __all__ = [
     "UNKNOWN",
+    "Cells",
     "console",
     "json_text",
     "shown",

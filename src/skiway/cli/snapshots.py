@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
+from skiway.cli.command import Call, noun, verb
 from skiway.errors import NotFound
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Snapshot
+
+__all__ = []
+
 
 app = noun("snapshots", __doc__)
 

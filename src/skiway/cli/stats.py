@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
+from skiway.cli.command import Call, noun, verb
 from skiway.cli.tables import At, Name, Parent, tables_in
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Table, TableStats
     from skiway.model import v1
+
+__all__ = []
+
 
 app = noun("stats", __doc__)
 
@@ -108,6 +111,6 @@ def profile(
     full: Annotated[bool, typer.Option("--full", help="Also if the snapshot was profiled before.")] = False,
 ) -> None:
     """Make statistics of a managed table on Spark. Those of a connector are made by `skiway connectors sync`."""
-    from skiway.cli.syncing import told
+    from skiway.cli.jobs import told
 
     told(call, call.lake.tables.profile(name, full_rescan=full), {}, watch=watch)

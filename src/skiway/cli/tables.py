@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
+from skiway.cli.command import Call, noun, verb
+from skiway.cli.table_records import TableRecord
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Table
+
+__all__ = ["At", "Name", "Parent", "tables_in"]
+
 
 app = noun("tables", __doc__)
 
@@ -24,57 +25,6 @@ Parent = Annotated[
 At = Annotated[
     int | None, typer.Option("--at", metavar="SNAPSHOT", help="In this snapshot; unless given, in the current one.")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRecord:
-    """A column, as it is written."""
-
-    name: str
-    type: str
-    required: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TableRecord:
-    """A table, as it is written. `rows` and what follows it are of its current snapshot; None where they are unknown."""
-
-    name: str
-    id: str
-    format: str
-    origin: str
-    description: str | None
-    location: str | None
-    rows: int | None
-    data_files: int | None
-    size_bytes: int | None
-    snapshot_id: int | None
-    columns: tuple[ColumnRecord, ...]
-    properties: dict[str, str]
-    created_at: datetime
-    updated_at: datetime
-
-    @classmethod
-    def of(cls, table: Table, names: dict[str, str]) -> TableRecord:
-        """What there is to tell of it, with the names of connectors by their ids."""
-        stats, upstream = table.stats, table.upstream
-        managed = table.message.metadata_location
-        return cls(
-            str(table),
-            str(table.id),
-            "iceberg" if managed else format_of(table),
-            "managed" if managed else names.get(upstream.connector_id.id, "-") if upstream else "-",
-            table.description,
-            managed or (upstream.uri if upstream else None),
-            stats.row_count,
-            stats.data_file_count,
-            stats.total_size_bytes,
-            stats.snapshot_id,
-            columns_of(table.schema_json),
-            dict(table.properties),
-            table.created_at,
-            table.updated_at,
-        )
 
 
 @verb(app, "list")
@@ -104,7 +54,7 @@ def get(call: Call, name: Name, at: At = None) -> None:
 @verb(app, "describe")
 def describe(call: Call, name: Name, at: At = None) -> None:
     """Show what is known of a table's columns: NULLs, distinct values, bounds, and how values spread."""
-    from skiway.cli.describing import described
+    from skiway.cli.describe import described
 
     described(call, name, at)
 
@@ -120,12 +70,13 @@ def create(
     """Make a new, empty Iceberg table."""
     from skiway.cli.jobs import connector_names
     from skiway.cli.sql.session import Session
+    from skiway.cli.sql.statements import create_table
     from skiway.client.metastore.names import dotted, segments
 
     *namespace, _ = segments(name, resource="table")
     call.lake.namespaces.get(dotted(namespace))
     with Session(call) as session:
-        session.create_table(name, columns)
+        create_table(session, name, columns)
     made = TableRecord.of(call.lake.tables.get(name), connector_names(call.lake))
     call.done(f"created table {made.name}", made)
 
@@ -134,7 +85,7 @@ def create(
 def delete(call: Call, name: Name) -> None:
     """Delete a table with its snapshots and statistics. The files of a mirrored table stay where they are."""
     from skiway.cli.jobs import connector_names
-    from skiway.cli.sql.names import spoken
+    from skiway.cli.sql.scans import spoken
 
     table = call.lake.tables.get(name)
     gone = TableRecord.of(table, connector_names(call.lake))
@@ -159,33 +110,3 @@ def tables_in(lake: Metastore, parent: str | None) -> Iterator[Table]:
     else:
         for namespace in lake.namespaces(parent, recursive=True):
             yield from lake.tables(namespace)
-
-
-def format_of(table: Table) -> str:
-    """Of which format a mirrored table is."""
-    from skiway.model import v1
-
-    if table.upstream is None or not table.upstream.format:
-        return "-"
-    return v1.TableFormat.Name(table.upstream.format).removeprefix("TF_").lower()
-
-
-def columns_of(schema_json: str) -> tuple[ColumnRecord, ...]:
-    """The columns that a schema in JSON tells of."""
-    fields = json.loads(schema_json or "{}").get("fields", [])
-    return tuple(ColumnRecord(each["name"], type_name(each["type"]), bool(each.get("required"))) for each in fields)
-
-
-def type_name(told: Any) -> str:
-    """A type on one line, such as `list<struct<a: int>>`."""
-    if isinstance(told, str):
-        return told
-    match told.get("type"):
-        case "list":
-            return f"list<{type_name(told['element'])}>"
-        case "map":
-            return f"map<{type_name(told['key'])}, {type_name(told['value'])}>"
-        case "struct":
-            members = ", ".join(f"{each['name']}: {type_name(each['type'])}" for each in told["fields"])
-            return f"struct<{members}>"
-    return str(told.get("type"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import urlsplit
 
-from skiway.config.serving import Grpc, Http
+from skiway.config.server import Grpc, Http
 from skiway.config.settings import Settings
-from skiway.config.urls import secret_parameters
+from skiway.config.sources import secret_parameters
 from skiway.config.values import is_loopback
 
 __all__ = ["Problem", "problems"]

@@ -12,8 +12,7 @@ from pathlib import Path
 from skiway.config.checks import Problem, problems
 from skiway.config.fields import Setting, build
 from skiway.config.settings import SHORT_FORMS, Settings, known
-from skiway.config.sources import Given, from_environment, from_file, from_flags
-from skiway.config.urls import moved_password, shown_url
+from skiway.config.sources import Given, from_environment, from_file, from_flags, moved_password, shown_url
 from skiway.config.values import as_text
 from skiway.errors import InvalidArgument
 

@@ -7,10 +7,10 @@ from functools import cache
 from types import MappingProxyType
 
 from skiway.config.fields import Setting, section, settings_of, values_of
-from skiway.config.kept import Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
-from skiway.config.observing import Audit, Log, Telemetry
-from skiway.config.serving import Auth, Client, Errors, Interceptor, Server
-from skiway.config.stored import Blob, Kv, Secrets, Storage, Warehouse
+from skiway.config.metastore import Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
+from skiway.config.server import Auth, Client, Errors, Interceptor, Server
+from skiway.config.storage import Blob, Kv, Secrets, Storage, Warehouse
+from skiway.config.telemetry import Audit, Log, Telemetry
 from skiway.config.values import as_text
 
 __all__ = ["SHORT_FORMS", "Settings", "describe", "known", "shown"]

@@ -11,7 +11,7 @@ opened.
 """
 
 from skiway.formats.opening import open_source
-from skiway.formats.reading import FILE_ORDINAL, ROW_POSITION
+from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION
 from skiway.formats.schemas import TableSchema
 from skiway.formats.source import (
     FILE_COLUMNS,

@@ -1,6 +1,6 @@
-"""Statistics of files as text, in the form the metastore keeps: a list per file, with a struct per column.
+"""Statistics of files in the canonical form of the metastore: a list per file with a struct per column, bounds as text.
 
-Whole columns are turned into text at once. Bytes and UUIDs, for which Arrow has no words, are spelled one by one.
+Whole columns are converted at once. Only bytes and UUIDs, which Arrow cannot format, are converted value by value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from skiway.formats.source import PartitionSpec
 
 __all__ = ["canonical_columns", "logical_type", "partition_json"]
 
-_COUNTS: Final = ("value_count", "null_count", "nan_count")
+
+_TEXT_COUNTS: Final = ("value_count", "null_count", "nan_count")
 
 
 def canonical_columns(files: pa.Table, schema: pa.Schema) -> pa.ListArray:
@@ -43,7 +44,7 @@ def _column(stats: pa.StructArray, leaf: Leaf) -> pa.StructArray:
         "column_id": pa.repeat(pa.scalar(leaf.id, pa.int64()), rows),
         "column_name": pa.repeat(".".join(leaf.path), rows),
         "logical_type": pa.repeat(logical_type(leaf.type), rows),
-        **{name: stats.field(name) for name in _COUNTS},
+        **{name: stats.field(name) for name in _TEXT_COUNTS},
         "min": _text(_whole_micros(stats.field("min"), up=False), of=leaf.type),
         "max": _text(_whole_micros(stats.field("max"), up=True), of=leaf.type),
     }

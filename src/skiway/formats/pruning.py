@@ -14,9 +14,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.filters.arrow import joined
-from skiway.airport.filters.arrow_values import literal_type, scalar
-from skiway.airport.filters.logic import Unsaid, column_path, encode, sided
+from skiway.airport.filters.arrow import joined, literal_type, scalar
+from skiway.airport.filters.logic import Unsaid, column_path, encode, literal_prefix, match_parts, sided
 from skiway.airport.filters.nodes import (
     ColumnRef,
     Compare,
@@ -28,7 +27,6 @@ from skiway.airport.filters.nodes import (
     Operator,
     type_of,
 )
-from skiway.airport.filters.patterns import literal_prefix, match_parts
 from skiway.airport.filters.types import LogicalType
 from skiway.formats.schemas import leaves
 

@@ -18,7 +18,18 @@ import pyarrow as pa
 from skiway.errors import Unsupported
 from skiway.formats.geometry import EXTENSION, coordinate_system, geometry_type_name
 
-__all__ = ["Leaf", "TableSchema", "field_id", "identified", "leaves", "path_id", "schema_json", "with_id"]
+__all__ = [
+    "Leaf",
+    "Path",
+    "TableSchema",
+    "field_id",
+    "identified",
+    "leaves",
+    "path_id",
+    "schema_json",
+    "type_name",
+    "with_id",
+]
 
 Path: TypeAlias = tuple[str, ...]
 

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
+from skiway.formats.parquet.reading import DataFile, Identifier, Scan, opened, rows_of
 from skiway.formats.pruning import pruned
-from skiway.formats.reading import DataFile, Identifier, Scan, opened, rows_of
 from skiway.formats.schemas import TableSchema
 
 __all__ = [

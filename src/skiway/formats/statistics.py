@@ -86,3 +86,9 @@ def stats_struct(columns: Mapping[int, pa.StructArray], units: int) -> pa.Struct
     if not columns:
         return pa.nulls(units, pa.struct([]))
     return pa.StructArray.from_arrays(list(columns.values()), names=[str(number) for number in columns])
+
+
+# --------------------
+# Statistics of files as text, in the form the metastore keeps: a list per file, with a struct per column.
+#
+# Whole columns are turned into text at once. Bytes and UUIDs, for which Arrow has no words, are spelled one by one.

@@ -6,15 +6,17 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from skiway.airport import Catalog, CatalogVersion, DynamicCatalog, Schema, SharedListing, Transactional, Versioned
 from skiway.errors import Conflict, InvalidArgument, NotFound, SchemaNotEmpty
-from skiway.lake.changing import check_managed
+from skiway.lake.changes import check_managed
 from skiway.lake.context import Context
 from skiway.lake.names import SYSTEM_SCHEMA, namespace_path
-from skiway.lake.pins import LakeTransactions
 from skiway.lake.schema import LakeSchema
-from skiway.lake.system import SystemSchema
-from skiway.metastore import Realm, keys, managed_tables, namespaces
-from skiway.metastore.kinds import NAMESPACE
-from skiway.metastore.names import normal_text
+from skiway.lake.system.schema import SystemSchema
+from skiway.lake.transactions import LakeTransactions
+from skiway.metastore import Realm, managed
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import NAMESPACE
+from skiway.metastore.records.names import normal_text
+from skiway.metastore.resources import namespaces
 from skiway.model import v1
 
 __all__ = ["LakeCatalog", "namespaces_of"]
@@ -64,7 +66,7 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
                 key="schema.name",
             )
         *above, last = namespace_path(name)
-        managed_tables.require_addressable(*above, last)
+        managed.require_addressable(*above, last)
         spec = v1.NamespaceSpec(
             display_name=last,
             path=above,

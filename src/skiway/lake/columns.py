@@ -81,7 +81,7 @@ def columns_of(schema_json: str) -> Columns:
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.schema import Schema
 
-    from skiway.formats.iceberg_types import arrow_schema
+    from skiway.formats.iceberg.types import arrow_schema
 
     parsed = json.loads(schema_json)
     try:

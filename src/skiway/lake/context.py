@@ -1,20 +1,113 @@
-"""What all catalogs of a server share."""
+"""Who is asking: the principal behind an Airport call, and what it may do."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from threading import Lock
+from typing import Final
 
-from skiway.formats.kept import Kept
-from skiway.lake.callers import Callers
+from skiway.airport import current_request
+from skiway.formats.cache import Kept
 from skiway.lake.columns import Columns
-from skiway.lake.handles import Handles
-from skiway.lake.parts import MAX_PARTS, PART_BYTES
-from skiway.lake.pins import LakeTransactions
-from skiway.lake.plan_log import PlanLog
-from skiway.lake.versions import Versions
+from skiway.lake.opened_tables import Handles
+from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
+from skiway.lake.transactions import LakeTransactions
+from skiway.metastore import Realm
+from skiway.metastore.records import keys
+from skiway.security import NOBODY, Authenticator, Authorizer, Principal
 
-__all__ = ["Context"]
+__all__ = ["Callers", "Context", "Versions"]
+
+_principal: ContextVar[Principal] = ContextVar("skiway_lake_principal", default=NOBODY)
+
+
+@dataclass(frozen=True)
+class Callers:
+    """Finds out who calls, from the call's headers; it is an authenticator to the Airport server."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer
+    realm_of: Callable[[Principal], Realm]
+
+    def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - all headers count, not the token alone
+        """The subject of the caller; raises `Unauthorized`."""
+        sent = {name: value for name, value in current_request().metadata if isinstance(value, str)}
+        principal = self.authenticator.authenticate(sent)
+        _principal.set(principal)
+        return principal.subject
+
+    @property
+    def principal(self) -> Principal:
+        """The caller of now."""
+        return _principal.get()
+
+    def realm(self) -> Realm:
+        """What the caller's account holds."""
+        return self.realm_of(self.principal)
+
+    def require(self, *any_of: str) -> None:
+        """Raise unless the caller has one of these permissions."""
+        self.authorizer.require(self.principal, *any_of)
+
+    def may(self, permission: str) -> bool:
+        """Whether the caller has the permission, for what is merely not shown to those without."""
+        return permission in self.principal.permissions
+
+
+# --------------------
+# A number for the state of an account's catalogs, so that listings can be kept as long as nothing changed.
+#
+# It is made of the versions of all pointers to catalogs, namespaces, tables and views: read in pages of a thousand, no blob
+# is opened. It is kept for a moment, because clients ask for it with every statement; a change made by this server is seen
+# at once. Statistics come and go without touching a table, so the number also changes every minute.
+
+
+_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view)
+
+
+class Versions:
+    """The state of each account, by number."""
+
+    def __init__(
+        self, *, kept_s: float = 1.0, renewed_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kept_s = kept_s
+        self._renewed_s = renewed_s
+        self._clock = clock
+        self._lock = Lock()
+        self._known: dict[str, tuple[float, int]] = {}
+
+    def of(self, realm: Realm) -> int:
+        """The number of now, or of a moment ago."""
+        now = self._clock()
+        with self._lock:
+            read_at, number = self._known.get(realm.account_id, (-self._kept_s, 0))
+        if now - read_at < self._kept_s:
+            return number
+        number = self._read(realm, now)
+        with self._lock:
+            self._known[realm.account_id] = (now, number)
+        return number
+
+    def changed(self, realm: Realm) -> None:
+        """Something was changed by this server: the next one who asks gets another number."""
+        with self._lock:
+            self._known.pop(realm.account_id, None)
+
+    def _read(self, realm: Realm, now: float) -> int:
+        digest = blake2b(str(now // self._renewed_s).encode(), digest_size=8)
+        for kind in _KINDS:
+            for pointer in realm.stores.pointers.scan(kind(realm.account_id, "")):
+                digest.update(f"{pointer.key}\0{pointer.version}\0{pointer.blob_uri}\n".encode())
+        return int.from_bytes(digest.digest()) >> 1
+
+
+# --------------------
+# What all catalogs of a server share.
 
 
 @dataclass(frozen=True)

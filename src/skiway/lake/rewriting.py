@@ -18,15 +18,14 @@ from skiway.airport import Statement, Write, find_rowid_column
 from skiway.airport.memory import to_column
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, TableHandle, data_files
-from skiway.formats.iceberg_commits import overwrite
-from skiway.formats.iceberg_warehouse import TableFiles
-from skiway.formats.iceberg_writing import DataFileWriter
-from skiway.lake.changing import Changes
+from skiway.formats.iceberg.commits import overwrite
+from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.lake.changes import Changes
 from skiway.lake.columns import Columns
-from skiway.lake.incoming import Incoming
-from skiway.lake.inserting import BUFFER_BYTES, REFUSALS
+from skiway.lake.inserting import BUFFER_BYTES, REFUSALS, Incoming
 from skiway.lake.row_ids import RowIds
-from skiway.lake.waiting import WaitingRows
+from skiway.lake.spill import WaitingRows
 
 __all__ = ["DeleteRows", "UpdateRows"]
 

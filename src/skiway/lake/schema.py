@@ -10,19 +10,20 @@ import pyarrow as pa
 
 from skiway.airport import CreateTable, DynamicSchema, Schema
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
-from skiway.formats.iceberg_columns import iceberg_schema
-from skiway.formats.iceberg_replacing import Replacement, replacing
-from skiway.lake.awaited import Awaited, AwaitedTable
-from skiway.lake.changing import Changes, check_alone, check_managed
+from skiway.formats.iceberg.commits import Replacement, replacing
+from skiway.formats.iceberg.types import iceberg_schema
+from skiway.lake.changes import Changes, check_alone, check_managed
 from skiway.lake.columns import ROWID, columns_of
 from skiway.lake.context import Context
+from skiway.lake.create_as import Awaited, AwaitedTable
 from skiway.lake.inserting import Target
 from skiway.lake.names import schema_name
 from skiway.lake.writable import WritableTable
-from skiway.metastore import Realm, keys, managed_tables
-from skiway.metastore.hierarchy import full_path
-from skiway.metastore.kinds import TABLE
-from skiway.metastore.names import folded, normal_text
+from skiway.metastore import Realm, managed
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import TABLE
+from skiway.metastore.records.names import folded, normal_text
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class LakeSchema(Schema, DynamicSchema):
         properties = {"comment": create.comment} if create.comment else {}
         if found is not None and create.on_conflict == "replace":
             return self._table(self._replaced(found, wanted, properties))
-        made = managed_tables.create(
+        made = managed.create(
             self._context.callers.realm(),
             self._context.handles.warehouse,
             namespace_id=self._namespace.resource_id,
@@ -98,7 +99,7 @@ class LakeSchema(Schema, DynamicSchema):
         return None if awaited is None else self._awaited_table(name, awaited)
 
     def _awaited_table(self, name: str, awaited: Awaited) -> AwaitedTable:
-        managed_tables.require_addressable(name)
+        managed.require_addressable(name)
         return AwaitedTable(name, awaited, lambda: self._target(name, awaited))
 
     def _target(self, name: str, awaited: Awaited) -> Target:
@@ -125,7 +126,7 @@ class LakeSchema(Schema, DynamicSchema):
 
     def _new(self, name: str, awaited: Awaited) -> Target:
         realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
-        staged = managed_tables.create(
+        staged = managed.create(
             realm,
             warehouse,
             namespace_id=self._namespace.resource_id,
@@ -136,7 +137,7 @@ class LakeSchema(Schema, DynamicSchema):
         )
 
         def create(files: Sequence[DataFile]) -> None:
-            managed_tables.create_filled(realm, warehouse, staged, files)
+            managed.create_filled(realm, warehouse, staged, files)
             self._changed()
 
         return Target(name, staged.files, staged.metadata, commit=create, also_without_rows=True)
@@ -153,7 +154,7 @@ class LakeSchema(Schema, DynamicSchema):
         if record is not None:
             warehouse = self._context.handles.warehouse
             Changes(self._context, record).run(
-                lambda: managed_tables.drop(self._context.callers.realm(), warehouse, record.resource_id)
+                lambda: managed.drop(self._context.callers.realm(), warehouse, record.resource_id)
             )
 
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
@@ -161,7 +162,7 @@ class LakeSchema(Schema, DynamicSchema):
         record = self._required(name, if_exists=if_exists)
         if record is not None:
             Changes(self._context, record).run(
-                lambda: managed_tables.rename(self._context.callers.realm(), record.resource_id, name=new_name)
+                lambda: managed.rename(self._context.callers.realm(), record.resource_id, name=new_name)
             )
 
     def _required(self, name: str, *, if_exists: bool) -> v1.Table | None:

@@ -1,24 +1,65 @@
-"""The lake as a part of a gRPC server."""
+"""The catalogs of each caller's account, found by name."""
 
 from __future__ import annotations
 
 import secrets as randomness
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from skiway.airport import AirportService, Limits
-from skiway.airport.tickets import TicketOffice
+from skiway.airport.server.tickets import TicketOffice
 from skiway.errors import AlreadyExists
-from skiway.lake.callers import Callers
-from skiway.lake.catalogs import LakeCatalogs
-from skiway.lake.context import Context
-from skiway.lake.handles import Handles
-from skiway.lake.parts import MAX_PARTS, PART_BYTES
-from skiway.lake.pins import LakeTransactions
+from skiway.formats.cache import Kept
+from skiway.lake.catalog import LakeCatalog
+from skiway.lake.context import Callers, Context
+from skiway.lake.opened_tables import Handles
+from skiway.lake.scans import MAX_PARTS, PART_BYTES
+from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import CATALOG
+from skiway.metastore.records.names import normal_text
 from skiway.security import Authenticator, Authorizer, Principal
 
-__all__ = ["airport_service", "signing_key"]
+__all__ = ["LakeCatalogs", "airport_service", "signing_key"]
+
+
+class LakeCatalogs:
+    """Finds a catalog by the account of the caller and its name. Who names none means the only one there is."""
+
+    def __init__(self, context: Context, *, keep: int = 1000) -> None:
+        self.context = context
+        self._kept = Kept[tuple[str, str], LakeCatalog](keep)
+
+    def find(self, name: str) -> LakeCatalog | None:
+        """The catalog, or None."""
+        callers = self.context.callers
+        callers.require("catalog.read")
+        realm = callers.realm()
+        prefix = keys.catalog_name(realm.account_id, normal_text(name))
+        if name.strip():
+            pointer = realm.stores.pointers.get(prefix)
+        else:
+            several = realm.stores.pointers.page(prefix, size=2).items
+            pointer = several[0] if len(several) == 1 else None
+        stored = realm.all(CATALOG).follow(pointer)
+        if stored is None:
+            return None
+        # The same object for the same record: listings are kept with it.
+        key = (realm.account_id, stored.pointer.blob_uri)
+        return self._kept.get(key, lambda: LakeCatalog(self.context, stored.value))
+
+    def names(self) -> Sequence[str]:
+        """The names of the account's catalogs."""
+        callers = self.context.callers
+        callers.require("catalog.read")
+        realm = callers.realm()
+        found = map(realm.all(CATALOG).follow, realm.stores.pointers.scan(keys.catalog_name(realm.account_id, "")))
+        return [stored.value.display_name for stored in found if stored is not None]
+
+
+# --------------------
+# The lake as a part of a gRPC server.
 
 
 def airport_service(

@@ -12,14 +12,15 @@ import pyarrow as pa
 
 from skiway.airport import ColumnStatistics
 from skiway.formats import Snapshot, data_files
-from skiway.formats.iceberg import IcebergTable
+from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.formats.statistics import bound_type, merged_stats
-from skiway.lake.handles import OpenedTable
-from skiway.metastore import Realm, keys
-from skiway.metastore.bounds import bound, logical_type
-from skiway.metastore.current import current_id
-from skiway.metastore.kinds import COLUMN_STATS
+from skiway.lake.opened_tables import OpenedTable
+from skiway.metastore import Realm
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import COLUMN_STATS
+from skiway.metastore.resources.current_snapshot import current_id
+from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 
 __all__ = ["column_statistics", "has_statistics", "stored_columns"]

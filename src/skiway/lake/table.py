@@ -1,10 +1,12 @@
-"""A table of the lake as clients read it: managed or mirrored, now or at a point in time."""
+"""Which snapshot a time-travel query means: an id or a name (a version, for Delta; a listing's number, for Parquet), or the
+one that was current at a moment.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 
 import pyarrow as pa
@@ -21,23 +23,71 @@ from skiway.airport import (
     TimeTravel,
     current_request,
 )
-from skiway.errors import InvalidArgument, Unsupported
+from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
-from skiway.formats.iceberg import IcebergTable
+from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID, Columns, columns_of, table_changed
 from skiway.lake.context import Context
-from skiway.lake.handles import OpenedTable
-from skiway.lake.parts import Part, split
-from skiway.lake.plan_log import Plan
+from skiway.lake.opened_tables import OpenedTable
 from skiway.lake.row_ids import RowIds
+from skiway.lake.scans import Part, Plan, split
 from skiway.lake.statistics import column_statistics, has_statistics
-from skiway.lake.time_travel import snapshot_as_of, snapshot_at, snapshot_with_id
-from skiway.metastore import Realm, keys
-from skiway.metastore.kinds import SNAPSHOT
+from skiway.metastore import Realm
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import SNAPSHOT
 from skiway.model import v1
 
-__all__ = ["LakeTable"]
+__all__ = ["LakeTable", "snapshot_as_of", "snapshot_at", "snapshot_with_id"]
+
+
+def snapshot_with_id(table: OpenedTable, snapshot_id: int) -> Snapshot:
+    """The snapshot with that id."""
+    for snapshot in table.snapshots:
+        if snapshot.id == snapshot_id:
+            return snapshot
+    raise _none(table, f"with id {snapshot_id}")
+
+
+def snapshot_at(table: OpenedTable, point: TimePoint) -> Snapshot:
+    """The snapshot that `AT (…)` means."""
+    if point.unit == "timestamp":
+        found = snapshot_as_of(table, point.timestamp())
+        if found is None:
+            raise _none(table, f"as old as {point.value}")
+        return found
+    named = table.handle.refs.get(point.value)
+    if named is not None:
+        return snapshot_with_id(table, named)
+    if not point.value.isdecimal():
+        names = ", ".join(sorted(table.handle.refs)) or "none"
+        raise _none(table, f"called {point.value!r} (named ones: {names})")
+    return snapshot_with_id(table, int(point.value))
+
+
+def snapshot_as_of(table: OpenedTable, moment: datetime) -> Snapshot | None:
+    """The snapshot that was current at `moment`; None where there was none yet."""
+    if isinstance(table.handle, IcebergTable):
+        log = table.handle.metadata.snapshot_log
+        earlier = [
+            entry.snapshot_id for entry in log if datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC) <= moment
+        ]
+        return snapshot_with_id(table, earlier[-1]) if earlier else None
+    found = [snapshot for snapshot in table.snapshots if snapshot.created_at <= moment]
+    return found[-1] if found else None
+
+
+def _none(table: OpenedTable, which: str) -> NotFound:
+    return NotFound(
+        f"table {table.handle.name.name!r} has no snapshot {which}: see which there are in skiway.snapshots",
+        key="snapshot.not_found",
+        table=table.handle.name.name,
+    )
+
+
+# --------------------
+# A table of the lake as clients read it: managed or mirrored, now or at a point in time.
+
 
 BATCH_ROWS = 65_536
 
@@ -116,7 +166,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         raise table_changed(self.name, "how it looked when this client attached is no longer known")
 
     def _schemas(self) -> Iterator[str]:
-        from skiway.formats.iceberg_types import arrow_schema
+        from skiway.formats.iceberg.types import arrow_schema
 
         yield self.record.schema_json
         handle = self._opened.handle

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from skiway.airport import DynamicTable, Statement, Writable, Write
 from skiway.errors import ConstraintViolation, NotFound, Unsupported
-from skiway.formats.iceberg_evolution import (
+from skiway.formats.iceberg.schema_changes import (
     AddColumn,
     ColumnChange,
     DropColumn,
@@ -18,7 +18,7 @@ from skiway.formats.iceberg_evolution import (
     WidenColumn,
     evolve,
 )
-from skiway.lake.changing import Changes
+from skiway.lake.changes import Changes
 from skiway.lake.inserting import InsertRows, Target
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable

@@ -1,9 +1,26 @@
-"""The catalog of catalogs, as plain functions of messages.
+"""The catalog of catalogs as plain functions: they take and return messages and know nothing about transports.
 
-Each module holds one kind of resource and the calls on it: `catalogs.create(realm, request)`. A `Realm` says whose
-resources are meant, where they are stored, and which clock and ids to use.
+The modules exported here have the calls that the doors serve. A `Realm` is the metastore as one account sees it, and
+the first argument of every call; `PLATFORM` is the account of the operator.
 """
 
-from skiway.metastore.realm import PLATFORM, Realm, random_id
+from skiway.metastore import connectors, jobs, managed, queries, statistics
+from skiway.metastore.records.realm import PLATFORM, Realm
+from skiway.metastore.resources import accounts, catalogs, directory, namespaces, snapshots, tables, views
 
-__all__ = ["PLATFORM", "Realm", "random_id"]
+__all__ = [
+    "PLATFORM",
+    "Realm",
+    "accounts",
+    "catalogs",
+    "connectors",
+    "directory",
+    "jobs",
+    "managed",
+    "namespaces",
+    "queries",
+    "snapshots",
+    "statistics",
+    "tables",
+    "views",
+]

@@ -1,10 +1,4 @@
-"""A worker: takes jobs from the queue, as many at a time as it is told, and keeps the lease of each alive meanwhile.
-
-    lease   ->  heartbeat on a thread of its own  ->  run  ->  complete, fail, cancelled or release
-
-A worker that is silent for longer than its lease has lost it. It learns of that at the next heartbeat, and stops before
-it writes anything more; what it says of the job after that is refused by the queue.
-"""
+"""What a job does: both passes over a connector, with Spark making the statistics."""
 
 from __future__ import annotations
 
@@ -14,15 +8,75 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError
-from skiway.metastore.job_queue import JobQueue, Lease
-from skiway.metastore.job_rules import Progress
-from skiway.metastore.reconcile import TRANSIENT, Control, Outcome
+from skiway.formats import Snapshot, TableHandle
+from skiway.metastore import Realm
+from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
+from skiway.metastore.jobs.queue import JobQueue, Lease
+from skiway.metastore.jobs.records import Progress
+from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
+from skiway.pipeline.session import own_session
 
-__all__ = ["Held", "Run", "Worker"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from skiway.pipeline.profile.snapshots import ProfileReport
+
+__all__ = ["Held", "Run", "SparkProfile", "Worker", "jobs_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkProfile:
+    """Profiles snapshots on Spark. The session is asked for when there is something to profile, and not before."""
+
+    spark: Callable[[], SparkSession] = own_session
+
+    def __call__(
+        self,
+        realm: Realm,
+        table_id: v1.ResourceId,
+        snapshot: Snapshot,
+        *,
+        handle: TableHandle,
+        cancelled: Callable[[], bool],
+        columns: ColumnChoice = EVERY_COLUMN,
+        on_progress: Callable[[int, int], None] = lambda _, __: None,
+    ) -> ProfileReport:
+        from skiway.pipeline.profile.snapshots import profile_snapshot
+
+        return profile_snapshot(
+            realm,
+            table_id,
+            snapshot,
+            handle=handle,
+            spark=self.spark,
+            columns=columns,
+            on_progress=on_progress,
+            cancelled=cancelled,
+        )
+
+
+def jobs_of(realm_of: Callable[[str], Realm], reconciler: Reconciler) -> Callable[[v1.Job, Control], Outcome]:
+    """What a worker runs: a job, in the realm of the account it belongs to."""
+
+    def run(job: v1.Job, control: Control) -> Outcome:
+        return reconciler.job(realm_of(job.account_id), job, control)
+
+    return run
+
+
+# --------------------
+# A worker: takes jobs from the queue, as many at a time as it is told, and keeps the lease of each alive meanwhile.
+#
+# lease   ->  heartbeat on a thread of its own  ->  run  ->  complete, fail, cancelled or release
+#
+# A worker that is silent for longer than its lease has lost it. It learns of that at the next heartbeat, and stops before
+# it writes anything more; what it says of the job after that is refused by the queue.
+
 
 BEATS: Final = 3
 """How often a lease is renewed in the time it lasts."""

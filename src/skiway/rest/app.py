@@ -31,14 +31,13 @@ from skiway.errors import (
     SkiwayError,
     Unavailable,
 )
-from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.metastore import Realm, random_id
-from skiway.rest.answers import Answer
-from skiway.rest.calls import CORRELATION_ID, Call, Lake, opened
-from skiway.rest.failures import disclosed, failed
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore.records.realm import Realm, random_id
+from skiway.rest.calls import CORRELATION_ID, Answer, Call, Lake, opened
+from skiway.rest.errors import disclosed, failed
+from skiway.rest.idempotency import once
 from skiway.rest.mirrored import Mirrors
 from skiway.rest.observing import Observers
-from skiway.rest.replays import once
 from skiway.rest.routes import matched
 from skiway.security import NOBODY, Authenticator, Authorizer, Principal
 from skiway.telemetry.audit import AuditLog

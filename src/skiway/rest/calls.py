@@ -1,23 +1,61 @@
-"""A call on its way, and what the functions that answer it are given."""
+"""What goes back to a client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from skiway.errors import InvalidArgument
-from skiway.formats.iceberg_warehouse import Warehouse
-from skiway.formats.kept import Kept
+from skiway.formats.cache import Kept
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
-from skiway.rest.answers import Answer
+from skiway.metastore.records.paging import MAX_SIZE
+from skiway.model import v1
 from skiway.security import Principal
 from skiway.telemetry.context import CallContext
 
 if TYPE_CHECKING:
     from skiway.rest.mirrored import Mirrors
 
-__all__ = ["CORRELATION_ID", "Act", "Asked", "Call", "Lake", "Route", "opened", "short_header"]
+__all__ = [
+    "CORRELATION_ID",
+    "NOTHING",
+    "Act",
+    "Answer",
+    "Asked",
+    "Call",
+    "Lake",
+    "Route",
+    "listing",
+    "opened",
+    "said",
+    "short_header",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status, a body in JSON or none, and headers beside those that every answer has."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+NOTHING: Final = Answer(204)
+"""Done, and there is nothing to say."""
+
+
+def said(value: Any, status: int = 200) -> Answer:
+    """An answer that says `value`."""
+    return Answer(status, json.dumps(value).encode())
+
+
+# --------------------
+# A call on its way, and what the functions that answer it are given.
+
 
 CORRELATION_ID: Final = "x-correlation-id"
 MAX_HEADER: Final = 128
@@ -105,3 +143,41 @@ def short_header(headers: Mapping[str, str], name: str) -> str:
             header=name,
         )
     return value
+
+
+# --------------------
+# Listings in pages, as the specification has them: whoever does not ask for pages gets everything at once.
+
+
+T = TypeVar("T")
+
+
+def listing(
+    query: Mapping[str, str],
+    field: str,
+    page: Callable[[v1.PageRequest], tuple[Sequence[T], v1.PageResponse]],
+    shown: Callable[[T], Any],
+) -> Answer:
+    """The answer that lists what `page` finds as `field`, each item as `shown`; what is shown as None is left out."""
+    paged = "pageToken" in query or "pageSize" in query
+    request = v1.PageRequest(page_size=_size(query.get("pageSize")), page_token=query.get("pageToken", ""))
+    found, response = page(request)
+    items = list(found)
+    while response.next_page_token and not paged:
+        found, response = page(v1.PageRequest(page_size=MAX_SIZE, page_token=response.next_page_token))
+        items += found
+    listed = [each for each in map(shown, items) if each is not None]
+    # Always there: some clients take a list without a token for one that is not paged.
+    return said({field: listed, "next-page-token": response.next_page_token or None})
+
+
+def _size(text: str | None) -> int:
+    if text is None:
+        return MAX_SIZE
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
+        raise InvalidArgument(
+            f"pageSize is {text[:40]!r}: ask for a whole number from 1, of which up to {MAX_SIZE} are shown",
+            key="page.size.invalid",
+            field="pageSize",
+        )
+    return int(text)

@@ -11,16 +11,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from skiway.errors import AlreadyExists, InvalidArgument
-from skiway.formats.iceberg_metadata import metadata_folder, metadata_json
-from skiway.metastore import managed_tables
-from skiway.metastore.failures import failure
-from skiway.metastore.hierarchy import full_path
-from skiway.metastore.managed_tables import ManagedTable
+from skiway.formats.iceberg.metadata import metadata_folder, metadata_json
+from skiway.metastore import managed
+from skiway.metastore.managed import ManagedTable
+from skiway.metastore.records.errors import failure
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import mirrored, places
-from skiway.rest.answers import Answer
-from skiway.rest.calls import Asked
-from skiway.rest.loading import loaded
+from skiway.rest.calls import Answer, Asked
+from skiway.rest.tables import loaded
 
 if TYPE_CHECKING:
     from skiway.rest.table_bodies import Commit
@@ -37,7 +36,7 @@ def create(asked: Asked) -> Answer:
     namespace = places.namespace(asked, places.writable(asked))
     wanted = table_in(asked.body)
     with places.claiming(full_path(namespace), wanted.name), _applying():
-        made = managed_tables.create(
+        made = managed.create(
             asked.realm,
             asked.lake.warehouse,
             namespace_id=namespace.resource_id,
@@ -64,9 +63,7 @@ def commit(asked: Asked) -> Answer:
     table = places.table(asked, catalog)
     places.require_managed(asked.realm, mirrored.require_served(table, mirrors=asked.lake.mirrors))
     with _applying():
-        made = managed_tables.commit(
-            asked.realm, asked.lake.warehouse, table.resource_id, wanted.requirements, wanted.updates
-        )
+        made = managed.commit(asked.realm, asked.lake.warehouse, table.resource_id, wanted.requirements, wanted.updates)
     return _said(asked, made)
 
 
@@ -75,7 +72,7 @@ def _create_staged(asked: Asked, namespace: v1.Namespace, wanted: Commit) -> Man
     with places.claiming(full_path(namespace), name, key="table.created.meanwhile"), _applying():
         if places.find_table(asked.realm, namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
-        return managed_tables.create_staged(
+        return managed.create_staged(
             asked.realm,
             asked.lake.warehouse,
             namespace_id=namespace.resource_id,

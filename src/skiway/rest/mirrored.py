@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from skiway.errors import NotFound
-from skiway.formats.iceberg import IcebergTable
+from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.source import TableHandle
 from skiway.metastore import Realm
 from skiway.model import v1
 
-__all__ = ["Mirrors", "is_served", "opened"]
+__all__ = ["Mirrors", "is_served", "opened", "require_served"]
 
 
 class Mirrors(Protocol):

@@ -7,15 +7,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from skiway.errors import Contention, InvalidArgument, NotFound, PreconditionFailed
-from skiway.metastore import managed_tables, namespaces
-from skiway.metastore import places as stored_places
-from skiway.metastore.hierarchy import full_path
+from skiway.metastore import managed
+from skiway.metastore.resources import hierarchy, namespaces
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import places
-from skiway.rest.answers import NOTHING, Answer, said
 from skiway.rest.bodies import CreateNamespace, UpdateProperties, decoded
-from skiway.rest.calls import Asked
-from skiway.rest.paging import listing
+from skiway.rest.calls import NOTHING, Answer, Asked, listing, said
 
 __all__ = ["create", "drop", "exists", "list_", "load", "update_properties"]
 
@@ -42,7 +40,7 @@ def create(asked: Asked) -> Answer:
     """A new namespace, and with it those of its parents that do not exist yet."""
     catalog = places.writable(asked)
     wanted = decoded(asked.body, CreateNamespace)
-    managed_tables.require_addressable(*wanted.namespace)
+    managed.require_addressable(*wanted.namespace)
     properties = wanted.properties or {}
     *parents, name = wanted.namespace
     spec = v1.NamespaceSpec(
@@ -97,7 +95,7 @@ def update_properties(asked: Asked) -> Answer:
 
 def _update(asked: Asked, which: v1.ResourceId, removals: set[str], updates: dict[str, str]) -> dict[str, str]:
     """The properties as they were before. Who was overtaken says so by `Contention`, and is called again."""
-    current = stored_places.namespace(asked.realm, which)
+    current = hierarchy.namespace(asked.realm, which)
     before = _properties(current.value)
     after = {name: value for name, value in before.items() if name not in removals} | updates
     request = v1.UpdateNamespaceRequest(

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from skiway.errors import Internal, SkiwayError
-from skiway.rest.answers import Answer
-from skiway.rest.calls import Call
-from skiway.rest.failures import disclosed, failed
-from skiway.telemetry import metric_table
+from skiway.rest.calls import Answer, Call
+from skiway.rest.errors import disclosed, failed
+from skiway.telemetry import definitions
 from skiway.telemetry.audit import AuditEntry, AuditLog
 from skiway.telemetry.context import serving
 from skiway.telemetry.metrics import Metrics
@@ -65,7 +64,7 @@ class Observers:
             return
         status = "OK" if answer.status < 400 else str(answer.status)
         key = (call.context.account_id, COMPONENT, call.route.name, status)
-        self.metrics.series(metric_table.RPC_REQUESTS).add(key, 1)
-        self.metrics.series(metric_table.RPC_LATENCY).record(key, taken)
+        self.metrics.series(definitions.RPC_REQUESTS).add(key, 1)
+        self.metrics.series(definitions.RPC_LATENCY).record(key, taken)
         if answer.status >= 400:
-            self.metrics.series(metric_table.RPC_ERRORS).add(key, 1)
+            self.metrics.series(definitions.RPC_ERRORS).add(key, 1)

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from skiway.errors import AlreadyExists, NotFound, PermissionDenied
-from skiway.metastore import Realm, keys
-from skiway.metastore.failures import failure
-from skiway.metastore.hierarchy import require_path
-from skiway.metastore.kinds import CATALOG, CONNECTOR, NAMESPACE, TABLE
-from skiway.metastore.names import dotted, normal_path, normal_text
+from skiway.metastore import Realm
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import CATALOG, CONNECTOR, NAMESPACE, TABLE
+from skiway.metastore.records.names import dotted, normal_path, normal_text
+from skiway.metastore.resources.hierarchy import require_path
 from skiway.model import v1
 from skiway.rest.calls import Asked
 

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import catalogs, commits, namespaces, tables
+from skiway.rest import commits, config, namespaces, tables
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -50,11 +50,11 @@ ROUTES: Final = (
         "GET",
         "/v1/config",
         "GetConfig",
-        catalogs.config_of(route.endpoint for route in _IN_CATALOGS),
+        config.config_of(route.endpoint for route in _IN_CATALOGS),
         ("catalog.read",),
         "catalog",
     ),
-    Route("POST", "/v1/oauth/tokens", "GetToken", catalogs.tokens, (), "catalog"),
+    Route("POST", "/v1/oauth/tokens", "GetToken", config.tokens, (), "catalog"),
     *_IN_CATALOGS,
 )
 """A route without permissions is for everybody: it tells nothing."""

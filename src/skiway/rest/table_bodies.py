@@ -11,7 +11,7 @@ from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 
 from skiway.rest.bodies import Identifier, decoded
 
-__all__ = ["Commit", "CreateTableRequest", "commit_in", "table_in"]
+__all__ = ["Commit", "commit_in", "table_in"]
 
 
 class Commit(BaseModel):

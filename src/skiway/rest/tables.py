@@ -1,29 +1,45 @@
-"""Tables: list, load, exists, drop, rename, and reports about them."""
+"""A table as clients load it: where its metadata is, the metadata itself, and how its files are reached."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import InvalidArgument
-from skiway.formats.iceberg_metadata import metadata_json, read_metadata
-from skiway.metastore import managed_tables, tables
-from skiway.metastore.hierarchy import full_path
-from skiway.metastore.managed_locations import folder_of
+from skiway.formats.iceberg.metadata import metadata_json, read_metadata
+from skiway.metastore import managed
+from skiway.metastore.managed.locations import folder_of
+from skiway.metastore.resources import tables
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import mirrored, places
-from skiway.rest.answers import NOTHING, Answer
 from skiway.rest.bodies import Renaming, Report, decoded
-from skiway.rest.calls import Asked
-from skiway.rest.loading import loaded
-from skiway.rest.paging import listing
+from skiway.rest.calls import NOTHING, Answer, Asked, listing
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["drop", "exists", "list_", "load", "rename", "report"]
+__all__ = ["drop", "exists", "list_", "load", "loaded", "rename", "report"]
+
+_SHOWN: Final = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "s3.force-virtual-addressing")
+"""What of the warehouse's settings clients are told: never credentials, they bring their own."""
+
+
+def loaded(asked: Asked, metadata: str, location: str | None, *, headers: Mapping[str, str] | None = None) -> Answer:
+    """The answer of a load, a creation or a commit; `metadata` is JSON already. A table that is staged has no location."""
+    properties = asked.lake.warehouse.properties
+    config = {name: properties[name] for name in _SHOWN if name in properties}
+    where = f'"metadata-location": {json.dumps(location)}, ' if location else ""
+    body = f'{{{where}"metadata": {metadata}, "config": {json.dumps(config)}}}'
+    return Answer(200, body.encode(), headers or {})
+
+
+# --------------------
+# Tables: list, load, exists, drop, rename, and reports about them.
+
 
 MODES: Final = ("all", "refs")
 
@@ -72,7 +88,7 @@ def drop(asked: Asked) -> Answer:
     """Delete a table; its files at once if `purgeRequested`, else after a while."""
     purge = _choice(asked.query, "purgeRequested", ("true", "false"), default="false") == "true"
     table = _changeable(asked)
-    managed_tables.drop(asked.realm, asked.lake.warehouse, table.resource_id, purge=purge)
+    managed.drop(asked.realm, asked.lake.warehouse, table.resource_id, purge=purge)
     return NOTHING
 
 
@@ -85,7 +101,7 @@ def rename(asked: Asked) -> Answer:
     destination = places.namespace_at(asked.realm, catalog, wanted.destination.namespace)
     name = wanted.destination.name
     with places.claiming(wanted.destination.namespace, name):
-        managed_tables.rename(asked.realm, table.resource_id, name=name, namespace_id=destination.resource_id)
+        managed.rename(asked.realm, table.resource_id, name=name, namespace_id=destination.resource_id)
     return NOTHING
 
 

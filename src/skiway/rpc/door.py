@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from skiway.metastore import Realm, random_id
+from skiway.metastore.records.realm import Realm, random_id
 from skiway.rpc.acting import Patience, acted
 from skiway.rpc.admission import admitted, streaming_few
 from skiway.rpc.answering import in_context, told

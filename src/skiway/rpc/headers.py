@@ -8,7 +8,17 @@ from typing import Final
 from skiway.errors import InvalidArgument
 from skiway.telemetry.context import CallContext
 
-__all__ = ["CORRELATION_ID", "ENGINE_KIND", "ENGINE_VERSION", "MAX_LENGTH", "QUERY_ID", "echo", "read", "text_headers"]
+__all__ = [
+    "CORRELATION_ID",
+    "ENGINE_KIND",
+    "ENGINE_VERSION",
+    "LANGUAGE",
+    "MAX_LENGTH",
+    "QUERY_ID",
+    "echo",
+    "read",
+    "text_headers",
+]
 
 CORRELATION_ID: Final = "x-correlation-id"
 QUERY_ID: Final = "x-query-id"

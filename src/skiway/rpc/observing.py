@@ -13,7 +13,7 @@ from skiway.errors import Internal, SkiwayError
 from skiway.rpc.calls import Call, Handler
 from skiway.rpc.methods import Method
 from skiway.rpc.status import code_of, disclosed
-from skiway.telemetry import metric_table
+from skiway.telemetry import definitions
 from skiway.telemetry.audit import AuditEntry, AuditLog
 from skiway.telemetry.context import serving
 from skiway.telemetry.metrics import Metrics
@@ -55,10 +55,10 @@ def counted(inner: Handler, metrics: Metrics) -> Handler:
     """Count and time calls, by account, service, method and outcome."""
     if not metrics.enabled:
         return inner
-    active = metrics.series(metric_table.RPC_ACTIVE).add
-    requests = metrics.series(metric_table.RPC_REQUESTS).add
-    errors = metrics.series(metric_table.RPC_ERRORS).add
-    latency = metrics.series(metric_table.RPC_LATENCY).record
+    active = metrics.series(definitions.RPC_ACTIVE).add
+    requests = metrics.series(definitions.RPC_REQUESTS).add
+    errors = metrics.series(definitions.RPC_ERRORS).add
+    latency = metrics.series(definitions.RPC_LATENCY).record
 
     def handle(call: Call, request: object) -> bytes:
         where, status, started = _where(call.method), OK, time.perf_counter()
@@ -84,7 +84,7 @@ def retry_counter(metrics: Metrics) -> Callable[[Call], None]:
 
     def count(call: Call) -> None:
         component, operation = _where(call.method)
-        metrics.add(metric_table.RPC_RETRIES, component=component, operation=operation)
+        metrics.add(definitions.RPC_RETRIES, component=component, operation=operation)
 
     return count
 

@@ -9,7 +9,7 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from skiway.metastore.ids import kind_name
+from skiway.metastore.records.realm import kind_name
 from skiway.model import v1
 
 __all__ = ["ids_in"]

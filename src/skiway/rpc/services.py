@@ -8,27 +8,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from skiway.metastore import (
-    Realm,
-    accounts,
-    catalogs,
-    connectors,
-    directory,
-    jobs,
-    namespaces,
-    queries,
-    scan_bundles,
-    snapshots,
-    statistics,
-    system_objects,
-    tables,
-    views,
-)
-from skiway.metastore.planner import Planner
-from skiway.metastore.query_rules import QueryRules
-from skiway.metastore.reconcile import Reconciler, capture
-from skiway.metastore.reconcile_validation import validate
-from skiway.metastore.system_objects import EngineCatalogs
+from skiway.metastore import Realm, connectors, jobs, queries, statistics
+from skiway.metastore.planning import scan_bundles
+from skiway.metastore.planning.planner import Planner
+from skiway.metastore.queries.leases import QueryRules
+from skiway.metastore.reconcile.reconciler import Reconciler, capture
+from skiway.metastore.reconcile.validation import validate
+from skiway.metastore.resources import accounts, catalogs, directory, namespaces, snapshots, tables, views
+from skiway.metastore.system import objects
+from skiway.metastore.system.objects import EngineCatalogs
 from skiway.model import v1
 from skiway.model.v1 import (
     account_pb2,
@@ -125,7 +113,7 @@ def system_objects_of(engines: EngineCatalogs) -> Service:
     def get(_: Realm, request: v1.GetSystemObjectsRequest) -> v1.GetSystemObjectsResponse:  # noqa: ARG001
         call = current_call()
         assert call is not None
-        return system_objects.get(engines, call.engine_kind, call.engine_version)
+        return objects.get(engines, call.engine_kind, call.engine_version)
 
     return Service(
         system_pb2.DESCRIPTOR.services_by_name["SystemObjectsService"],

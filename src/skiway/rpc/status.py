@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from skiway import errors
-from skiway.metastore import failures
+from skiway.metastore.records import errors as failures
 from skiway.model import v1
 from skiway.telemetry.context import CallContext
 

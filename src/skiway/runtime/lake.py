@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from skiway.airport import AirportService
 from skiway.config import Settings
-from skiway.formats.iceberg_warehouse import Warehouse
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
 from skiway.rest import RestApp, rest_app
-from skiway.runtime.observing import Observers
+from skiway.runtime.telemetry import Observers
 from skiway.security import Authenticator, Authorizer, Principal, SecretsStore
 from skiway.storage import Stores
 

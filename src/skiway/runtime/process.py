@@ -24,36 +24,31 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from skiway.config import Settings
-from skiway.config.kept import Query, System
-from skiway.config.serving import Grpc, Server
-from skiway.config.serving import Tls as TlsFiles
+from skiway.config.metastore import Query, System
+from skiway.config.server import Grpc, Server
+from skiway.config.server import Tls as TlsFiles
 from skiway.metastore import Realm
-from skiway.metastore.planner import Planner
-from skiway.metastore.query_rules import QueryRules
-from skiway.metastore.reconcile import Reconciler
-from skiway.metastore.seeding import seed_demo, seed_home
-from skiway.metastore.seeding_iceberg import seed_iceberg
-from skiway.metastore.system_files import SystemFiles
-from skiway.metastore.system_objects import EngineCatalogs
-from skiway.pipeline.capture import SparkProfile
+from skiway.metastore.planning.planner import Planner
+from skiway.metastore.queries.leases import QueryRules
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.seeding.catalog import seed_demo, seed_home
+from skiway.metastore.seeding.iceberg import seed_iceberg
+from skiway.metastore.system.files import SystemFiles
+from skiway.metastore.system.objects import EngineCatalogs
+from skiway.pipeline.worker import SparkProfile
 from skiway.rpc import Disclosure
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime import gc_sweeps
-from skiway.runtime.account_directory import AccountDirectory
-from skiway.runtime.doors import Door, opened
-from skiway.runtime.entrance import authenticator, credential_headers, roles
-from skiway.runtime.gc_schedule import Schedule, Sweep
-from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Tls
-from skiway.runtime.health import Health
+from skiway.runtime.authentication import AccountDirectory, authenticator, credential_headers, roles
+from skiway.runtime.gc import sweeps as gc_sweeps
+from skiway.runtime.gc.schedule import Schedule, Sweep
+from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Health, Tls
 from skiway.runtime.http_door import HttpDoor, HttpOptions, web_app
 from skiway.runtime.lake import Entrance, handles_of, iceberg_rest, lake_over_airport, warehouse_of
-from skiway.runtime.observing import GcMetrics, Observers, measure_usage, observing
-from skiway.runtime.ready_file import announced
-from skiway.runtime.secret_keeping import secrets_of
-from skiway.runtime.signals import StopSignals
-from skiway.runtime.stores import stores_of
-from skiway.runtime.working import working
+from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
+from skiway.runtime.stores import secrets_of, stores_of
+from skiway.runtime.telemetry import GcMetrics, Observers, measure_usage, observing
+from skiway.runtime.workers import working
 from skiway.security import PermissionAuthorizer, Principal, SecretsStore
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import store_calls

@@ -1,17 +1,60 @@
-"""The stores that the settings mean."""
+"""The secrets store that the settings mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 from skiway.config import Settings, store_urls
-from skiway.errors import Unavailable
-from skiway.metastore.graph import remembering
+from skiway.errors import InvalidArgument, Unavailable
+from skiway.metastore.records.blob_cache import remembering
+from skiway.security import SecretsStore
+from skiway.security.secrets.opening import open_secrets
 from skiway.storage import OnCall, Stores, open_blobs, open_pointers
 
-__all__ = ["stores_of"]
+__all__ = ["secrets_of", "stores_of"]
+
+
+def secrets_of(settings: Settings) -> SecretsStore:
+    """Where credentials of connectors are kept: encrypted files in the home, AWS Secrets Manager, or memory."""
+    match settings.secrets.backend:
+        case "memory":
+            return open_secrets("memory://")
+        case "file":
+            directory = settings.secrets.file.directory
+            if directory is None:
+                raise InvalidArgument("secrets.backend file needs secrets.file.directory: name a directory")
+            return open_secrets(directory.absolute().as_uri(), options=_keys(settings))
+        case "aws":
+            return open_secrets(_aws_url(settings), options=_aws_credentials(settings))
+
+
+def _keys(settings: Settings) -> dict[str, str]:
+    file = settings.secrets.file
+    given = {"key_file": file.key_file and str(file.key_file), "keys": file.keys and file.keys.reveal()}
+    return {name: value for name, value in given.items() if value}
+
+
+def _aws_url(settings: Settings) -> str:
+    chosen = {"region": settings.storage.aws.region, "role_arn": settings.secrets.aws.role_arn}
+    parameters = urlencode({name: value for name, value in chosen.items() if value})
+    return f"aws://{settings.secrets.aws.prefix}{f'?{parameters}' if parameters else ''}"
+
+
+def _aws_credentials(settings: Settings) -> dict[str, str]:
+    aws = settings.storage.aws
+    given = {
+        "aws_access_key_id": aws.access_key_id,
+        "aws_secret_access_key": aws.secret_access_key,
+        "aws_session_token": aws.session_token,
+    }
+    return {name: secret.reveal() for name, secret in given.items() if secret is not None}
+
+
+# --------------------
+# The stores that the settings mean.
 
 
 @contextmanager

@@ -2,20 +2,16 @@
 
 An `Authenticator` makes a `Principal` of a call's headers, an `Authorizer` decides what it may do, a `SecretsStore`
 keeps credentials. Each has several forms; heavier ones are in modules of their own, which load what they need:
-`skiway.security.oidc`, `skiway.security.file_secrets`, `skiway.security.aws_secrets`.
+`skiway.security.oidc`, `skiway.security.secrets.files`, `skiway.security.secrets.aws`.
 """
 
-from skiway.security.authentication import Authenticator, TokenHeaders
-from skiway.security.authorization import Authorizer, PermissionAuthorizer
-from skiway.security.clock import Clock, utc_now
-from skiway.security.dev import DevAuthenticator
-from skiway.security.opening import open_secrets
-from skiway.security.principals import NOBODY, PLATFORM, Accounts, Principal
+from skiway.clock import Clock, utc_now
+from skiway.security.authentication import Authenticator, DevAuthenticator, TokenHeaders
+from skiway.security.principals import NOBODY, PLATFORM, Accounts, Authorizer, PermissionAuthorizer, Principal, Roles
 from skiway.security.redaction import MASK, Redacted
-from skiway.security.roles import Roles
-from skiway.security.secrets import MemorySecrets, SecretsStore, secret_key
-from skiway.security.token_file import TokenFile
-from skiway.security.tokens import NewToken, TokenAuthenticator, TokenEntry, new_token
+from skiway.security.secrets.opening import open_secrets
+from skiway.security.secrets.store import MemorySecrets, SecretsStore, secret_key
+from skiway.security.tokens import NewToken, TokenAuthenticator, TokenEntry, TokenFile, new_token
 
 __all__ = [
     "MASK",

@@ -1,25 +1,127 @@
-"""Mode `oidc`: tokens that an identity provider signed (JSON Web Tokens)."""
+"""What the claims of a verified token say of its bearer. Providers write the same thing in many ways."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jwt
 from jwt.exceptions import InvalidSubjectError
 
+from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, Unauthorized
-from skiway.security.authentication import Admission, TokenHeaders
-from skiway.security.claims import ClaimNames, identity_of, moment_of
-from skiway.security.clock import Clock, utc_now
-from skiway.security.jwks import keys_by_discovery, keys_by_url
-from skiway.security.principals import Accounts, Principal
-from skiway.security.roles import Roles
-from skiway.security.signing_keys import PublishedKeys, SigningKey, SigningKeys, StaticKey
+from skiway.security.authentication import Admission, Identity, TokenHeaders
+from skiway.security.principals import Accounts, Principal, Roles
+from skiway.security.signing_keys import (
+    PublishedKeys,
+    SigningKey,
+    SigningKeys,
+    StaticKey,
+    keys_by_discovery,
+    keys_by_url,
+)
 
-__all__ = ["ALGORITHMS", "OidcAuthenticator", "OidcRules", "open_keys"]
+__all__ = ["ALGORITHMS", "ClaimNames", "OidcAuthenticator", "OidcRules", "identity_of", "moment_of", "open_keys"]
+
+KEYCLOAK_ROLES = "realm_access.roles"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNames:
+    """Which claim holds what. `a.b` is the claim of that name, or else `b` inside of `a`."""
+
+    account: str = "account_id"
+    roles: str = "roles"
+    locale: str = "locale"
+
+
+def identity_of(claims: Mapping[str, Any], names: ClaimNames) -> Identity:
+    """The bearer."""
+    subject, locale = claims.get("sub"), claims.get(names.locale)
+    if not isinstance(subject, str) or not subject.strip():
+        raise _wrong("sub", "no name of the caller")
+    return Identity(
+        subject,
+        _account(_claim(claims, names.account), names.account),
+        _roles(claims, names.roles),
+        locale=locale if isinstance(locale, str) else "",
+        expires_at=moment_of(claims, "exp"),
+    )
+
+
+def moment_of(claims: Mapping[str, Any], name: str) -> datetime | None:
+    """A claim that is a time, in seconds since 1970."""
+    seconds = claims.get(name)
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise _wrong(name, "no time in seconds since 1970")
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise _wrong(name, "a time out of range") from None
+
+
+def _account(found: Any, name: str) -> str:
+    """An id as text, as a number, or as the first of a list; empty when there is none."""
+    first = found[0] if isinstance(found, list) and found else found
+    match first:
+        case None | []:
+            return ""
+        case str():
+            return first.strip()
+        case int() if not isinstance(first, bool):
+            return str(first)
+        case _:
+            raise _wrong(name, "neither text nor a whole number")
+
+
+def _roles(claims: Mapping[str, Any], name: str) -> frozenset[str]:
+    """Names as one text, as a list, or as a list in JSON in a text; where the claim is absent, Keycloak's."""
+    found = _claim(claims, name)
+    if found is None:
+        found = _claim(claims, KEYCLOAK_ROLES)
+    if isinstance(found, str) and found.lstrip().startswith("["):
+        found = _from_json(found, name)
+    if isinstance(found, str):
+        found = [found]
+    if found is None:
+        return frozenset()
+    if not isinstance(found, list) or not all(isinstance(role, str) for role in found):
+        raise _wrong(name, "neither text nor a list of texts")
+    return frozenset(found)
+
+
+def _from_json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _wrong(name, "a list in JSON that is broken") from None
+
+
+def _claim(claims: Mapping[str, Any], path: str) -> Any:
+    if path in claims:
+        return claims[path]
+    found: Any = claims
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def _wrong(claim: str, found: str) -> Unauthorized:
+    return Unauthorized(
+        f"the token's claim {claim} is {found}: have the issuer put it right, or name another claim in the settings",
+        key="token.claim",
+        claim=claim,
+    )
+
+
+# --------------------
+# Mode `oidc`: tokens that an identity provider signed (JSON Web Tokens).
+
 
 # Signed with a private key and checked with a public one. With HMAC whoever can check could also sign, and a public key
 # taken for a shared secret would let everybody sign; `none` is no signature.

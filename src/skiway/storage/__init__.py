@@ -8,13 +8,13 @@
 b'a table'
 """
 
-from skiway.storage.blobs import BlobHead, BlobStore, blob_digest, blob_uri
+from skiway.clock import Clock, utc_now
+from skiway.storage.blobs.store import BlobHead, BlobStore, blob_digest, blob_uri
 from skiway.storage.calls import CallCounter, OnCall, StoreCall
-from skiway.storage.clock import Clock, utc_now
 from skiway.storage.format_version import FORMAT_VERSION
 from skiway.storage.opening import Stores, open_blobs, open_pointers, open_stores
 from skiway.storage.paging import Page
-from skiway.storage.pointers import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, require
+from skiway.storage.pointers.store import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, require
 
 __all__ = [
     "ABSENT",

@@ -12,11 +12,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
+from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.storage.blobs import BlobStore
+from skiway.storage.blobs.store import BlobStore
 from skiway.storage.calls import OnCall
-from skiway.storage.clock import Clock, utc_now
-from skiway.storage.pointers import PointerStore
+from skiway.storage.pointers.store import PointerStore
 
 __all__ = ["OpenBlobs", "OpenPointers", "Stores", "open_blobs", "open_pointers", "open_stores"]
 
@@ -26,15 +26,15 @@ BLOB_STORES = "skiway.blob_stores"
 # The same as in the package's metadata, so that they are found without it.
 BUILT_IN = {
     POINTER_STORES: {
-        "memory": "skiway.storage.memory:open_pointers",
-        "sqlite": "skiway.storage.sqlite:open_pointers",
-        "postgresql": "skiway.storage.postgres:open_pointers",
-        "dynamodb": "skiway.storage.dynamodb:open_pointers",
+        "memory": "skiway.storage.pointers.memory:open_pointers",
+        "sqlite": "skiway.storage.pointers.sqlite:open_pointers",
+        "postgresql": "skiway.storage.pointers.postgres:open_pointers",
+        "dynamodb": "skiway.storage.pointers.dynamodb:open_pointers",
     },
     BLOB_STORES: {
-        "memory": "skiway.storage.objects:open_memory",
-        "file": "skiway.storage.objects:open_directory",
-        "s3": "skiway.storage.objects:open_s3",
+        "memory": "skiway.storage.blobs.objects:open_memory",
+        "file": "skiway.storage.blobs.objects:open_directory",
+        "s3": "skiway.storage.blobs.objects:open_s3",
     },
 }
 

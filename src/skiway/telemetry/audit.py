@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from skiway.config.observing import Audit
+from skiway.config.telemetry import Audit
 from skiway.errors import Internal, Unavailable
 from skiway.telemetry.context import CallContext, call_facts, current_call
-from skiway.telemetry.metric_table import AUDIT_ERRORS
+from skiway.telemetry.definitions import AUDIT_ERRORS
+from skiway.telemetry.line_files import LineFile
 from skiway.telemetry.metrics import Metrics
-from skiway.telemetry.rotation import LineFile
 
 __all__ = ["CATEGORIES", "AuditEntry", "AuditLog"]
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TextIO
 
-from skiway.config.observing import Log
+from skiway.config.telemetry import Log
 from skiway.telemetry.context import call_facts, current_call
+from skiway.telemetry.line_files import LineFile
 from skiway.telemetry.redaction import redacted, redacted_text
-from skiway.telemetry.rotation import LineFile
 from skiway.telemetry.traces import current_span_ids
 
 __all__ = ["JsonFormatter", "TextFormatter", "configure"]

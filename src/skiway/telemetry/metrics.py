@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol, Self
 
-from skiway.config.observing import Telemetry
+from skiway.config.telemetry import Telemetry
 from skiway.errors import Internal
-from skiway.telemetry import metric_table
-from skiway.telemetry.metric_table import Metric
-from skiway.telemetry.series import Distribution, Point, Series
+from skiway.telemetry import definitions
+from skiway.telemetry.definitions import Metric
+from skiway.telemetry.series import Distribution, Family, Observation, Series
 
-__all__ = ["Family", "Metrics", "Observation", "StoreCall", "store_calls"]
+__all__ = ["Metrics", "StoreCall", "store_calls"]
 
 log = logging.getLogger(__name__)
-
-Observation = tuple[float, Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric with all its readings."""
-
-    metric: Metric
-    points: list[Point]
 
 
 class Metrics:
@@ -127,11 +116,11 @@ class Metrics:
                 f"metric {metric.name} has no tag {', '.join(sorted(tags))}: it has {', '.join(metric.tags)}",
                 key="metric.tag",
             )
-        self.series(metric_table.DROPPED_TAGS).add((metric.name,), len(tags))
+        self.series(definitions.DROPPED_TAGS).add((metric.name,), len(tags))
 
     def _checked(self, metric: Metric, had_room: bool) -> None:
         if not had_room:
-            self.series(metric_table.DROPPED_SERIES).add((metric.name,), 1)
+            self.series(definitions.DROPPED_SERIES).add((metric.name,), 1)
 
 
 class StoreCall(Protocol):
@@ -158,12 +147,12 @@ def store_calls(metrics: Metrics) -> Callable[[StoreCall], None] | None:
     """What `open_stores(..., on_call=)` takes to count and time every call; None where metrics are switched off."""
     if not metrics.enabled:
         return None
-    errors = metrics.series(metric_table.STORE_ERRORS).add
-    latency = metrics.series(metric_table.STORE_LATENCY)
+    errors = metrics.series(definitions.STORE_ERRORS).add
+    latency = metrics.series(definitions.STORE_LATENCY)
     timed = latency.record
     # Every call is timed, so they need not be counted once more.
-    metrics.observe(metric_table.STORE_REQUESTS, lambda: _counts(latency))
-    sizes = metrics.series(metric_table.STORE_BYTES).add
+    metrics.observe(definitions.STORE_REQUESTS, lambda: _counts(latency))
+    sizes = metrics.series(definitions.STORE_BYTES).add
 
     def on_call(call: StoreCall) -> None:
         key = (call.store, call.operation, call.error or "ok")

@@ -25,9 +25,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from skiway import __version__
-from skiway.config.observing import Otlp, Telemetry
-from skiway.telemetry.metrics import Family
-from skiway.telemetry.series import BOUNDS, Distribution, Point
+from skiway.config.telemetry import Otlp, Telemetry
+from skiway.telemetry.series import BOUNDS, Distribution, Family, Point
 
 __all__ = ["Delivery", "resource", "span_exporter"]
 

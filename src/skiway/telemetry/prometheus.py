@@ -9,9 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
-from skiway.telemetry.metric_table import Metric
-from skiway.telemetry.metrics import Family
-from skiway.telemetry.series import BOUNDS, Distribution, Point
+from skiway.telemetry.definitions import Metric
+from skiway.telemetry.series import BOUNDS, Distribution, Family, Point
 
 __all__ = ["prometheus_name", "text"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skiway.telemetry.metric_table import METRICS, Metric
+from skiway.telemetry.definitions import METRICS, Metric
 from skiway.telemetry.prometheus import prometheus_name
 
 __all__ = ["page_with_metrics"]

@@ -8,12 +8,13 @@ leave the process.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 
-from skiway.telemetry.metric_table import Metric
+from skiway.telemetry.definitions import Metric
 
-__all__ = ["BOUNDS", "MAX_SERIES", "Distribution", "Point", "Series"]
+__all__ = ["BOUNDS", "MAX_SERIES", "Distribution", "Family", "Observation", "Point", "Series"]
 
 # Upper bounds in seconds.
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -88,3 +89,14 @@ class Series:
             if self.metric.kind != "histogram":
                 return [Point(tags, value) for tags, value in self._values.items()]
             return [Point(tags, Distribution(tuple(b), self._values[tags])) for tags, b in self._buckets.items()]
+
+
+Observation = tuple[float, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric with all its readings."""
+
+    metric: Metric
+    points: list[Point]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Self
 
-from skiway.config.observing import Telemetry
+from skiway.config.telemetry import Telemetry
 from skiway.telemetry.context import call_facts, current_call
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
 
-from skiway.config.kept import StorageUsage
-from skiway.telemetry.metric_table import ACCOUNT_BYTES, ACCOUNT_POINTERS
-from skiway.telemetry.metrics import Metrics, Observation
+from skiway.config.metastore import StorageUsage
+from skiway.telemetry.definitions import ACCOUNT_BYTES, ACCOUNT_POINTERS
+from skiway.telemetry.metrics import Metrics
+from skiway.telemetry.series import Observation
 
 __all__ = ["Stored", "Usage", "observe_usage"]
 

@@ -40,6 +40,13 @@ def people(catalog: MemoryCatalog | None = None, **rules: Any) -> MemoryTable:
     return schema.create_table(CreateTable("people", rules.pop("schema", PEOPLE), **rules))
 
 
+def catalog_of(table: MemoryTable) -> MemoryCatalog:
+    """A catalog over the same database as the table's own catalog."""
+    catalog = MemoryCatalog("scratch")
+    catalog._database = table._database
+    return catalog
+
+
 def begin(table: MemoryTable, operation: Operation, schema: pa.Schema, *, returning: bool = False) -> Statement:
     visible = tuple(name for name in table.schema.names if name != "rowid")
     return table.write(Write(operation, schema, DmlOptions(returning, visible)))

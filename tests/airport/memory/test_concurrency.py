@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from airport.memory.tables import PEOPLE, begin, content, insert, people, update, working_in
-from skiway.airport.catalog import ScanOptions, TimePoint
+from airport.memory.tables import PEOPLE, begin, catalog_of, content, insert, people, update, working_in
 from skiway.airport.memory import MemoryCatalog
+from skiway.airport.scan import ScanOptions, TimePoint
 from skiway.errors import Conflict, ConstraintViolation
 
 WRITERS = 50
@@ -31,7 +31,7 @@ def all_at_once(work: Callable[[int], None], count: int = WRITERS) -> None:
 
 def test_fifty_inserters_lose_nothing() -> None:
     table = people()
-    before = table._catalog.version().version
+    before = catalog_of(table).version().version
 
     def work(number: int) -> None:
         for part in range(4):
@@ -45,7 +45,7 @@ def test_fifty_inserters_lose_nothing() -> None:
     assert rows.num_rows == WRITERS * 40
     assert len(set(rows["rowid"].to_pylist())) == WRITERS * 40
     assert sorted(rows["id"].to_pylist()) == sorted(number for number in range(WRITERS) for _ in range(40))
-    assert table._catalog.version().version == before + WRITERS * 4
+    assert catalog_of(table).version().version == before + WRITERS * 4
 
 
 def test_readers_see_whole_statements_only() -> None:
@@ -103,7 +103,7 @@ def test_counting_up_by_many_loses_no_step() -> None:
 
 def test_counting_up_in_transactions_loses_no_step() -> None:
     table = people(schema=pa.schema({"n": pa.int64()}))
-    transactions = table._catalog.transactions
+    transactions = catalog_of(table).transactions
     insert(table, {"n": [0]})
 
     def work(number: int) -> None:

@@ -7,10 +7,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airport.memory.tables import PEOPLE, content, insert, people, update
-from skiway.airport.catalog import TimePoint
+from airport.memory.tables import PEOPLE, catalog_of, content, insert, people, update
 from skiway.airport.ddl import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemorySchema, MemoryTable
+from skiway.airport.scan import TimePoint
 from skiway.errors import (
     AlreadyExists,
     ConstraintViolation,
@@ -34,7 +34,7 @@ def filled(**rules: object) -> MemoryTable:
 
 
 def version(table: MemoryTable) -> int:
-    return table._catalog.version().version
+    return catalog_of(table).version().version
 
 
 # -- schemas ----------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_letters_beyond_ascii_keep_their_case_in_comparisons_as_in_duckdb() -> N
 
 def test_only_an_empty_schema_can_be_dropped() -> None:
     table = people()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     with pytest.raises(SchemaNotEmpty, match="'people'"):
         catalog.drop_schema("public")
     schema = catalog.schema("public")
@@ -103,7 +103,7 @@ def test_a_table_of_a_taken_name_is_refused_ignored_or_put_in_its_place() -> Non
 
 def test_a_table_put_in_the_place_of_another_leaves_its_past_alone() -> None:
     table = filled()
-    schema = table._catalog.schema("public")
+    schema = catalog_of(table).schema("public")
     assert schema
     before = version(table)
     replaced = schema.create_table(CreateTable("people", pa.schema({"x": pa.int8()}), on_conflict="replace"))
@@ -115,7 +115,7 @@ def test_a_table_put_in_the_place_of_another_leaves_its_past_alone() -> None:
 
 def test_a_table_can_be_renamed_even_in_the_case_of_its_letters_only() -> None:
     table = filled()
-    schema = table._catalog.schema("public")
+    schema = catalog_of(table).schema("public")
     assert schema
     schema.rename_table("people", "People")
     assert [t.name for t in schema.tables()] == ["People"]
@@ -141,7 +141,7 @@ def test_dropping_a_table_that_is_not_there_is_refused_unless_forgiven() -> None
 
 def test_a_table_that_was_dropped_cannot_be_read_through_an_old_object() -> None:
     table = filled()
-    schema = table._catalog.schema("public")
+    schema = catalog_of(table).schema("public")
     assert schema
     schema.drop_table("people")
     with pytest.raises(NotFound, match=r"public\.people"):

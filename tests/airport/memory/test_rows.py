@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from skiway.airport.memory import rows as rows_module
-from skiway.airport.memory.definition import ROWID_FIELD
+from skiway.airport.memory.definitions import ROWID_FIELD
 from skiway.airport.memory.rows import Rows
 
 SCHEMA = pa.schema([pa.field("v", pa.int64()), ROWID_FIELD])

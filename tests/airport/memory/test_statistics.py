@@ -12,7 +12,7 @@ import pytest
 from airport.memory.tables import delete, insert, people
 from skiway.airport.memory import MemoryCatalog, MemoryTable
 from skiway.airport.statistics import ColumnStatistics, can_announce, statistics_batch
-from skiway.airport.wire.duckdb_types import duckdb_type
+from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.errors import NotFound
 
 

@@ -7,10 +7,10 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from airport.memory.tables import NOON, PEOPLE, StillClock, content, delete, insert, people, update
-from skiway.airport.catalog import ScanOptions, TimePoint
+from airport.memory.tables import NOON, PEOPLE, StillClock, catalog_of, content, delete, insert, people, update
 from skiway.airport.ddl import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable
+from skiway.airport.scan import ScanOptions, TimePoint
 from skiway.errors import InvalidArgument, NotFound
 
 
@@ -40,7 +40,7 @@ def lived() -> tuple[MemoryTable, StillClock]:
 @pytest.mark.parametrize("unit", ["VERSION", "snapshot"])
 def test_each_change_is_a_version(unit: str) -> None:
     table, _ = lived()
-    assert table._catalog.version().version == 5
+    assert catalog_of(table).version().version == 5
     expected = [None, None, [], ["Ada", "Grace"], ["ADA", "Grace"], ["ADA"]]
     assert [names_at(table, unit, number) for number in range(6)] == expected
 
@@ -83,7 +83,7 @@ def test_a_past_table_has_the_schema_of_its_time() -> None:
 
 def test_the_past_of_a_table_dropped_and_made_anew_is_under_its_name() -> None:
     table, _ = lived()
-    schema = table._catalog.schema("public")
+    schema = catalog_of(table).schema("public")
     assert schema
     schema.drop_table("people")
     anew = schema.create_table(CreateTable("people", PEOPLE))
@@ -120,7 +120,7 @@ def test_a_clock_set_back_does_not_put_versions_out_of_order() -> None:
     table, clock = lived()
     clock.pass_by(hours=-1)
     insert(table, {"id": [9], "name": ["late"]})
-    assert table._catalog.store.current.committed_at == NOON + dt.timedelta(minutes=4)
+    assert table._database.store.current.committed_at == NOON + dt.timedelta(minutes=4)
     assert names_at(table, "TIMESTAMP", "2025-01-31 12:04:00") == ["ADA", "late"]
     assert names_at(table, "TIMESTAMP", "2025-01-31 12:03:59") == ["ADA", "Grace"]
     assert content(table) == [(1, "ADA"), (9, "late")]

@@ -7,11 +7,22 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from airport.memory.tables import PEOPLE, StillClock, begin, content, delete, insert, people, update, working_in
+from airport.memory.tables import (
+    PEOPLE,
+    StillClock,
+    begin,
+    catalog_of,
+    content,
+    delete,
+    insert,
+    people,
+    update,
+    working_in,
+)
+from skiway.airport.catalog import TransactionStatus
 from skiway.airport.ddl import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable, MemoryTransactions
-from skiway.airport.memory.store import Store
-from skiway.airport.transactions import TransactionStatus
+from skiway.airport.memory.snapshots import Store
 from skiway.errors import Conflict, ConstraintViolation, NotFound, PreconditionFailed
 
 
@@ -23,7 +34,7 @@ def filled(catalog: MemoryCatalog | None = None, **rules: object) -> MemoryTable
 
 def test_a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit() -> None:
     table = filled()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     before = catalog.version().version
     transaction = catalog.transactions.begin()
     with working_in(transaction):
@@ -42,7 +53,7 @@ def test_a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit(
 
 def test_a_transaction_rolled_back_leaves_nothing() -> None:
     table = filled()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     before = catalog.version()
     transaction = catalog.transactions.begin()
     with working_in(transaction):
@@ -58,7 +69,7 @@ def test_a_transaction_rolled_back_leaves_nothing() -> None:
 
 def test_a_transaction_reads_the_state_of_its_first_use() -> None:
     table = filled()
-    transaction = table._catalog.transactions.begin()
+    transaction = catalog_of(table).transactions.begin()
     with working_in(transaction):
         assert table.row_count() == 2
     insert(table, {"id": [3], "name": ["Joan"]})
@@ -69,19 +80,19 @@ def test_a_transaction_reads_the_state_of_its_first_use() -> None:
 
 def test_inserts_of_others_and_of_a_transaction_come_together() -> None:
     table = filled()
-    transaction = table._catalog.transactions.begin()
+    transaction = catalog_of(table).transactions.begin()
     with working_in(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
         update(table, {"name": ["JOAN"], "rowid": [2]})
     insert(table, {"id": [4], "name": ["Edith"]})
     update(table, {"name": ["GRACE"], "rowid": [1]})
-    table._catalog.transactions.commit(transaction)
+    catalog_of(table).transactions.commit(transaction)
     assert content(table) == [(1, "Ada"), (2, "GRACE"), (4, "Edith"), (3, "JOAN")]
 
 
 def test_the_first_of_two_transactions_to_commit_wins() -> None:
     table = filled()
-    transactions = table._catalog.transactions
+    transactions = catalog_of(table).transactions
     first, second = transactions.begin(), transactions.begin()
     for transaction in (first, second):
         with working_in(transaction):
@@ -98,7 +109,7 @@ def test_the_first_of_two_transactions_to_commit_wins() -> None:
 
 def test_keys_are_kept_across_transactions() -> None:
     table = filled(primary_key=("id",))
-    transactions = table._catalog.transactions
+    transactions = catalog_of(table).transactions
     first, second = transactions.begin(), transactions.begin()
     for transaction in (first, second):
         with working_in(transaction):
@@ -111,18 +122,18 @@ def test_keys_are_kept_across_transactions() -> None:
 
 def test_a_failed_statement_does_not_spoil_what_the_transaction_did_before() -> None:
     table = filled(primary_key=("id",))
-    transaction = table._catalog.transactions.begin()
+    transaction = catalog_of(table).transactions.begin()
     with working_in(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
         with pytest.raises(ConstraintViolation):
             insert(table, {"id": [3], "name": ["again"]})
-    table._catalog.transactions.commit(transaction)
+    catalog_of(table).transactions.commit(transaction)
     assert content(table)[2:] == [(3, "Joan")]
 
 
 def test_definitions_change_with_the_transaction() -> None:
     table = filled()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     transaction = catalog.transactions.begin()
     with working_in(transaction):
         schema = catalog.create_schema("other")
@@ -146,7 +157,7 @@ def test_definitions_change_with_the_transaction() -> None:
 
 def test_a_table_altered_by_another_transaction_is_a_conflict() -> None:
     table = filled()
-    transactions = table._catalog.transactions
+    transactions = catalog_of(table).transactions
     first, second = transactions.begin(), transactions.begin()
     for transaction, column in ((first, "a"), (second, "b")):
         with working_in(transaction):
@@ -160,7 +171,7 @@ def test_a_table_altered_by_another_transaction_is_a_conflict() -> None:
 @pytest.mark.parametrize("how", ["drop", "rename"])
 def test_a_table_made_anew_by_another_is_not_the_one_a_transaction_dropped(how: str) -> None:
     table = filled()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     schema = catalog.schema("public")
     assert schema
     transaction = catalog.transactions.begin()
@@ -178,7 +189,7 @@ def test_a_table_made_anew_by_another_is_not_the_one_a_transaction_dropped(how: 
 
 def test_statements_outside_transactions_can_alter_one_after_the_other() -> None:
     table = filled()
-    same = table._catalog.schema("public")
+    same = catalog_of(table).schema("public")
     assert same
     other = same.table("people")
     assert other
@@ -190,7 +201,7 @@ def test_statements_outside_transactions_can_alter_one_after_the_other() -> None
 def test_a_transaction_that_only_read_moves_on_when_a_definition_changes() -> None:
     """DuckDB's DDL names no transaction: whoever creates a table inside BEGIN must find it there."""
     table = filled()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     schema = catalog.schema("public")
     assert schema
     transaction = catalog.transactions.begin()
@@ -207,7 +218,7 @@ def test_a_transaction_that_only_read_moves_on_when_a_definition_changes() -> No
 
 def test_a_transaction_with_writes_does_not_move_on() -> None:
     table = filled()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     transaction = catalog.transactions.begin()
     with working_in(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
@@ -219,7 +230,7 @@ def test_a_transaction_with_writes_does_not_move_on() -> None:
 
 def test_statements_after_the_commit_of_their_transaction_commit_by_themselves() -> None:
     table = filled()
-    transactions = table._catalog.transactions
+    transactions = catalog_of(table).transactions
     transaction = transactions.begin()
     with working_in(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
@@ -234,7 +245,7 @@ def test_statements_after_the_commit_of_their_transaction_commit_by_themselves()
 
 def test_nothing_works_in_a_transaction_rolled_back() -> None:
     table = filled()
-    transactions = table._catalog.transactions
+    transactions = catalog_of(table).transactions
     transaction = transactions.begin()
     with working_in(transaction):
         open_statement = begin(table, "insert", table.projected_schema(["id", "name"]))
@@ -250,7 +261,7 @@ def test_nothing_works_in_a_transaction_rolled_back() -> None:
 
 def test_an_unknown_transaction_is_refused() -> None:
     table = filled()
-    transactions = table._catalog.transactions
+    transactions = catalog_of(table).transactions
     assert transactions.status("nope") is None
     for attempt in (transactions.commit, transactions.rollback):
         with pytest.raises(NotFound, match="'nope'"):
@@ -319,7 +330,7 @@ def test_in_a_crowd_transactions_that_wrote_nothing_go_first() -> None:
 
 def test_what_a_transaction_sees_is_never_listed_for_others() -> None:
     table = filled()
-    catalog = table._catalog
+    catalog = catalog_of(table)
     before, shared = catalog.version(), catalog.visibility_key()
     transaction = catalog.transactions.begin()
     with working_in(transaction):

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airport.memory.tables import insert, people, update
-from skiway.airport.catalog import ScanOptions
 from skiway.airport.ddl import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable
+from skiway.airport.scan import ScanOptions
 
 # Two values of each type, which both forms can say.
 VALUES = {

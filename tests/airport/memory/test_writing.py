@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airport.memory.tables import begin, content, delete, insert, people, update, write
-from skiway.airport.catalog import ScanOptions
+from airport.memory.tables import begin, catalog_of, content, delete, insert, people, update, write
 from skiway.airport.memory import MemoryTable
+from skiway.airport.scan import ScanOptions
 from skiway.errors import Conflict, InvalidArgument, NotFound, NullRowId
 
 
@@ -84,15 +84,15 @@ def test_a_column_given_twice_is_refused() -> None:
 
 def test_statements_without_batches_change_nothing_and_make_no_version() -> None:
     table = filled()
-    before = table._catalog.version()
+    before = catalog_of(table).version()
     for operation in ("insert", "update", "delete"):
         assert begin(table, operation, table.schema.remove(2) if operation == "insert" else table.schema).commit() == 0
-    assert table._catalog.version() == before
+    assert catalog_of(table).version() == before
 
 
 def test_empty_batches_are_answered_with_empty_batches_and_make_no_version() -> None:
     table = filled()
-    before = table._catalog.version()
+    before = catalog_of(table).version()
     for operation, schema in {
         "insert": pa.schema({"id": pa.int64(), "name": pa.string()}),
         "update": pa.schema({"name": pa.string(), "rowid": pa.int64()}),
@@ -101,7 +101,7 @@ def test_empty_batches_are_answered_with_empty_batches_and_make_no_version() -> 
         count, (returned,) = write(table, operation, [pa.RecordBatch.from_pylist([], schema=schema)])  # type: ignore[arg-type]
         assert (count, returned.num_rows) == (0, 0)
         assert returned.schema.names == (schema.names if operation == "update" else ["id", "name"])
-    assert table._catalog.version() == before
+    assert catalog_of(table).version() == before
 
 
 def test_update_changes_the_rows_named_and_keeps_their_order() -> None:
@@ -240,12 +240,12 @@ def test_a_statement_on_a_table_altered_meanwhile_is_a_conflict() -> None:
 
 def test_a_table_made_anew_is_not_the_table_a_statement_began_on() -> None:
     table = filled()
-    schema = table._catalog.schema("public")
+    schema = catalog_of(table).schema("public")
     assert schema
     late = begin(table, "insert", table.projected_schema(["id", "name"]))
     late.apply(pa.record_batch({"id": [4], "name": ["Edith"]}))
     schema.drop_table("people")
-    people(table._catalog)
+    people(catalog_of(table))
     with pytest.raises(Conflict):
         late.commit()
     assert content(table) == []

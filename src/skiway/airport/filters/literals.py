@@ -9,8 +9,8 @@ from uuid import UUID
 
 from skiway.airport.filters.logic import Unsaid
 from skiway.airport.filters.nodes import Constant, Interval, Value
-from skiway.airport.filters.quoting import blob_literal, text_literal
 from skiway.airport.filters.types import LogicalType
+from skiway.airport.wire.duckdb_sql import blob_literal, text_literal
 
 __all__ = ["literal"]
 

@@ -22,7 +22,7 @@ from skiway.airport.filters.nodes import (
     Operator,
     Unknown,
 )
-from skiway.airport.filters.quoting import identifier
+from skiway.airport.wire.duckdb_sql import identifier
 
 __all__ = ["to_sql"]
 

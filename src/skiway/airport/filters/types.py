@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from skiway.airport.filters.quoting import identifier, text_literal
+from skiway.airport.wire.duckdb_sql import identifier, text_literal
 
 __all__ = ["BOOLEAN", "INTEGER_RANGES", "LogicalType", "plain"]
 

@@ -8,9 +8,8 @@
 It is the reference for what a catalog may do, an example to read, and what tests compare with DuckDB.
 """
 
+from skiway.airport.conversion import storable, to_column
 from skiway.airport.memory.catalog import MemoryCatalog, MemorySchema
-from skiway.airport.memory.normalise import to_column
-from skiway.airport.memory.storable import storable
 from skiway.airport.memory.table import MemoryTable, PastTable
 from skiway.airport.memory.transactions import MemoryTransactions
 

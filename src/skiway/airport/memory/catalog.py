@@ -9,19 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from skiway.airport.catalog import Catalog, CatalogVersion, Schema, SharedListing, Versioned
+from skiway.airport.catalog import Catalog, CatalogVersion, Schema, SharedListing, Transactional, Versioned
+from skiway.airport.conversion import to_column
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema
-from skiway.airport.memory.changes import dropped, renamed
-from skiway.airport.memory.constraints import check_keys, check_rows
-from skiway.airport.memory.definition import define, valid_name
-from skiway.airport.memory.normalise import to_column
+from skiway.airport.memory.ddl import dropped, renamed
+from skiway.airport.memory.definitions import check_keys, check_rows, define, valid_name
 from skiway.airport.memory.sandbox import Sandbox
-from skiway.airport.memory.snapshot import SchemaState, Snapshot, TableState, change_numbers
-from skiway.airport.memory.store import Clock, Store
+from skiway.airport.memory.snapshots import Clock, SchemaState, Snapshot, Store, TableState, change_numbers
 from skiway.airport.memory.table import MemoryTable
-from skiway.airport.memory.transactions import MemoryTransactions, Session, Transaction
-from skiway.airport.request import current_request
-from skiway.airport.transactions import Transactional
+from skiway.airport.memory.transactions import Database, MemoryTransactions, Transaction
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, SchemaNotEmpty
 
 __all__ = ["MemoryCatalog", "MemorySchema"]
@@ -52,40 +48,36 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
         timeout_s: float = 60.0,
     ) -> None:
         self.name = name
-        self.store = Store(clock=clock, keep=history)
-        self.sandbox = Sandbox(memory_limit=memory_limit, timeout_s=timeout_s)
-        self._transactions = MemoryTransactions(self.store, clock=clock, ttl=transaction_ttl, ids=ids)
+        store = Store(clock=clock, keep=history)
+        transactions = MemoryTransactions(store, clock=clock, ttl=transaction_ttl, ids=ids)
+        self._database = Database(store, transactions, Sandbox(memory_limit=memory_limit, timeout_s=timeout_s))
         for schema in schemas:
             self.create_schema(schema)
 
     @property
     def transactions(self) -> MemoryTransactions:
         """Begins and ends transactions."""
-        return self._transactions
-
-    def session(self) -> Session:
-        """Where the current request reads and writes: in its transaction if it has one."""
-        return self._transactions.session(current_request().transaction_id)
+        return self._database.transactions
 
     def version(self) -> CatalogVersion:
         """How many changes were made so far, those of the current transaction included."""
-        session = self.session()
+        session = self._database.session()
         own = session.changes if isinstance(session, Transaction) else 0
         return CatalogVersion(session.snapshot.version + own)
 
     def visibility_key(self) -> Hashable:
         """All see the same, but for what a transaction has not committed yet."""
-        session = self.session()
+        session = self._database.session()
         return session.id if isinstance(session, Transaction) and session.changes else ""
 
     def schemas(self) -> Sequence[MemorySchema]:
         """All schemas."""
-        return [MemorySchema(self, state) for state in self.session().snapshot.schemas.values()]
+        return [MemorySchema(self._database, state) for state in self._database.session().snapshot.schemas.values()]
 
     def schema(self, name: str) -> MemorySchema | None:
         """One schema, or None."""
-        state = self.session().snapshot.schema(name)
-        return MemorySchema(self, state) if state else None
+        state = self._database.session().snapshot.schema(name)
+        return MemorySchema(self._database, state) if state else None
 
     def create_schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> MemorySchema:
         """A new schema."""
@@ -97,8 +89,8 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
                 raise AlreadyExists(f"schema {name!r} already exists", key="schema", schema=name)
             return replace(snapshot.with_schema(made), shape=shape)
 
-        self.session().apply(change)
-        return MemorySchema(self, made)
+        self._database.session().apply(change)
+        return MemorySchema(self._database, made)
 
     def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
         """Remove a schema without tables."""
@@ -115,27 +107,27 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
                 )
             return replace(snapshot.without_schema(name), shape=shape)
 
-        self.session().apply(change)
+        self._database.session().apply(change)
 
 
 class MemorySchema(Schema, DynamicSchema):
     """A schema of a `MemoryCatalog`, as the request that asks sees it."""
 
-    def __init__(self, catalog: MemoryCatalog, state: SchemaState) -> None:
+    def __init__(self, database: Database, state: SchemaState) -> None:
         self.name = state.name
         self.comment = state.comment
         self.tags = state.tags
-        self._catalog = catalog
+        self._database = database
 
     def tables(self) -> Sequence[MemoryTable]:
         """All tables."""
-        state = self._catalog.session().snapshot.open_schema(self.name)
-        return [MemoryTable(self._catalog, self.name, table) for table in state.tables.values()]
+        state = self._database.session().snapshot.open_schema(self.name)
+        return [MemoryTable(self._database, self.name, table) for table in state.tables.values()]
 
     def table(self, name: str) -> MemoryTable | None:
         """One table, or None."""
-        state = self._catalog.session().snapshot.table(self.name, name)
-        return MemoryTable(self._catalog, self.name, state) if state else None
+        state = self._database.session().snapshot.table(self.name, name)
+        return MemoryTable(self._database, self.name, state) if state else None
 
     def create_table(self, create: CreateTable) -> MemoryTable:
         """A new table without rows."""
@@ -165,15 +157,15 @@ class MemorySchema(Schema, DynamicSchema):
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Remove a table; its past stays readable through one of the same name."""
-        self._catalog.session().apply(dropped(self.name, name, if_exists=if_exists))
+        self._database.session().apply(dropped(self.name, name, if_exists=if_exists))
 
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
         """Give a table another name."""
         valid_name(new_name, "table")
-        self._catalog.session().apply(renamed(self.name, name, new_name, if_exists=if_exists))
+        self._database.session().apply(renamed(self.name, name, new_name, if_exists=if_exists))
 
     def _create(self, create: CreateTable, batches: Iterable[pa.RecordBatch]) -> MemoryTable:
-        made = _new_table(create, batches, self._catalog.sandbox)
+        made = _new_table(create, batches, self._database.sandbox)
 
         def change(snapshot: Snapshot) -> Snapshot:
             if snapshot.open_schema(self.name).table(create.name) and create.on_conflict != "replace":
@@ -182,7 +174,7 @@ class MemorySchema(Schema, DynamicSchema):
                 raise AlreadyExists(f"table {self.name}.{create.name} already exists", key="table", table=create.name)
             return replace(snapshot.with_table(self.name, made), shape=made.revision)
 
-        self._catalog.session().apply(change)
+        self._database.session().apply(change)
         there = self.table(create.name)
         if there is None:
             raise NotFound(f"table {self.name}.{create.name} was dropped as soon as it was there")

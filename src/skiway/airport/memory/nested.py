@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.memory.definition import folded, valid_name
-from skiway.airport.memory.normalise import offsets_of, present, spread
+from skiway.airport.conversion import offsets_of, present, spread
+from skiway.airport.memory.definitions import folded, valid_name
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PreconditionFailed
 
 __all__ = ["Edit", "added", "edited", "has_member", "removed", "renamed"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.filters.quoting import identifier
-from skiway.airport.memory.normalise import to_column
+from skiway.airport.conversion import to_column
+from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import InvalidArgument, LimitExceeded, TimedOut
 
 if TYPE_CHECKING:

@@ -13,14 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.catalog import find_rowid_column
-from skiway.airport.memory.constraints import check_keys, check_rows
-from skiway.airport.memory.definition import TableDefinition, default_of
-from skiway.airport.memory.normalise import to_column
+from skiway.airport.conversion import to_column
+from skiway.airport.memory.definitions import TableDefinition, check_keys, check_rows, default_of
 from skiway.airport.memory.rows import Found, Rows
 from skiway.airport.memory.sandbox import Sandbox
-from skiway.airport.memory.snapshot import Snapshot, TableState, change_numbers
+from skiway.airport.memory.snapshots import Snapshot, TableState, change_numbers
 from skiway.airport.memory.transactions import Session
+from skiway.airport.scan import find_rowid_column
 from skiway.airport.writing import Statement, Write
 from skiway.errors import Conflict, InvalidArgument, NotFound, NullRowId
 

@@ -6,11 +6,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from skiway.airport.filters.quoting import identifier
-from skiway.airport.memory.normalise import to_column
+from skiway.airport.conversion import to_column
 from skiway.airport.memory.sandbox import Sandbox
-from skiway.airport.memory.snapshot import TableState
+from skiway.airport.memory.snapshots import TableState
 from skiway.airport.statistics import ColumnStatistics
+from skiway.airport.wire.duckdb_sql import identifier
 
 __all__ = ["column_statistics"]
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport import filters
-from skiway.airport.catalog import HasStatistics, ScanOptions, Table, TimePoint, TimeTravel, project_schema
+from skiway.airport.catalog import HasStatistics, Table, TimeTravel
 from skiway.airport.ddl import DynamicTable
-from skiway.airport.memory import alterations
-from skiway.airport.memory.changes import altered
+from skiway.airport.memory import ddl
+from skiway.airport.memory.ddl import altered
 from skiway.airport.memory.rows import CHUNK_ROWS, Rows
-from skiway.airport.memory.snapshot import TableState
+from skiway.airport.memory.snapshots import TableState
 from skiway.airport.memory.statements import DeleteRows, InsertRows, UpdateRows
 from skiway.airport.memory.statistics import column_statistics
+from skiway.airport.memory.transactions import Database
+from skiway.airport.scan import ScanOptions, TimePoint, project_schema
 from skiway.airport.statistics import ColumnStatistics
 from skiway.airport.writing import Operation, Statement, Writable, Write
 from skiway.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from skiway.airport.memory.catalog import MemoryCatalog
 
 __all__ = ["MemoryTable", "PastTable"]
 
@@ -37,10 +36,10 @@ _STATEMENTS: Final[dict[Operation, Callable[..., Statement]]] = {
 class _Readable(Table, HasStatistics):
     """What the table of now and those of the past have in common."""
 
-    def __init__(self, catalog: MemoryCatalog, schema_name: str, state: TableState) -> None:
+    def __init__(self, database: Database, schema_name: str, state: TableState) -> None:
         self.name = state.definition.name
         self.comment = state.definition.comment
-        self._catalog = catalog
+        self._database = database
         self._schema_name = schema_name
 
     @abstractmethod
@@ -74,7 +73,7 @@ class _Readable(Table, HasStatistics):
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
         """Exact statistics of the rows there are."""
         state = self._state()
-        return column_statistics(state, state.definition.column(column), self._catalog.sandbox)
+        return column_statistics(state, state.definition.column(column), self._database.sandbox)
 
     def to_arrow(self) -> pa.Table:
         """All rows without their ids, nothing copied."""
@@ -85,8 +84,8 @@ class _Readable(Table, HasStatistics):
 class PastTable(_Readable):
     """A table as it was; it can be read and nothing else."""
 
-    def __init__(self, catalog: MemoryCatalog, schema_name: str, state: TableState) -> None:
-        super().__init__(catalog, schema_name, state)
+    def __init__(self, database: Database, schema_name: str, state: TableState) -> None:
+        super().__init__(database, schema_name, state)
         self._was = state
 
     def _state(self) -> TableState:
@@ -97,69 +96,69 @@ class MemoryTable(_Readable, TimeTravel, Writable, DynamicTable):
     """The table of that name, as the request that asks sees it: newest, or within its transaction."""
 
     def _state(self) -> TableState:
-        return self._catalog.session().snapshot.open_table(self._schema_name, self.name)
+        return self._database.session().snapshot.open_table(self._schema_name, self.name)
 
     def at(self, point: TimePoint) -> PastTable | None:
         """The table of this name at a version or a time."""
-        snapshot = self._catalog.store.at(point)
+        snapshot = self._database.store.at(point)
         state = snapshot.table(self._schema_name, self.name) if snapshot else None
-        return PastTable(self._catalog, self._schema_name, state) if state else None
+        return PastTable(self._database, self._schema_name, state) if state else None
 
     def write(self, write: Write) -> Statement:
         """Begin an INSERT, UPDATE or DELETE."""
-        session = self._catalog.session()
+        session = self._database.session()
         table = session.snapshot.open_table(self._schema_name, self.name)
         make = _STATEMENTS[write.operation]
-        return make(write, schema=self._schema_name, table=table, session=session, sandbox=self._catalog.sandbox)
+        return make(write, schema=self._schema_name, table=table, session=session, sandbox=self._database.sandbox)
 
     # -- ALTER TABLE --------------------------------------------------------------------------------------------------
 
     def add_column(self, field: pa.Field, *, if_not_exists: bool = False) -> None:
         """A new last column."""
-        self._alter(lambda t: alterations.add_column(t, field, self._catalog.sandbox, if_not_exists=if_not_exists))
+        self._alter(lambda t: ddl.add_column(t, field, self._database.sandbox, if_not_exists=if_not_exists))
 
     def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
         """Remove a column."""
-        self._alter(lambda t: alterations.remove_column(t, name, if_exists=if_exists, cascade=cascade))
+        self._alter(lambda t: ddl.remove_column(t, name, if_exists=if_exists, cascade=cascade))
 
     def rename_column(self, name: str, new_name: str) -> None:
         """Give a column another name."""
-        self._alter(lambda t: alterations.rename_column(t, name, new_name, self._catalog.sandbox))
+        self._alter(lambda t: ddl.rename_column(t, name, new_name, self._database.sandbox))
 
     def change_column_type(self, field: pa.Field, expression: str) -> None:
         """Give a column another type; without an expression its values are cast."""
-        self._alter(lambda t: alterations.change_column_type(t, field, expression, self._catalog.sandbox))
+        self._alter(lambda t: ddl.change_column_type(t, field, expression, self._database.sandbox))
 
     def set_not_null(self, name: str) -> None:
         """Refuse NULLs from now on."""
-        self._alter(lambda t: alterations.set_not_null(t, name, self._catalog.sandbox))
+        self._alter(lambda t: ddl.set_not_null(t, name, self._database.sandbox))
 
     def drop_not_null(self, name: str) -> None:
         """Allow NULLs."""
-        self._alter(lambda t: alterations.drop_not_null(t, name))
+        self._alter(lambda t: ddl.drop_not_null(t, name))
 
     def set_default(self, name: str, expression: str) -> None:
         """The SQL for values that INSERT leaves out; "" for none."""
-        self._alter(lambda t: alterations.set_default(t, name, expression, self._catalog.sandbox))
+        self._alter(lambda t: ddl.set_default(t, name, expression, self._database.sandbox))
 
     def add_constraint(self, constraint: str) -> None:
         """One more rule, as SQL."""
-        self._alter(lambda t: alterations.add_constraint(t, constraint, self._catalog.sandbox))
+        self._alter(lambda t: ddl.add_constraint(t, constraint, self._database.sandbox))
 
     def add_field(self, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False) -> None:
         """A new last member of the struct at `path`."""
-        self._alter(lambda t: alterations.add_field(t, path, field, self._catalog.sandbox, if_not_exists=if_not_exists))
+        self._alter(lambda t: ddl.add_field(t, path, field, self._database.sandbox, if_not_exists=if_not_exists))
 
     def rename_field(self, path: Sequence[str], new_name: str) -> None:
         """Give the struct member at `path` another name."""
-        self._alter(lambda t: alterations.rename_field(t, path, new_name))
+        self._alter(lambda t: ddl.rename_field(t, path, new_name))
 
     def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:
         """Remove the struct member at `path`."""
-        self._alter(lambda t: alterations.remove_field(t, path, if_exists=if_exists, cascade=cascade))
+        self._alter(lambda t: ddl.remove_field(t, path, if_exists=if_exists, cascade=cascade))
 
     def _alter(self, edit: Callable[[TableState], TableState]) -> None:
-        self._catalog.session().apply(altered(self._schema_name, self.name, edit))
+        self._database.session().apply(altered(self._schema_name, self.name, edit))
 
 
 def _scanned(

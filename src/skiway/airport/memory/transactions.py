@@ -19,12 +19,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from skiway.airport.memory.snapshot import Snapshot
-from skiway.airport.memory.store import Change, Clock, Store
-from skiway.airport.transactions import TransactionManager, TransactionStatus
+from skiway.airport.catalog import TransactionManager, TransactionStatus
+from skiway.airport.memory.sandbox import Sandbox
+from skiway.airport.memory.snapshots import Change, Clock, Snapshot, Store
+from skiway.airport.request import current_request
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 
-__all__ = ["AutoCommit", "MemoryTransactions", "Session", "Transaction"]
+__all__ = ["AutoCommit", "Database", "MemoryTransactions", "Session", "Transaction"]
 
 _SWEPT: Final = 8
 
@@ -230,3 +231,14 @@ class MemoryTransactions(TransactionManager):
         if idle > self._ttl and transaction.status is TransactionStatus.ACTIVE:
             transaction.rollback()
         return idle <= 2 * self._ttl
+
+
+class Database:
+    """What a catalog, its schemas and its tables share: versions, transactions, and a sandbox for callers' SQL."""
+
+    def __init__(self, store: Store, transactions: MemoryTransactions, sandbox: Sandbox) -> None:
+        self.store, self.transactions, self.sandbox = store, transactions, sandbox
+
+    def session(self) -> Session:
+        """Where the current request reads and writes: in its transaction if it has one."""
+        return self.transactions.session(current_request().transaction_id)

@@ -4,6 +4,37 @@ from __future__ import annotations
 
 from typing import Final
 
+__all__ = [
+    "ACTION_NAME",
+    "ARROW_MESSAGE",
+    "ARROW_STATUS",
+    "AUTHORIZATION",
+    "AUTO_COMMIT",
+    "CATALOG",
+    "DUCKDB_USER_AGENT",
+    "ERROR_CLASS",
+    "ERROR_DETAILS",
+    "FLIGHT_PATH",
+    "JSON_FILTERS",
+    "JSON_TRANSACTION_ID",
+    "LIST_CATALOG",
+    "LIST_SCHEMA",
+    "LOCATION",
+    "OPERATION",
+    "RETURN_CHUNKS",
+    "REUSE_CONNECTION",
+    "ROWS_FOLLOW",
+    "SERVICE",
+    "SESSION_ID",
+    "SKIP_RESULTS",
+    "TRACE_ID",
+    "TRANSACTION_ID",
+    "USER_AGENT",
+    "can_carry",
+    "can_repeat",
+]
+
+
 SERVICE: Final = "arrow.flight.protocol.FlightService"
 
 # of every call

@@ -14,6 +14,45 @@ import pyarrow as pa
 
 from skiway.errors import InvalidArgument
 
+__all__ = [
+    "MAX_UNPACKED",
+    "ROWID_COLUMN",
+    "AlterRequest",
+    "Binary",
+    "CatalogRequest",
+    "CatalogRoot",
+    "CheckConstraints",
+    "Contents",
+    "CreateSchemaRequest",
+    "CreateTableRequest",
+    "DropRequest",
+    "EndpointsRequest",
+    "FlightInfoRequest",
+    "FunctionCallUri",
+    "InOutParameters",
+    "Message",
+    "ObjectMetadata",
+    "Progress",
+    "ScanParameters",
+    "SchemaEntry",
+    "Stability",
+    "StatisticsRequest",
+    "TableFunctionRequest",
+    "TotalChanged",
+    "TransactionInfo",
+    "TransactionRequest",
+    "TransactionState",
+    "TypedError",
+    "VersionInfo",
+    "binary",
+    "decode",
+    "encode",
+    "packed",
+    "seal",
+    "unseal",
+]
+
+
 Binary = msgspec.Raw
 T = TypeVar("T")
 

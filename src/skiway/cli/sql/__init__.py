@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skiway.cli.calling import Call, noun, verb
+from skiway.cli.command import Call, noun, verb
 
 __all__ = ["app"]
 

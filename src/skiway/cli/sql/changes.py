@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlglot import exp
 
+from skiway.cli.sql.session import Answer, Session
 from skiway.client import Written
 from skiway.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
-    from skiway.cli.sql.session import Answer, Session
-    from skiway.client.catalog import Table
+    from skiway.client.airport.catalog import Table
 
 __all__ = ["counted", "delete", "fields", "insert", "truncate", "update"]
 
@@ -82,8 +82,6 @@ def delete(session: Session, statement: exp.Delete) -> Answer:
 
 def truncate(session: Session, statement: exp.TruncateTable) -> Answer:
     """TRUNCATE: all rows go."""
-    from skiway.cli.sql.session import Answer
-
     (node,) = statement.expressions
     client, name = session.target(node)
     session.refresh(client)
@@ -124,8 +122,6 @@ def _refuse(statement: exp.Expr, clause: str, message: str) -> None:
 
 
 def _answered(session: Session, word: str, written: Written, statement: exp.Expr, node: exp.Table) -> Answer:
-    from skiway.cli.sql.session import Answer
-
     returning: Any = statement.args.get("returning")
     past = {"insert": "inserted", "update": "updated", "delete": "deleted"}[word]
     said = counted(past, written.count)

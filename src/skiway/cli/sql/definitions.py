@@ -10,13 +10,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from skiway.cli.sql.changes import counted
-from skiway.cli.sql.names import quoted
-from skiway.client.outgoing import cast
+from skiway.cli.sql.scans import quoted
+from skiway.cli.sql.session import Answer, Session
+from skiway.client.airport.exchange import cast
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 if TYPE_CHECKING:
-    from skiway.cli.sql.names import LakeName
-    from skiway.cli.sql.session import Answer, Session
+    from skiway.cli.sql.scans import LakeName
     from skiway.client import AirportClient
 
 __all__ = ["define"]
@@ -60,8 +60,6 @@ def define(session: Session, statement: exp.Expr) -> Answer:
 
 
 def _said(statement: exp.Expr, sentence: str) -> Answer:
-    from skiway.cli.sql.session import Answer
-
     return Answer(statement.key, said=sentence)
 
 
@@ -96,8 +94,6 @@ def _create_table(session: Session, statement: exp.Expr) -> Answer:
 
 
 def _create_as(session: Session, statement: exp.Expr, client: AirportClient, name: LakeName) -> Answer:
-    from skiway.cli.sql.session import Answer
-
     if isinstance(statement.this, exp.Schema):
         raise Unsupported("CREATE TABLE … AS takes its columns from the query: name them there, SELECT x AS a")
     query = statement.expression

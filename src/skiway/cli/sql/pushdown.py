@@ -14,12 +14,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from skiway.client.literals import literal
-from skiway.client.predicates import Between, Column, Comparison, In, IsNull, Op, Predicate
+from skiway.client.airport.predicates import Between, Column, Comparison, In, IsNull, Op, Predicate, literal
 from skiway.errors import SkiwayError
 
 if TYPE_CHECKING:
-    from skiway.client.catalog import Table
+    from skiway.client.airport.catalog import Table
 
 __all__ = ["filter_of"]
 

@@ -14,14 +14,15 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from skiway.airport.wire.duckdb_types import extension_of
+from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.cli import rendering
-from skiway.cli.sql.session import Answer, Session, statements
+from skiway.cli.sql.session import Answer, Session
+from skiway.cli.sql.statements import execute, statements
 from skiway.client import Rows
 from skiway.errors import InvalidArgument, SkiwayError
 
 if TYPE_CHECKING:
-    from skiway.cli.calling import Call
+    from skiway.cli.command import Call
 
 __all__ = ["run"]
 
@@ -51,10 +52,10 @@ def run(call: Call, text: str | None, file: Path | None, *, catalog: str, max_ro
         raise InvalidArgument("there is no statement to run: give one, such as skiway sql 'SELECT 1'")
     with Session(call, catalog=catalog) as session:
         if call.as_json:
-            _write_json(map(session.run, asked), alone=len(asked) == 1)
+            _write_json((execute(session, each) for each in asked), alone=len(asked) == 1)
             return
         for each in asked:
-            _write(session.run(each), max_rows)
+            _write(execute(session, each), max_rows)
 
 
 def _given(text: str | None, file: Path | None) -> str:
@@ -79,7 +80,7 @@ def _ask(call: Call, session: Session, max_rows: int) -> None:
     for text in _typed():
         try:
             for each in statements(text):
-                answer = session.run(each)
+                answer = execute(session, each)
                 _write_json([answer], alone=True) if call.as_json else _write(answer, max_rows)
         except SkiwayError as error:
             typer.echo(f"error: {error.message}", err=True)

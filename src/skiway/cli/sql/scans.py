@@ -1,21 +1,66 @@
-"""A table of the lake as DuckDB reads it: a dataset that is scanned anew for the columns that are asked for."""
+"""Tables as SQL names them, and as the server does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+from sqlglot import exp
 
-from skiway.errors import SkiwayError
+from skiway.errors import InvalidArgument, SkiwayError
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Predicate, Rows
-    from skiway.client.catalog import Table
+    from skiway.client.airport.catalog import Table
 
-__all__ = ["LakeScan", "Source"]
+__all__ = ["LakeName", "LakeScan", "Source", "lake_name", "lake_tables", "quoted", "spoken"]
+
+
+class LakeName(NamedTuple):
+    """A table by its catalog, its schema and its own name."""
+
+    catalog: str
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return ".".join(quoted(part) for part in self)
+
+
+def lake_name(table: exp.Table, default_catalog: str) -> LakeName:
+    """What a statement means that changes `table`; it must name a schema."""
+    if not table.db or not table.name:
+        raise InvalidArgument(f"{table.sql('duckdb')} is no table of the lake: write catalog.schema.table")
+    return LakeName(table.catalog or default_catalog, table.db, table.name)
+
+
+def lake_tables(statement: exp.Expr) -> list[exp.Table]:
+    """The tables of the lake that a statement reads: those with a schema. Files and what WITH defines have none."""
+    return [
+        each
+        for each in statement.find_all(exp.Table)
+        if each.db and each.name and isinstance(each.this, exp.Identifier)
+    ]
+
+
+def spoken(path: Sequence[str]) -> LakeName:
+    """A table of the metastore as DuckDB names it."""
+    from skiway.lake.names import schema_name
+
+    return LakeName(path[0], schema_name(path[1:-1]), path[-1])
+
+
+def quoted(name: str) -> str:
+    """An identifier, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+# --------------------
+# A table of the lake as DuckDB reads it: a dataset that is scanned anew for the columns that are asked for.
+
 
 ROWID = "rowid"
 

@@ -13,27 +13,22 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from skiway.airport.wire.duckdb_types import duckdb_type
-from skiway.cli.hints import nearest
-from skiway.cli.sql import changes, definitions
-from skiway.cli.sql.names import LakeName, lake_name, lake_tables, quoted
+from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.cli.command import nearest
 from skiway.cli.sql.pushdown import filter_of
-from skiway.cli.sql.scans import LakeScan, Source
+from skiway.cli.sql.scans import LakeName, LakeScan, Source, lake_name, lake_tables, quoted
 from skiway.client import Rows
-from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unsupported
+from skiway.errors import InvalidArgument, NotFound, SkiwayError
 
 if TYPE_CHECKING:
-    from skiway.cli.calling import Call
+    from skiway.cli.command import Call
     from skiway.client import AirportClient
-    from skiway.client.catalog import Table
+    from skiway.client.airport.catalog import Table
 
-__all__ = ["Answer", "Session", "statements"]
+__all__ = ["Answer", "Session", "first_paragraph"]
 
-READS: Final = (exp.Query, exp.Describe, exp.Summarize, exp.Copy, exp.Pivot)
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
 
 UUID_BYTES: Final = "unhex(replace(CAST(CAST({} AS UUID) AS VARCHAR), '-', ''))"
@@ -53,15 +48,6 @@ class Answer:
     said: str = ""
 
 
-def statements(text: str) -> list[str]:
-    """The single statements of a text, as they were written."""
-    try:
-        found: list[Any] = duckdb.extract_statements(text)
-    except duckdb.Error as error:
-        raise InvalidArgument(_first(error)) from error
-    return [each.query.strip().rstrip(";").strip() for each in found]
-
-
 class Session:
     """A DuckDB of its own, and a client for each catalog that a statement names."""
 
@@ -75,26 +61,6 @@ class Session:
         self.duckdb.execute(f"USE {quoted(catalog)}")
 
     # -- statements -----------------------------------------------------------------------------------------------
-
-    def run(self, text: str) -> Answer:
-        """Run one statement. The rows of an answer are read as they are looked at, before the next statement."""
-        statement = _parsed(text)
-        match statement:
-            case exp.Insert():
-                return changes.insert(self, statement)
-            case exp.Update():
-                return changes.update(self, statement)
-            case exp.Delete():
-                return changes.delete(self, statement)
-            case exp.TruncateTable():
-                return changes.truncate(self, statement)
-            case exp.Create() | exp.Drop() | exp.Alter():
-                return definitions.define(self, statement)
-            case exp.Copy() if statement.args.get("kind"):
-                raise Unsupported("COPY … FROM is not supported: INSERT INTO table SELECT * FROM 'file' does the same")
-            case _ if isinstance(statement, READS):
-                return Answer("select", self.read(statement, text))
-        raise Unsupported(_refusal(statement))
 
     def read(self, statement: exp.Expr, text: str | None = None, *, row_ids_of: LakeName | None = None) -> Rows:
         """The rows of a statement, whose tables are looked up in the lake; `text` is how it was written."""
@@ -143,13 +109,6 @@ class Session:
         rows: list[dict[str, Any]] = self.read(asked).read_all().to_pylist()
         return rows
 
-    def create_table(self, name: str, columns: Sequence[str]) -> None:
-        """Make a table whose columns are written as in SQL."""
-        from skiway.cli.sql.names import spoken
-        from skiway.client.metastore.names import segments
-
-        self.run(f"CREATE TABLE {spoken(segments(name, resource='table'))} ({', '.join(columns)})")
-
     # -- for statements -------------------------------------------------------------------------------------------
 
     def target(self, table: exp.Table) -> tuple[AirportClient, LakeName]:
@@ -191,7 +150,7 @@ class Session:
             if self._failures:
                 raise self._failures[0] from error
             hint = f"; {NAMED}" if isinstance(error, duckdb.CatalogException) else ""
-            raise InvalidArgument(f"{_first(error)}{hint}") from error
+            raise InvalidArgument(f"{first_paragraph(error)}{hint}") from error
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +208,7 @@ class Session:
         try:
             self.duckdb.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
         except duckdb.Error as error:
-            raise InvalidArgument(f"catalog {catalog} cannot be used in SQL here: {_first(error)}") from error
+            raise InvalidArgument(f"catalog {catalog} cannot be used in SQL here: {first_paragraph(error)}") from error
 
     def _asked(self, query: str) -> pa.RecordBatchReader:
         return self.duckdb.execute(query).to_arrow_reader(BATCH_ROWS)
@@ -280,27 +239,7 @@ def _cast(name: str, field: pa.Field) -> str:
     return UUID_BYTES.format(name) if kind == "UUID" else f"CAST({name} AS {kind})"
 
 
-def _parsed(text: str) -> exp.Expr:
-    try:
-        found = sqlglot.parse(text, dialect="duckdb")
-    except SqlglotError as error:
-        raise InvalidArgument(f"this cannot be read as SQL: {_first(error)}") from error
-    return next(each for each in found if each is not None)  # what follows is a comment: DuckDB counted one statement
-
-
-def _refusal(statement: exp.Expr) -> str:
-    word = str(statement.this) if isinstance(statement, exp.Command) else statement.sql("duckdb").split(" ", 1)[0]
-    match statement:
-        case exp.Transaction() | exp.Commit() | exp.Rollback():
-            return f"{word} is not supported: every statement that changes tables commits by itself"
-        case exp.Merge():
-            return "MERGE is not supported: use UPDATE and INSERT"
-        case exp.Show():
-            return "SHOW is not supported: skiway tables list shows tables, DESCRIBE catalog.schema.table columns"
-    return f"{word} is not supported: use SELECT, INSERT, UPDATE, DELETE, TRUNCATE, CREATE, ALTER, DROP, DESCRIBE or COPY … TO"
-
-
-def _first(error: Exception) -> str:
+def first_paragraph(error: Exception) -> str:
     """The message in one paragraph, without the picture of where it is: that may show text of ours."""
     told = str(error).replace("\x1b[4m", "").replace("\x1b[0m", "")
     return " ".join(PICTURE.sub("", told).split())

@@ -1,17 +1,15 @@
 """The typed client of the metastore: `Metastore`, and what it answers with."""
 
-from skiway.client.metastore.changes import KEEP
+from skiway.client.metastore.calls import Retries
+from skiway.client.metastore.client import Metastore
+from skiway.client.metastore.collection import KEEP, Listing
 from skiway.client.metastore.connectors import Connector
 from skiway.client.metastore.directory import Entry
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.listing import Listing
-from skiway.client.metastore.metastore import Metastore
 from skiway.client.metastore.names import Id, dotted
 from skiway.client.metastore.queries import Query, ScanBundle
-from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, View
-from skiway.client.metastore.retries import Retries
-from skiway.client.metastore.snapshot import Snapshot
-from skiway.client.metastore.table_stats import TableStats
+from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
+from skiway.client.metastore.snapshots import Snapshot
 
 __all__ = [
     "KEEP",

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from skiway.client.metastore.area import Area
-from skiway.client.metastore.changes import KEEP, Keep, filled, masked, precondition, time_of
+from skiway.client.metastore.collection import KEEP, Area, Keep, Listing, Turn, filled, masked, precondition, time_of
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.listing import Listing, Turn
 from skiway.client.metastore.names import Id, Name, segments
 from skiway.client.metastore.resources import Meta
 from skiway.errors import InvalidArgument, NotFound

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from skiway.client.metastore.area import Area
-from skiway.client.metastore.listing import Listing
+from skiway.client.metastore.collection import Area, Listing
 from skiway.client.metastore.names import Id, Name, dotted
 from skiway.client.metastore.references import Ref, catalog_id, name_ref, namespace_id, table_id, view_id
 from skiway.model import v1

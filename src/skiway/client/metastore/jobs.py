@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from skiway.client.metastore.area import Area
-from skiway.client.metastore.changes import time_of
-from skiway.client.metastore.listing import Listing, Turn
+from skiway.client.metastore.collection import Area, Listing, Turn, time_of
 from skiway.client.metastore.names import Id
 from skiway.errors import InvalidArgument, TimedOut
 from skiway.model import v1

@@ -82,3 +82,7 @@ def _texts(parts: Sequence[str], resource: str) -> tuple[str, ...]:
             field="name",
         )
     return tuple(parts)
+
+
+# --------------------
+# From whatever names a resource to its id.

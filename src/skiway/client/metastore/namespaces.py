@@ -7,13 +7,10 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from skiway.client.metastore.area import Area
-from skiway.client.metastore.changes import KEEP, Keep, filled, masked, precondition
-from skiway.client.metastore.listing import Listing, Turn
+from skiway.client.metastore.collection import KEEP, Area, Keep, Listing, Turn, filled, masked, precondition
 from skiway.client.metastore.names import Id, Name, segments
-from skiway.client.metastore.places import Place, Places
 from skiway.client.metastore.references import Ref, catalog_id, name_ref, namespace_id
-from skiway.client.metastore.resources import Meta, Namespace, Resource
+from skiway.client.metastore.resources import Meta, Namespace, Place, Places, Resource
 from skiway.errors import NotFound
 from skiway.model import v1
 

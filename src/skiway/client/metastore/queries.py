@@ -8,9 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from skiway.client.metastore.area import Area
 from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.changes import filled, time_of, timestamp
+from skiway.client.metastore.collection import Area, filled, time_of, timestamp
 from skiway.client.metastore.references import Ref, catalog_id, table_id
 from skiway.model import v1
 

@@ -14,6 +14,7 @@ from skiway.model import v1
 
 __all__ = ["Ref", "account_id", "catalog_id", "name_ref", "namespace_id", "namespace_of", "table_id", "view_id"]
 
+
 Ref = Name | v1.ResourceId | Resource[Any] | Message
 """A name, an `Id`, or the resource itself, as the client or the messages have it."""
 

@@ -1,4 +1,4 @@
-"""What the metastore answers with: thin, frozen, typed views of its messages."""
+"""The names of catalogs and namespaces whose ids are known."""
 
 from __future__ import annotations
 
@@ -7,17 +7,132 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.changes import time_of
+from skiway.client.metastore.collection import time_of
 from skiway.client.metastore.names import Id, dotted
-from skiway.client.metastore.places import Place
-from skiway.client.metastore.table_stats import TableStats, known_stats
-from skiway.errors import Conflict
+from skiway.errors import Conflict, NotFound
 from skiway.model import v1
 
-__all__ = ["Account", "Catalog", "Meta", "Namespace", "Resource", "Table", "View"]
+__all__ = [
+    "Account",
+    "Catalog",
+    "Meta",
+    "Namespace",
+    "Place",
+    "Places",
+    "Resource",
+    "Table",
+    "TableStats",
+    "View",
+    "known_stats",
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A catalog or namespace that others are in; all of these share one lookup of its path."""
+
+    calls: Calls
+    id: v1.ResourceId
+
+    @cached_property
+    def path(self) -> tuple[str, ...]:
+        """The segments of its full name, the catalog's first."""
+        if self.id.kind == v1.RK_CATALOG:
+            catalog = self.calls.ask(v1.LookupCatalogRequest(resource_id=self.id), v1.LookupCatalogResponse)
+            found: tuple[str, ...] = (catalog.display_name,)
+        else:
+            answer = self.calls.ask(v1.LookupNamespaceRequest(resource_id=self.id), v1.LookupNamespaceResponse)
+            found = (answer.ref.catalog, *answer.ref.path, answer.ref.name)
+        if not found[0]:
+            kind = "catalog" if self.id.kind == v1.RK_CATALOG else "namespace"
+            raise NotFound(
+                f"there is no {kind} {self.id.id} any more: what was in it is gone with it", key=kind, id=self.id.id
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of one listing."""
+
+    calls: Calls
+    _known: dict[str, Place] = field(default_factory=dict, init=False)
+
+    def of(self, id: v1.ResourceId) -> Place:  # noqa: A002 - it is one
+        """The place with this id, the same one each time."""
+        return self._known.setdefault(id.id, Place(self.calls, id))
+
+
+# --------------------
+# What is known of a table in one of its snapshots.
+
+
+_UNKNOWN: Final = frozenset(("snapshot.none", "table.stats"))
+"""Keys of a table that is there but has no snapshot yet, or one that was never profiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """Statistics of a table. None means unknown; `message` is what was received, if anything was."""
+
+    message: v1.TableStats | None
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot they are of."""
+        return None if self.message is None else self.message.snapshot_id
+
+    @property
+    def row_count(self) -> int | None:
+        """How many rows there are."""
+        return None if self.message is None else self.message.row_count
+
+    @property
+    def data_file_count(self) -> int | None:
+        """How many data files there are."""
+        return None if self.message is None else self.message.data_file_count
+
+    @property
+    def total_size_bytes(self) -> int | None:
+        """How large the data files are, all together."""
+        return None if self.message is None else self.message.total_size_bytes
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """When they were stored last."""
+        return None if self.message is None else time_of(self.message.updated_at)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What was noted of them."""
+        return {} if self.message is None else dict(self.message.properties)
+
+    def __bool__(self) -> bool:
+        """Is anything known?"""
+        return self.message is not None
+
+    def __repr__(self) -> str:
+        facts = ("snapshot_id", "row_count", "data_file_count", "total_size_bytes")
+        return f"TableStats({', '.join(f'{fact}={getattr(self, fact)}' for fact in facts)})"
+
+
+def known_stats(calls: Calls, table_id: v1.ResourceId) -> TableStats:
+    """The statistics of a table's current snapshot; unknown ones where there are none."""
+    request = v1.GetTableStatsRequest(table_id=table_id, snapshot=v1.SnapshotRef(special=v1.SS_CURRENT))
+    try:
+        return TableStats(calls.ask(request, v1.GetTableStatsResponse).stats)
+    except NotFound as error:
+        if error.key not in _UNKNOWN:
+            raise
+        return TableStats(None)
+
+
+# --------------------
+# What the metastore answers with: thin, frozen, typed views of its messages.
+
 
 M = TypeVar("M", v1.Account, v1.Catalog, v1.Namespace, v1.Table, v1.View)
 

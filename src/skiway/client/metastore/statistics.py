@@ -7,12 +7,10 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from skiway.client.metastore.area import Area
-from skiway.client.metastore.changes import filled
-from skiway.client.metastore.listing import Listing, Turn
+from skiway.client.metastore.collection import Area, Listing, Turn, filled
 from skiway.client.metastore.references import Ref, table_id
-from skiway.client.metastore.snapshot import At, Snapshot, snapshot_id, snapshot_ref
-from skiway.client.metastore.table_stats import TableStats
+from skiway.client.metastore.resources import TableStats
+from skiway.client.metastore.snapshots import At, Snapshot, snapshot_id, snapshot_ref
 from skiway.errors import InvalidArgument, NotFound
 from skiway.model import v1
 

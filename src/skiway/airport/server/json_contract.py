@@ -1,0 +1,190 @@
+"""Writing without lock-step, for clients that speak JSON: DoPut for INSERT and UPDATE, the action `delete` for DELETE.
+
+The descriptor of a DoPut is a command in JSON that names the table; rows to update are named by their ids, one for each
+row of the stream, in order. The answer tells the number of rows, and with `returning` the rows themselves, as an Arrow
+stream in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from skiway.airport.catalog import Catalog, Table
+from skiway.airport.request import Request
+from skiway.airport.scan import find_rowid_column
+from skiway.airport.server.host import Host
+from skiway.airport.server.streams import fitted
+from skiway.airport.server.tickets import parse_descriptor
+from skiway.airport.server.writing import run, visible_columns
+from skiway.airport.wire.frames import BatchReader
+from skiway.airport.wire.payloads import encode
+from skiway.airport.writing import Operation
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
+from skiway.model.flight_pb2 import FlightDescriptor, PutResult
+
+__all__ = ["JSON_ACTIONS", "do_put"]
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What a JSON client wants."""
+
+    schema_name: str
+    table_name: str
+    operation: Literal["insert", "update", "delete"] = "delete"
+    row_ids: list[int] = []
+    returning: bool = False
+    catalog_name: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What it is told."""
+
+    status: str
+    affected_rows: int
+    returning_data: str | None = None
+
+
+def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[bytes]:
+    """INSERT or UPDATE; one PutResult once the stream has ended."""
+    reader = BatchReader(messages)
+    command = _command(parse_descriptor(reader.wait_for_descriptor()))
+    request, catalog = host.open_catalog(request, command.catalog_name)
+    table = _table(catalog, command)
+    batches: Iterable[pa.RecordBatch]
+    if command.operation == "update":
+        _check_row_ids(table, command)
+        batches = _identified(reader, table, command.row_ids)
+    else:
+        batches = _matching(reader, table)
+    with host.unit_of_work(request, catalog):
+        outcome = _run(table, command.operation, batches, returning=command.returning)
+    yield PutResult(app_metadata=encode(outcome)).SerializeToString()
+
+
+def delete(host: Host, request: Request, body: bytes) -> bytes:
+    """Remove rows by their ids; body and answer are JSON."""
+    command = _decoded(body, "delete")
+    request, catalog = host.open_catalog(request, command.catalog_name)
+    table = _table(catalog, command)
+    _check_row_ids(table, command)
+    ids = pa.record_batch([_row_ids(command.row_ids)], names=["rowid"])
+    with host.unit_of_work(request, catalog):
+        outcome = _run(table, "delete", [ids], returning=command.returning)
+    answer = {"status": outcome.status, "affected_rows": outcome.affected_rows}
+    return msgspec.json.encode({**answer, "returning_data": outcome.returning_data} if command.returning else answer)
+
+
+def _command(descriptor: FlightDescriptor) -> Command:
+    if descriptor.type != FlightDescriptor.CMD or descriptor.cmd.lstrip()[:1] != b"{":
+        raise Unsupported('DoPut takes a JSON command: {"operation": "insert", "schema_name": …, "table_name": …}')
+    command = _decoded(descriptor.cmd, "DoPut")
+    if command.operation == "delete":
+        raise InvalidArgument("DELETE sends no rows: use the action 'delete'")
+    return command
+
+
+def _decoded(data: bytes, what: str) -> Command:
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+        if "action" in fields:  # an earlier spelling
+            fields.setdefault("operation", fields["action"])
+        if what == "DoPut" and "operation" not in fields:
+            raise InvalidArgument('the command of DoPut names no operation: give "insert" or "update"')
+        return msgspec.convert(fields, Command)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise InvalidArgument(f"malformed command of {what}: {error}") from error
+
+
+def _table(catalog: Catalog, command: Command) -> Table:
+    schema = catalog.schema(command.schema_name)
+    if schema is None:
+        raise NotFound(f"schema '{command.schema_name}' not found")
+    table = schema.table(command.table_name)
+    if table is None:
+        raise NotFound(f"table '{command.schema_name}.{command.table_name}' not found")
+    return table
+
+
+def _check_row_ids(table: Table, command: Command) -> None:
+    operation = command.operation.upper()
+    if find_rowid_column(table.schema) is None:
+        raise PreconditionFailed(f"table '{table.name}' does not support {operation} (no rowid)")
+    if not command.row_ids:
+        raise InvalidArgument(f"row_ids cannot be empty for {operation}")
+
+
+def _row_ids(ids: list[int]) -> pa.Array:
+    try:
+        return pa.array(ids, pa.int64())
+    except OverflowError as error:
+        raise InvalidArgument("a row id does not fit 64 bits with sign") from error
+
+
+def _matching(reader: BatchReader, table: Table) -> Iterator[pa.RecordBatch]:
+    """Batches of the stream with the table's columns, whatever their order."""
+    columns = visible_columns(table.schema)
+    given = reader.schema
+    if len(given) != len(columns):
+        raise InvalidArgument(f"column mismatch: table has {len(columns)} columns, input has {len(given)}")
+    for name in columns:
+        if name not in given.names:
+            raise InvalidArgument(
+                f"column mismatch: table has column {name!r}, input has {', '.join(map(repr, given.names))}"
+            )
+        wanted = table.schema.field(name)
+        if given.field(name).type != wanted.type:
+            raise InvalidArgument(
+                f"column mismatch: column {name!r} is {wanted.type}, input has {given.field(name).type}"
+            )
+    return (batch.select(list(columns)) for batch in reader)
+
+
+def _identified(reader: BatchReader, table: Table, ids: list[int]) -> list[pa.RecordBatch]:
+    """The replacement rows with their ids, all read and counted before anything is changed."""
+    batches, seen = [], 0
+    row_ids = _row_ids(ids)
+    for batch in _matching(reader, table):
+        part = row_ids.slice(seen, batch.num_rows)
+        seen += batch.num_rows
+        if seen <= len(ids):  # more than that is counted, not kept
+            batches.append(batch.append_column("rowid", part))
+    if seen != len(ids):
+        raise InvalidArgument(f"row_ids count ({len(ids)}) does not match input rows ({seen})")
+    return batches
+
+
+def _run(table: Table, operation: Operation, batches: Iterable[pa.RecordBatch], *, returning: bool) -> Outcome:
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
+        return Outcome("success", 0, _encoded([], table) if returning else None)
+    statement = run(table, operation, first.schema, _chained(first, rest), returning=returning)
+    returned = []
+    while True:
+        try:
+            returned.append(next(statement))
+        except StopIteration as end:
+            return Outcome("success", end.value, _encoded(returned, table) if returning else None)
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _encoded(batches: list[pa.RecordBatch], table: Table) -> str:
+    schema = pa.schema([table.schema.field(name) for name in visible_columns(table.schema)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            columns = [fitted(batch.column(field.name), field) for field in schema]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+JSON_ACTIONS: Final[dict[str, Any]] = {"delete": delete}

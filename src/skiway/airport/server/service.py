@@ -1,0 +1,303 @@
+"""The Flight service on grpcio: decode, admit, call one function, encode.
+
+It works on raw bytes, so that record batches are never copied into protobuf objects. `AirportService` can be added to
+any grpcio server beside other services; `Server` is the ready-made one.
+
+Scans and exchanges hold a thread while their stream is open, and an UPDATE holds its exchange while it scans. So each
+of the three kinds of calls has threads of its own, and an exchange beyond the limit is refused, not queued: no set of
+clients can wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import grpc
+import pyarrow as pa
+from google.protobuf.message import DecodeError, Message
+
+from skiway.airport import table_refs
+from skiway.airport.catalog import Catalog
+from skiway.airport.request import Authenticator, Request, admit, read_request
+from skiway.airport.server.actions import ACTIONS
+from skiway.airport.server.discovery import object_infos, table_info
+from skiway.airport.server.exchange import do_exchange
+from skiway.airport.server.host import Host
+from skiway.airport.server.json_contract import do_put
+from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
+from skiway.airport.server.scans import databases_info, do_get, is_databases
+from skiway.airport.server.status import failure
+from skiway.airport.server.tickets import TicketOffice
+from skiway.airport.wire import headers
+from skiway.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    LimitExceeded,
+    SkiwayError,
+    Unsupported,
+)
+from skiway.model import flight_pb2 as flight
+
+RawAction = Callable[[bytes], bytes | str | Iterable[bytes | str] | None]
+Frames = Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is served at once. Calls and scans beyond the limit wait for a thread, exchanges are refused."""
+
+    calls: int = 16
+    scans: int = 64
+    exchanges: int = 64
+
+
+_REFUSERS: Final = 4  # threads that only say no
+
+
+class AirportService:
+    """Arrow Flight for DuckDB's Airport extension, over `catalogs`."""
+
+    def __init__(
+        self,
+        catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs = (),
+        *,
+        auth: Authenticator | None = None,
+        actions: Mapping[str, RawAction] | None = None,
+        tickets: TicketOffice | None = None,
+        endpoint_location: str = headers.REUSE_CONNECTION,
+        allowed_functions: Iterable[str] = table_refs.ALLOWED,
+        limits: Limits | None = None,
+        auto_commit: bool = True,
+        auto_rollback: bool = True,
+        memory_pool: pa.MemoryPool | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        location = flight.FlightEndpoint(location=[flight.Location(uri=endpoint_location)])
+        self.host = Host(
+            catalogs_of(catalogs),
+            auth,
+            tickets or TicketOffice(),
+            location.SerializeToString(),
+            frozenset(allowed_functions),
+            auto_commit=auto_commit,
+            auto_rollback=auto_rollback,
+            memory_pool=memory_pool,
+        )
+        self.actions = dict(actions or {})
+        self.limits = limits or Limits()
+        self.log = logger or logging.getLogger("skiway.airport")
+        self.calls = ThreadPoolExecutor(self.limits.calls, "airport-call")
+        self._scans = ThreadPoolExecutor(self.limits.scans, "airport-scan")
+        self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
+        self._open_exchanges = threading.Semaphore(self.limits.exchanges)
+        if clash := self.actions.keys() & ACTIONS.keys():
+            raise AlreadyExists(f"the action {min(clash)!r} is Airport's own; give yours another name")
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Serve on `server`, beside whatever else it serves."""
+        calls, scans, exchanges = self.calls, self._scans, self._exchanges
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        both = grpc.stream_stream_rpc_method_handler
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Handshake": both(_on(calls, self._stream("Handshake", self._handshake))),
+            "ListFlights": stream(_on(calls, self._stream("ListFlights", self._list_flights))),
+            "GetFlightInfo": unary(_on(calls, self._unary("GetFlightInfo", self._get_flight_info))),
+            "GetSchema": unary(_on(calls, self._unary("GetSchema", self._get_schema))),
+            "DoGet": stream(_on(scans, self._stream("DoGet", self._do_get))),
+            "DoAction": stream(_on(calls, self._stream("DoAction", self._do_action))),
+            "ListActions": stream(_on(calls, self._stream("ListActions", self._list_actions))),
+            "DoPut": both(_on(exchanges, self._stream("DoPut", self._do_put))),
+            "DoExchange": both(_on(exchanges, self._stream("DoExchange", self._do_exchange))),
+        }
+        single: grpc.RpcMethodHandler[Any, Any] = unary(_on(calls, self._unary("DoAction", self._do_single_action)))
+        server.add_generic_rpc_handlers((_FlightHandlers(methods, single),))
+
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """What is served, by full names: for health and reflection."""
+        return (headers.SERVICE,)
+
+    def close(self) -> None:
+        """Let the threads go, once no call runs any more."""
+        for pool in (self.calls, self._scans, self._exchanges):
+            pool.shutdown(wait=False)
+
+    # -- Flight's methods -----------------------------------------------------------------------------------------
+
+    def _do_action(self, request: Request, data: bytes) -> Frames:
+        action = _parsed(flight.Action, data)
+        if action.type in ACTIONS:
+            yield flight.Result(body=ACTIONS[action.type](self.host, request, action.body)).SerializeToString()
+        elif action.type in self.actions:
+            for body in _bodies(self.actions[action.type](action.body)):
+                yield flight.Result(body=body).SerializeToString()
+        else:
+            raise Unsupported(f"unknown action {action.type!r}; ListActions tells which there are")
+
+    def _do_single_action(self, request: Request, data: bytes) -> bytes:
+        action = _parsed(flight.Action, data)
+        if action.type not in ACTIONS:
+            raise InvalidArgument(
+                f"the header {headers.ACTION_NAME} names another action than the body, {action.type!r}"
+            )
+        result: bytes = flight.Result(body=ACTIONS[action.type](self.host, request, action.body)).SerializeToString()
+        return result
+
+    def _do_get(self, request: Request, data: bytes) -> Frames:
+        return do_get(self.host, request, _parsed(flight.Ticket, data).ticket)
+
+    def _get_flight_info(self, request: Request, data: bytes) -> bytes:
+        return self._info(request, data).SerializeToString()
+
+    def _get_schema(self, request: Request, data: bytes) -> bytes:
+        return flight.SchemaResult(schema=self._info(request, data).schema).SerializeToString()
+
+    def _info(self, request: Request, data: bytes) -> flight.FlightInfo:
+        descriptor = _parsed(flight.FlightDescriptor, data)
+        if is_databases(descriptor):
+            return databases_info(descriptor)
+        _, catalog, path = self.host.open(request, descriptor)
+        info = table_info(open_table(catalog, path), path)
+        info.flight_descriptor.CopyFrom(descriptor)  # the client compares it with the one it sent
+        return info
+
+    def _list_flights(self, request: Request, data: bytes) -> Frames:
+        _parsed(flight.Criteria, data)
+        wanted_catalog = request.header(headers.LIST_CATALOG)
+        wanted_schema = request.header(headers.LIST_SCHEMA)
+        names = (
+            [wanted_catalog] if headers.LIST_CATALOG in request.headers else list(self.host.visible_catalogs(request))
+        )
+        for name in names:
+            _, catalog = self.host.open_catalog(request.within(name))
+            for schema in catalog.schemas():
+                if not wanted_schema or schema.name == wanted_schema:
+                    for info in object_infos(schema, name):
+                        yield info.SerializeToString()
+
+    def _list_actions(self, _request: Request, _data: bytes) -> Frames:
+        for name, action in {**ACTIONS, **self.actions}.items():
+            first_line = (action.__doc__ or "").strip().partition("\n")[0]
+            yield flight.ActionType(type=name, description=first_line).SerializeToString()
+
+    def _handshake(self, _request: Request, messages: Iterator[bytes]) -> Frames:
+        for data in messages:
+            asked = _parsed(flight.HandshakeRequest, data)
+            yield flight.HandshakeResponse(
+                protocol_version=asked.protocol_version, payload=asked.payload
+            ).SerializeToString()
+
+    def _do_put(self, request: Request, messages: Iterator[bytes]) -> Frames:
+        return do_put(self.host, request, _to_the_end(messages))
+
+    def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
+        return do_exchange(self.host, request, _to_the_end(messages))
+
+    # -- one shape for all calls ----------------------------------------------------------------------------------
+
+    def _admit(self, method: str, context: grpc.ServicerContext) -> Request:
+        return admit(read_request(method, context.invocation_metadata(), context), self.host.auth)
+
+    def _unary(self, method: str, handle: Callable[[Request, bytes], bytes]) -> Any:
+        def serve(data: bytes, context: grpc.ServicerContext) -> bytes:
+            try:
+                return handle(self._admit(method, context), data)
+            except Exception as error:  # noqa: BLE001  (here errors become statuses)
+                return self._fail(method, error, context)
+
+        return serve
+
+    def _stream(self, method: str, handle: Callable[[Request, Any], Frames]) -> Any:
+        gate = self._exchange_gate if method in ("DoExchange", "DoPut") else contextlib.nullcontext
+
+        def serve(data: Any, context: grpc.ServicerContext) -> Frames:
+            try:
+                with gate():
+                    yield from handle(self._admit(method, context), data)
+            except Exception as error:  # noqa: BLE001  (here errors become statuses)
+                self._fail(method, error, context)
+
+        return serve
+
+    @contextlib.contextmanager
+    def _exchange_gate(self) -> Iterator[None]:
+        if not self._open_exchanges.acquire(blocking=False):
+            raise LimitExceeded(
+                f"{self.limits.exchanges} exchanges are open, which is this server's limit: try again, or raise Limits.exchanges"
+            )
+        try:
+            yield
+        finally:
+            self._open_exchanges.release()
+
+    def _fail(self, method: str, error: Exception, context: grpc.ServicerContext) -> bytes:
+        if not context.is_active():  # the client is gone, and what broke may be just our talking to it
+            self.log.debug("%s ended by its client: %s", method, error)
+            return b""
+        if not isinstance(error, SkiwayError) or isinstance(error, Internal):
+            self.log.error("%s failed", method, exc_info=error)
+        airport = any(key == headers.USER_AGENT for key, _ in context.invocation_metadata())
+        told = failure(error, action=method == "DoAction", airport=airport)
+        context.set_trailing_metadata(told.trailers)
+        context.abort(told.code, told.message)
+        raise AssertionError("abort always raises")
+
+
+def _to_the_end(messages: Iterator[bytes]) -> Iterator[bytes]:
+    """The client's messages, asked for once more after the last one.
+
+    To gRPC a broken connection is at first the end of the stream, and the news that the client is gone comes behind it.
+    The second question is answered after that news, and then raises; half a statement must not look like a whole one.
+    """
+    yield from messages
+    next(messages, None)
+
+
+class _FlightHandlers(grpc.GenericRpcHandler):
+    """Finds the handler of a call.
+
+    DuckDB's client says in a header which action it calls. Airport's own actions have exactly one result, and an
+    answer of one message looks the same from a unary method, which costs one change of threads less.
+    """
+
+    def __init__(
+        self, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]], single: grpc.RpcMethodHandler[Any, Any]
+    ) -> None:
+        self._methods = {f"/{headers.SERVICE}/{name}": handler for name, handler in methods.items()}
+        self._single = single
+        self._do_action = f"/{headers.SERVICE}/DoAction"
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        if handler_call_details.method == self._do_action:
+            for key, value in handler_call_details.invocation_metadata:
+                if key == headers.ACTION_NAME and value in ACTIONS:
+                    return self._single
+        return self._methods.get(handler_call_details.method)
+
+
+def _on(pool: ThreadPoolExecutor, behaviour: Any) -> Any:
+    behaviour.experimental_thread_pool = pool
+    return behaviour
+
+
+def _parsed(kind: type[Any], data: bytes) -> Any:
+    try:
+        return cast(type[Message], kind).FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(f"malformed {kind.__name__}: not the protobuf message that Flight defines") from error
+
+
+def _bodies(result: bytes | str | Iterable[bytes | str] | None) -> Iterator[bytes]:
+    parts = () if result is None else (result,) if isinstance(result, bytes | str) else result
+    for part in parts:
+        yield part.encode() if isinstance(part, str) else part
+
+
+__all__ = ["AirportService", "Limits", "RawAction"]

@@ -1,0 +1,188 @@
+"""Arrow columns as DuckDB sees them: what type the Airport client makes of a field."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument
+
+__all__ = ["blob_literal", "duckdb_type", "extension_of", "identifier", "storage_type", "text_literal"]
+
+_PLAIN: Final[dict[str, str]] = {
+    "null": "NULL",
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "uint64": "UBIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "large_string": "VARCHAR",
+    "string_view": "VARCHAR",
+    "binary": "BLOB",
+    "large_binary": "BLOB",
+    "binary_view": "BLOB",
+    "date32[day]": "DATE",
+    "date64[ms]": "DATE",
+    "time32[s]": "TIME",
+    "time32[ms]": "TIME",
+    "time64[us]": "TIME",
+    "time64[ns]": "TIME_NS",
+    "month_day_nano_interval": "INTERVAL",
+}
+_TIMESTAMPS: Final = {"s": "TIMESTAMP_S", "ms": "TIMESTAMP_MS", "us": "TIMESTAMP", "ns": "TIMESTAMP_NS"}
+_OPAQUE: Final = {
+    "hugeint": "HUGEINT",
+    "uhugeint": "UHUGEINT",
+    "time_tz": "TIME WITH TIME ZONE",
+    "bit": "BIT",
+    "bignum": "BIGNUM",
+}
+
+
+def extension_of(field: pa.Field) -> tuple[str, str]:
+    """Name and metadata of a field's extension type, whether pyarrow knows that type or not; ("", "") for none."""
+    metadata = field.metadata or {}
+    if b"ARROW:extension:name" in metadata:
+        name = metadata[b"ARROW:extension:name"].decode("utf-8", "replace")
+        return name, metadata.get(b"ARROW:extension:metadata", b"").decode("utf-8", "replace")
+    if isinstance(field.type, pa.BaseExtensionType):
+        return field.type.extension_name, _extension_metadata(field.type)
+    return "", ""
+
+
+def _extension_metadata(data_type: pa.BaseExtensionType) -> str:
+    if isinstance(data_type, pa.OpaqueType):
+        return json.dumps({"type_name": data_type.type_name, "vendor_name": data_type.vendor_name})
+    serialize = getattr(data_type, "__arrow_ext_serialize__", None)
+    return serialize().decode("utf-8", "replace") if serialize else ""
+
+
+def storage_type(data_type: pa.DataType) -> pa.DataType:
+    """The physical type below an extension type."""
+    return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+
+
+def duckdb_type(field: pa.Field) -> str:
+    """DuckDB's spelling of the column's type, as in `DECIMAL(12,6)`; `InvalidArgument` for what DuckDB cannot take."""
+    name, metadata = extension_of(field)
+    special = _extension(name, metadata)
+    return special or _storage(storage_type(field.type), field.name)
+
+
+def _extension(name: str, metadata: str) -> str | None:
+    match name:
+        case "arrow.bool8":
+            return "BOOLEAN"
+        case "arrow.uuid":
+            return "UUID"
+        case "arrow.json":
+            return "JSON"
+        case "geoarrow.wkb":
+            return "GEOMETRY"
+        case "arrow.opaque":
+            return _OPAQUE.get(_type_name(metadata))
+        case _:
+            return None
+
+
+def _type_name(metadata: str) -> str:
+    try:
+        facts = json.loads(metadata)
+    except ValueError:
+        return ""
+    if not isinstance(facts, dict) or facts.get("vendor_name") != "DuckDB":
+        return ""
+    return str(facts.get("type_name", ""))
+
+
+def _storage(data_type: pa.DataType, name: str) -> str:
+    plain = _PLAIN.get(str(data_type))
+    if plain:
+        return plain
+    types = pa.types
+    if types.is_timestamp(data_type):
+        return "TIMESTAMP WITH TIME ZONE" if data_type.tz else _TIMESTAMPS[data_type.unit]
+    if types.is_decimal(data_type) and data_type.precision <= 38:
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    if types.is_fixed_size_binary(data_type):
+        return "BLOB"
+    if types.is_duration(data_type) or types.is_interval(data_type):
+        return "INTERVAL"
+    if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
+        return duckdb_type(pa.field(name, data_type.value_type))
+    return _nested(data_type, name)
+
+
+def _nested(data_type: pa.DataType, name: str) -> str:
+    types = pa.types
+    if types.is_map(data_type):
+        return f"MAP({duckdb_type(data_type.key_field)}, {duckdb_type(data_type.item_field)})"
+    if types.is_fixed_size_list(data_type):
+        return f"{duckdb_type(data_type.value_field)}[{data_type.list_size}]"
+    if (
+        types.is_list(data_type)
+        or types.is_large_list(data_type)
+        or types.is_list_view(data_type)
+        or types.is_large_list_view(data_type)
+    ):
+        return f"{duckdb_type(data_type.value_field)}[]"
+    if types.is_struct(data_type) and data_type.num_fields:
+        return f"STRUCT({_members(data_type)})"
+    if types.is_union(data_type) and data_type.mode == "sparse":
+        return f"UNION({_members(data_type)})"
+    raise InvalidArgument(
+        f"column {name!r} has Arrow type {data_type}, which DuckDB cannot take; cast it to another type"
+    )
+
+
+def _members(data_type: pa.DataType) -> str:
+    fields = (data_type.field(i) for i in range(data_type.num_fields))
+    return ", ".join(f"{_quoted(field.name)} {duckdb_type(field)}" for field in fields)
+
+
+def _quoted(name: str) -> str:
+    """The name as DuckDB spells it in a type: quoted unless it is plainly a word, and no reserved one."""
+    plain = _WORD.fullmatch(name) is not None and name.lower() not in _KEYWORDS
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+_WORD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = """
+    all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default
+    deferrable desc describe distinct do else end except false fetch for foreign from group having in initially
+    intersect into lambda lateral leading limit not null offset on only or order pivot pivot_longer pivot_wider placing
+    primary qualify references returning select show some summarize symmetric table then to trailing true union unique
+    unpivot using variadic when where window with
+"""  # as duckdb_keywords() lists them
+_KEYWORDS: Final = frozenset(_RESERVED.split())
+
+
+# --------------------
+# Names and texts as SQL that says exactly them, whatever they hold.
+
+
+def identifier(name: str) -> str:
+    """`name` as a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text_literal(text: str) -> str:
+    """`text` as a VARCHAR literal."""
+    if "\0" in text:  # SQL text ends at a NUL, so such a text travels as bytes
+        return f"decode({blob_literal(text.encode())})"
+    return "'" + text.replace("'", "''") + "'"
+
+
+def blob_literal(data: bytes) -> str:
+    """`data` as a BLOB literal, every byte escaped."""
+    return "'" + "".join(f"\\x{byte:02X}" for byte in data) + "'::BLOB"

@@ -1,0 +1,34 @@
+"""The Airport client: the calls that DuckDB's extension makes, from Python.
+
+`AirportClient` has the whole API; `col` starts a predicate for its scans.
+"""
+
+from skiway.client.airport.catalog import Function, Schema, Table
+from skiway.client.airport.client import AirportClient
+from skiway.client.airport.endpoints import Endpoint, FunctionCall
+from skiway.client.airport.exchange import Written
+from skiway.client.airport.json_writer import JsonWriter
+from skiway.client.airport.listing import Flight
+from skiway.client.airport.predicates import Column, Predicate, col
+from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows
+from skiway.client.airport.session import CatalogVersion, Transaction
+
+__all__ = [
+    "AirportClient",
+    "BoundScan",
+    "CatalogVersion",
+    "Column",
+    "ColumnStatistics",
+    "Endpoint",
+    "Flight",
+    "Function",
+    "FunctionCall",
+    "JsonWriter",
+    "Predicate",
+    "Rows",
+    "Schema",
+    "Table",
+    "Transaction",
+    "Written",
+    "col",
+]

@@ -1,0 +1,247 @@
+"""Predicates as the JSON that DuckDB's client sends: the same members in the same order."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
+from skiway.client.airport.predicates import (
+    And,
+    Between,
+    Column,
+    Comparison,
+    In,
+    IsNull,
+    Not,
+    Op,
+    Or,
+    Predicate,
+    json_value,
+    literal,
+    value_type,
+)
+from skiway.errors import InvalidArgument
+
+__all__ = ["filter_json", "kept", "logical_type"]
+
+NOWHERE: Final = 0xFFFF_FFFF_FFFF_FFFF  # the position in an SQL text that does not exist
+_BOOLEAN: Final = {"id": "BOOLEAN", "type_info": None}
+
+Node = dict[str, Any]
+
+
+def filter_json(predicate: Predicate | None, names: Sequence[str], fields: Mapping[str, pa.Field]) -> str:
+    """The text for `json_filters`. `names` are the columns of the scan in order; `fields` tell their types."""
+    parts = () if predicate is None else predicate.parts if isinstance(predicate, And) else (predicate,)
+    writer = _Writer(list(names), fields)
+    document = {"filters": [writer.node(part) for part in parts], "column_binding_names_by_index": list(names)}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    names: list[str]
+    fields: Mapping[str, pa.Field]
+
+    def node(self, predicate: Predicate) -> Node:
+        match predicate:
+            case Column(name):
+                return self._truth(name)
+            case Comparison(op, name, value):
+                sides = {"left": self._reference(name), "right": self._constant(name, value)}
+                return _expression("BOUND_COMPARISON", op.value) | sides
+            case Between(name, low, high):
+                return _expression("BOUND_BETWEEN", "COMPARE_BETWEEN") | {
+                    "input": self._reference(name),
+                    "lower": self._constant(name, low),
+                    "upper": self._constant(name, high),
+                    "lower_inclusive": True,
+                    "upper_inclusive": True,
+                }
+            case In(name, values, negated):
+                children = [self._reference(name), *(self._constant(name, value) for value in values)]
+                return _operator("COMPARE_NOT_IN" if negated else "COMPARE_IN", children)
+            case IsNull(name, negated):
+                return _operator("OPERATOR_IS_NOT_NULL" if negated else "OPERATOR_IS_NULL", [self._reference(name)])
+            case Not(part):
+                return _operator("OPERATOR_NOT", [self.node(part)])
+            case And(parts) | Or(parts):
+                kind = "CONJUNCTION_AND" if isinstance(predicate, And) else "CONJUNCTION_OR"
+                return _expression("BOUND_CONJUNCTION", kind) | {"children": [self.node(part) for part in parts]}
+        raise InvalidArgument(f"{predicate!r} is not a predicate: build one with col(…)")
+
+    def _truth(self, name: str) -> Node:
+        if (spelled := duckdb_type(self.fields[name])) != "BOOLEAN":
+            raise InvalidArgument(f"column {name!r} is {spelled}, not BOOLEAN: compare it with a value")
+        return self._reference(name)
+
+    def _reference(self, name: str) -> Node:
+        return _expression("BOUND_COLUMN_REF", "BOUND_COLUMN_REF", alias=name) | {
+            "return_type": logical_type(self.fields[name]),
+            "binding": {"table_index": 0, "column_index": self.names.index(name)},
+            "depth": 0,
+        }
+
+    def _constant(self, name: str, value: Any) -> Node:
+        field = self.fields[name]
+        constant = {
+            "type": logical_type(field),
+            "is_null": False,
+            "value": json_value(field, literal(field, value)),
+        }
+        return _expression("BOUND_CONSTANT", "VALUE_CONSTANT") | {"value": constant}
+
+
+def _expression(kind: str, type_name: str, alias: str = "") -> Node:
+    return {"expression_class": kind, "type": type_name, "alias": alias, "query_location": NOWHERE}
+
+
+def _operator(type_name: str, children: list[Node]) -> Node:
+    return _expression("BOUND_OPERATOR", type_name) | {"return_type": _BOOLEAN, "children": children}
+
+
+def logical_type(field: pa.Field) -> Node:
+    """DuckDB's type of a column, as filters spell it."""
+    spelled = duckdb_type(field)
+    stored = storage_type(field.type)
+    if pa.types.is_dictionary(stored) or pa.types.is_run_end_encoded(stored):
+        return logical_type(pa.field(field.name, stored.value_type))
+    if spelled in ("JSON", "GEOMETRY"):
+        return _type("VARCHAR" if spelled == "JSON" else "BLOB", "GENERIC_TYPE_INFO", alias=spelled)
+    if spelled.startswith("DECIMAL"):
+        return _type("DECIMAL", "DECIMAL_TYPE_INFO", width=stored.precision, scale=stored.scale)
+    return _nested_type(stored) or {"id": spelled, "type_info": None}
+
+
+def _nested_type(stored: pa.DataType) -> Node | None:
+    types = pa.types
+    if types.is_map(stored):
+        return _type(
+            "MAP", "LIST_TYPE_INFO", child_type=_struct([("key", stored.key_field), ("value", stored.item_field)])
+        )
+    if types.is_fixed_size_list(stored):
+        return _type("ARRAY", "ARRAY_TYPE_INFO", child_type=logical_type(stored.value_field), size=stored.list_size)
+    if types.is_nested(stored) and hasattr(stored, "value_field"):
+        return _type("LIST", "LIST_TYPE_INFO", child_type=logical_type(stored.value_field))
+    members = [(stored.field(i).name, stored.field(i)) for i in range(stored.num_fields)]
+    if types.is_struct(stored):
+        return _struct(members)
+    if types.is_union(stored):
+        return _struct([("", pa.field("", pa.uint8())), *members], name="UNION")
+    return None
+
+
+def _struct(members: Sequence[tuple[str, pa.Field]], name: str = "STRUCT") -> Node:
+    children = [{"first": member, "second": logical_type(field)} for member, field in members]
+    return _type(name, "STRUCT_TYPE_INFO", child_types=children)
+
+
+def _type(name: str, info: str, *, alias: str = "", **facts: Any) -> Node:
+    return {"id": name, "type_info": {"type": info, "alias": alias, "extension_info": None, **facts}}
+
+
+# --------------------
+# Predicates applied to rows, with DuckDB's meaning of NULL and NaN.
+#
+# Servers treat a filter as a hint and may send more rows than it keeps, so DuckDB filters again; so do we.
+
+
+_KERNELS: Final[dict[Op, Callable[[Any, Any], pa.Array]]] = {
+    Op.EQUAL: pc.equal,
+    Op.NOT_EQUAL: pc.not_equal,
+    Op.LESS: pc.less,
+    Op.GREATER: pc.greater,
+    Op.LESS_OR_EQUAL: pc.less_equal,
+    Op.GREATER_OR_EQUAL: pc.greater_equal,
+}
+
+# In DuckDB NaN equals NaN and is greater than all other numbers. So these are true of a NaN beside another number,
+_TRUE_OF_NAN: Final = frozenset({Op.NOT_EQUAL, Op.GREATER, Op.GREATER_OR_EQUAL})
+# and beside the constant NaN a comparison is made of "is NaN", which is NULL for NULL.
+_BESIDE_NAN: Final[dict[Op, Callable[[pa.Array], pa.Array]]] = {
+    Op.EQUAL: lambda is_nan: is_nan,
+    Op.GREATER_OR_EQUAL: lambda is_nan: is_nan,
+    Op.NOT_EQUAL: pc.invert,
+    Op.LESS: pc.invert,
+    Op.LESS_OR_EQUAL: lambda is_nan: pc.or_(is_nan, pc.invert(is_nan)),
+    Op.GREATER: lambda is_nan: pc.and_(is_nan, pc.invert(is_nan)),
+}
+
+
+def kept(predicate: Predicate, batch: pa.RecordBatch, positions: Mapping[str, int]) -> pa.Array:
+    """True, false or NULL per row of `batch`; `positions` are those of the predicate's columns."""
+
+    def mask(part: Predicate) -> pa.Array:
+        return kept(part, batch, positions)
+
+    def values(name: str) -> pa.Array:
+        return _plain(batch.column(positions[name]))
+
+    def scalar(name: str, value: Any) -> pa.Scalar:
+        return literal(batch.schema.field(positions[name]), value)
+
+    match predicate:
+        case Column(name):
+            return values(name).cast(pa.bool_())
+        case Comparison(op, name, value):
+            return _compare(op, values(name), scalar(name, value))
+        case Between(name, low, high):
+            column = values(name)
+            return pc.and_kleene(
+                _compare(Op.GREATER_OR_EQUAL, column, scalar(name, low)),
+                _compare(Op.LESS_OR_EQUAL, column, scalar(name, high)),
+            )
+        case In(name, among, negated):
+            return _among(values(name), [scalar(name, value) for value in among], negated=negated)
+        case IsNull(name, negated):
+            column = batch.column(positions[name])
+            return pc.is_valid(column) if negated else pc.is_null(column)
+        case Not(part):
+            return pc.invert(mask(part))
+        case And(parts):
+            return _joined(pc.and_kleene, [mask(part) for part in parts])
+        case Or(parts):
+            return _joined(pc.or_kleene, [mask(part) for part in parts])
+    raise InvalidArgument(f"{predicate!r} is not a predicate: build one with col(…)")
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """The values themselves: no extension type, no dictionary around them."""
+    if isinstance(column, pa.ExtensionArray):
+        return _plain(column.storage)
+    wanted = value_type(column.type)
+    if wanted == column.type:
+        return column
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else pc.run_end_decode(column)
+
+
+def _compare(op: Op, column: pa.Array, value: pa.Scalar) -> pa.Array:
+    if not pa.types.is_floating(column.type):
+        return _KERNELS[op](column, value)
+    is_nan = pc.is_nan(column)
+    if math.isnan(value.as_py()):
+        return _BESIDE_NAN[op](is_nan)
+    compared = _KERNELS[op](column, value)
+    return pc.or_kleene(compared, is_nan) if op in _TRUE_OF_NAN else compared
+
+
+def _among(column: pa.Array, values: list[pa.Scalar], *, negated: bool) -> pa.Array:
+    # one comparison per value would be slow for long lists; is_in needs care where NULL or NaN must not be "false"
+    known = pa.array([value.as_py() for value in values], column.type)
+    found = pc.is_in(column, value_set=known)
+    found = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
+    return pc.invert(found) if negated else found
+
+
+def _joined(join: Callable[[Any, Any], pa.Array], masks: list[pa.Array]) -> pa.Array:
+    joined = masks[0]
+    for mask in masks[1:]:
+        joined = join(joined, mask)
+    return joined

@@ -1,0 +1,363 @@
+"""Predicates over columns, written in Python: `(col("age") > 30) & ~col("name").is_null()`.
+
+They are plain values. `filter_json` says them in DuckDB's words for the server, `masks` applies them to the rows that
+come back, since a server may always send more rows than asked for.
+"""
+
+from __future__ import annotations
+
+import decimal
+import enum
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
+from skiway.errors import InvalidArgument, Unsupported
+
+__all__ = [
+    "And",
+    "Between",
+    "Column",
+    "Comparison",
+    "In",
+    "IsNull",
+    "Not",
+    "Op",
+    "Or",
+    "Predicate",
+    "col",
+    "json_value",
+    "literal",
+    "value_type",
+]
+
+
+class Op(enum.Enum):
+    """A comparison, by DuckDB's name for it."""
+
+    EQUAL = "COMPARE_EQUAL"
+    NOT_EQUAL = "COMPARE_NOTEQUAL"
+    LESS = "COMPARE_LESSTHAN"
+    GREATER = "COMPARE_GREATERTHAN"
+    LESS_OR_EQUAL = "COMPARE_LESSTHANOREQUALTO"
+    GREATER_OR_EQUAL = "COMPARE_GREATERTHANOREQUALTO"
+
+
+OPPOSITE: Final = {
+    Op.EQUAL: Op.NOT_EQUAL,
+    Op.NOT_EQUAL: Op.EQUAL,
+    Op.LESS: Op.GREATER_OR_EQUAL,
+    Op.GREATER: Op.LESS_OR_EQUAL,
+    Op.LESS_OR_EQUAL: Op.GREATER,
+    Op.GREATER_OR_EQUAL: Op.LESS,
+}
+
+
+class Predicate:
+    """Something that is true, false or NULL of a row; only rows where it is true are kept."""
+
+    __slots__ = ()
+
+    def __and__(self, other: Predicate) -> Predicate:
+        return And((*_parts(self, And), *_parts(other, And)))
+
+    def __or__(self, other: Predicate) -> Predicate:
+        return Or((*_parts(self, Or), *_parts(other, Or)))
+
+    def __invert__(self) -> Predicate:
+        return Not(self)
+
+    def __bool__(self) -> bool:
+        raise InvalidArgument(
+            "a predicate has no truth value of its own: write &, | and ~, with parentheses around each part"
+        )
+
+    def columns(self) -> Iterator[str]:
+        """The columns it looks at, in the order written; one may come again."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column(Predicate):
+    """A column. Compared with a value it is a predicate; alone it is one if it is BOOLEAN."""
+
+    name: str
+
+    def __eq__(self, value: object) -> Predicate:  # type: ignore[override]
+        return _compared(self, Op.EQUAL, value)
+
+    def __ne__(self, value: object) -> Predicate:  # type: ignore[override]
+        return _compared(self, Op.NOT_EQUAL, value)
+
+    def __lt__(self, value: Any) -> Predicate:
+        return _compared(self, Op.LESS, value)
+
+    def __gt__(self, value: Any) -> Predicate:
+        return _compared(self, Op.GREATER, value)
+
+    def __le__(self, value: Any) -> Predicate:
+        return _compared(self, Op.LESS_OR_EQUAL, value)
+
+    def __ge__(self, value: Any) -> Predicate:
+        return _compared(self, Op.GREATER_OR_EQUAL, value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def between(self, low: Any, high: Any) -> Predicate:
+        """From `low` to `high`, both included."""
+        return Between(self.name, _value(self.name, low), _value(self.name, high))
+
+    def isin(self, values: Iterable[Any]) -> Predicate:
+        """Equal to one of `values`, of which there must be at least one."""
+        given = tuple(_value(self.name, value) for value in values)
+        if not given:
+            raise InvalidArgument(f"col({self.name!r}).isin() needs at least one value: nothing is in an empty list")
+        return In(self.name, given)
+
+    def is_null(self) -> Predicate:
+        """NULL; for the opposite write `~col(…).is_null()`."""
+        return IsNull(self.name)
+
+    def columns(self) -> Iterator[str]:
+        """Itself."""
+        yield self.name
+
+
+def col(name: str) -> Column:
+    """The column called `name`; `rowid` is the row id of a table that has one."""
+    return Column(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Predicate):
+    """A column beside a value."""
+
+    op: Op
+    column: str
+    value: Any
+
+    def __invert__(self) -> Predicate:
+        return Comparison(OPPOSITE[self.op], self.column, self.value)
+
+    def columns(self) -> Iterator[str]:
+        """The one column."""
+        yield self.column
+
+
+@dataclass(frozen=True, slots=True)
+class Between(Predicate):
+    """A column between two values, both included."""
+
+    column: str
+    low: Any
+    high: Any
+
+    def __invert__(self) -> Predicate:
+        return Not(
+            And(
+                (
+                    Comparison(Op.GREATER_OR_EQUAL, self.column, self.low),
+                    Comparison(Op.LESS_OR_EQUAL, self.column, self.high),
+                )
+            )
+        )
+
+    def columns(self) -> Iterator[str]:
+        """The one column."""
+        yield self.column
+
+
+@dataclass(frozen=True, slots=True)
+class In(Predicate):
+    """A column among values, or not among them."""
+
+    column: str
+    values: tuple[Any, ...]
+    negated: bool = False
+
+    def __invert__(self) -> Predicate:
+        return In(self.column, self.values, not self.negated)
+
+    def columns(self) -> Iterator[str]:
+        """The one column."""
+        yield self.column
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Predicate):
+    """A column that is NULL, or is not."""
+
+    column: str
+    negated: bool = False
+
+    def __invert__(self) -> Predicate:
+        return IsNull(self.column, not self.negated)
+
+    def columns(self) -> Iterator[str]:
+        """The one column."""
+        yield self.column
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Predicate):
+    """The opposite; that of NULL is NULL."""
+
+    part: Predicate
+
+    def __invert__(self) -> Predicate:
+        return self.part
+
+    def columns(self) -> Iterator[str]:
+        """Those of the part."""
+        return self.part.columns()
+
+
+@dataclass(frozen=True, slots=True)
+class And(Predicate):
+    """All of the parts."""
+
+    parts: tuple[Predicate, ...]
+
+    def columns(self) -> Iterator[str]:
+        """Those of all parts."""
+        for part in self.parts:
+            yield from part.columns()
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Predicate):
+    """At least one of the parts."""
+
+    parts: tuple[Predicate, ...]
+
+    def columns(self) -> Iterator[str]:
+        """Those of all parts."""
+        for part in self.parts:
+            yield from part.columns()
+
+
+def _parts(predicate: Predicate, kind: type[And] | type[Or]) -> tuple[Predicate, ...]:
+    if not isinstance(predicate, Predicate):
+        raise InvalidArgument(f"&, | and ~ join predicates, not {predicate!r}: put parentheses around each comparison")
+    return predicate.parts if isinstance(predicate, kind) else (predicate,)
+
+
+def _compared(column: Column, op: Op, value: object) -> Predicate:
+    return Comparison(op, column.name, _value(column.name, value))
+
+
+def _value(column: str, value: object) -> object:
+    if value is None:
+        raise InvalidArgument(f"nothing equals NULL: write col({column!r}).is_null(), or ~col({column!r}).is_null()")
+    if isinstance(value, Predicate):
+        raise InvalidArgument(f"col({column!r}) can be compared with values only, not with another column")
+    return value
+
+
+# --------------------
+# Python values as constants of a column's type.
+
+
+_WIDE: Final = decimal.Context(prec=77)  # the default one would round a DECIMAL of 38 digits
+
+# Types of one value that both sides order alike. The others (lists, structs, intervals, DuckDB's own) can only be
+# asked whether they are NULL.
+_COMPARABLE: Final = frozenset(
+    {
+        *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+        *("FLOAT", "DOUBLE", "VARCHAR", "JSON", "BLOB", "UUID", "DATE", "TIME", "TIME_NS"),
+        *("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
+    }
+)
+
+
+def literal(field: pa.Field, value: Any) -> pa.Scalar:
+    """`value` as a scalar of the type that is stored for `field`; nothing is rounded or cut to make it fit."""
+    spelled = duckdb_type(field)
+    if spelled not in _COMPARABLE and not spelled.startswith("DECIMAL"):
+        raise Unsupported(
+            f"column {field.name!r} is {spelled}, which is not compared here: read it and filter the rows yourself"
+        )
+    wanted = value_type(field.type)
+    given = _plain(spelled, wanted, value)
+    try:
+        scalar = pa.scalar(given, wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise _misfit(field, spelled, value) from error
+    if not pa.types.is_floating(wanted) and scalar.as_py() != given:
+        raise _misfit(field, spelled, value)
+    return scalar
+
+
+def value_type(data_type: pa.DataType) -> pa.DataType:
+    """The type of the values themselves, below extension types and dictionaries."""
+    stored = storage_type(data_type)
+    encoded = pa.types.is_dictionary(stored) or pa.types.is_run_end_encoded(stored)
+    return value_type(stored.value_type) if encoded else stored
+
+
+def _plain(spelled: str, wanted: pa.DataType, value: Any) -> Any:
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if spelled == "UUID":
+        return _uuid(value).bytes if pa.types.is_fixed_size_binary(wanted) else str(_uuid(value))
+    if spelled == "BOOLEAN" and pa.types.is_integer(wanted) and isinstance(value, bool):
+        return int(value)  # arrow.bool8
+    return value
+
+
+def _uuid(value: Any) -> uuid.UUID:
+    if isinstance(value, uuid.UUID):
+        return value
+    try:
+        return uuid.UUID(bytes=value) if isinstance(value, bytes) else uuid.UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidArgument(f"{value!r} is not a UUID: write one as 123e4567-e89b-12d3-a456-426614174000") from None
+
+
+def _misfit(field: pa.Field, spelled: str, value: Any) -> InvalidArgument:
+    return InvalidArgument(
+        f"column {field.name!r} is {spelled}, and {value!r} ({type(value).__name__}) is no value of that type: "
+        "give one that fits exactly"
+    )
+
+
+def json_value(field: pa.Field, scalar: pa.Scalar) -> Any:
+    """The constant as DuckDB writes it into a filter."""
+    spelled = duckdb_type(field)
+    if spelled.startswith("DECIMAL"):
+        unscaled = int(scalar.as_py().scaleb(scalar.type.scale, _WIDE))
+        return _halves(unscaled) if scalar.type.precision > 18 else unscaled
+    if spelled == "UUID":
+        raw = scalar.as_py()
+        number = (uuid.UUID(bytes=raw) if isinstance(raw, bytes) else uuid.UUID(raw)).int
+        return _halves((number ^ 1 << 127) - ((number ^ 1 << 127) >> 127 << 128))
+    if spelled == "BLOB":
+        return "".join(_escaped(byte) for byte in scalar.as_py())
+    if spelled == "BOOLEAN":
+        return bool(scalar.as_py())
+    if spelled.startswith(("DATE", "TIME")):
+        return _ticks(scalar)
+    return scalar.as_py()
+
+
+def _halves(number: int) -> dict[str, int]:
+    return {"upper": number >> 64, "lower": number & 0xFFFF_FFFF_FFFF_FFFF}
+
+
+def _escaped(byte: int) -> str:
+    """One byte of a BLOB: printable ASCII as it is, but for the characters that the form itself uses."""
+    return chr(byte) if 32 <= byte < 127 and byte not in b"\\\"'" else f"\\x{byte:02X}"
+
+
+def _ticks(scalar: pa.Scalar) -> int:
+    """Days, or the unit of the type; DuckDB has TIME in microseconds, and DATE in days, however Arrow stores them."""
+    if pa.types.is_date64(scalar.type):
+        return int(scalar.value) // 86_400_000
+    if pa.types.is_time32(scalar.type):
+        return int(scalar.value) * (1_000_000 if scalar.type.unit == "s" else 1_000)
+    return int(scalar.value)

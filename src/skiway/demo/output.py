@@ -1,0 +1,165 @@
+"""What the demo prints: how far its making is, what there is in the lake, what to type, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from skiway import __version__
+from skiway.demo.build import CATALOG, Step, Watcher
+from skiway.demo.queries import QUERIES, Query
+
+__all__ = ["Poster"]
+
+UNFOLDED: Final = 200
+"""Columns where there is no terminal: nothing is cut."""
+
+INDENT: Final = 3
+
+
+class Poster:
+    """Prints to a terminal or, plainer, to anything else."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        made = console or Console(highlight=False, emoji=False)
+        self._console = made if made.is_terminal or console else Console(width=UNFOLDED, highlight=False, emoji=False)
+
+    def greet(self) -> None:
+        """Say what this is."""
+        self._console.print(
+            Text.assemble(("skiway", "bold cyan"), f" {__version__} demo", (" · one winter of four ski resorts", "dim"))
+        )
+
+    @contextmanager
+    def making(self) -> Iterator[Watcher]:
+        """While inside, the making is shown: bars on a terminal, lines elsewhere."""
+        if not self._console.is_terminal:
+            yield _Lines(self._console)
+            return
+        columns = (
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.fields[step]:<10}"),
+            BarColumn(bar_width=18),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.description}"),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            yield _Bars(progress)
+
+    def lake(self, tables: pa.Table) -> None:
+        """What there is."""
+        self._console.print(_table(tables))
+
+    def invitation(self, addresses: Mapping[str, str], home: Path) -> None:
+        """Where it is, and what to type."""
+        out = self._console
+        self._heading("Attach it from DuckDB")
+        self._statement(
+            "INSTALL airport FROM community; LOAD airport;\n"
+            f"ATTACH '{CATALOG}' (TYPE airport, LOCATION '{addresses['airport']}');"
+        )
+        for number, query in enumerate(QUERIES, start=1):
+            self._question(number, query)
+        self._heading("Also here")
+        facts = {
+            "a map": "SELECT trail, ST_AsText(route) FROM lake.maps.trails;",
+            "to write to": "UPDATE lake.planning.crews SET note = 'icy' WHERE groomers > 6;",
+            "Iceberg REST": f"{addresses['http']}/iceberg  (warehouse '{CATALOG}')",
+            "metastore": addresses["rpc"],
+            "home": str(home),
+            "stop": "Ctrl-C",
+        }
+        for name, fact in facts.items():
+            out.print(Text.assemble(" " * INDENT, (f"{name:<14}", "dim"), fact), soft_wrap=True)
+
+    def answered(self, number: int, query: Query, rows: pa.Table) -> None:
+        """A question with its answer."""
+        self._question(number, query)
+        self._console.print(_table(rows))
+
+    def goodbye(self, home: Path) -> None:
+        """What to do next."""
+        self._console.print()
+        self._console.print(
+            Text(f"To have it served, run the same without --once. It is kept in {home}.", style="dim"), soft_wrap=True
+        )
+
+    def _question(self, number: int, query: Query) -> None:
+        self._heading(f"{number}  {query.title}", query.shows)
+        self._statement(query.sql)
+
+    def _heading(self, title: str, more: str = "") -> None:
+        self._console.print()
+        self._console.print(Text(title, style="bold"))
+        if more:
+            self._console.print(Text(" " * INDENT + more, style="dim"), soft_wrap=True)
+
+    def _statement(self, sql: str) -> None:
+        """As it is to be typed: never folded, nothing around it."""
+        for line in sql.splitlines():
+            self._console.print(Text(" " * INDENT + line, style="cyan"), soft_wrap=True)
+
+
+class _Bars:
+    """A bar for each step."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def begins(self, step: Step, part: str) -> None:
+        if step.name not in self._tasks:
+            self._tasks[step.name] = self._progress.add_task("", total=step.parts, step=step.name)
+        self._progress.update(self._tasks[step.name], description=part)
+
+    def ends(self, step: Step, part: str, found: str) -> None:  # noqa: ARG002
+        task = self._tasks[step.name]
+        self._progress.advance(task)
+        if self._progress.tasks[task].finished:
+            self._progress.update(task, description=step.about)
+
+
+class _Lines:
+    """A line for each part that is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def begins(self, step: Step, part: str) -> None:
+        """Nothing is said until it is done."""
+
+    def ends(self, step: Step, part: str, found: str) -> None:
+        self._console.print(Text(f"{step.name:<12}{part:<20}{found}"), soft_wrap=True)
+
+
+def _table(rows: pa.Table) -> Padding:
+    """Rows with their names above; what is not there is left blank."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for field in rows.schema:
+        table.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
+    for row in rows.to_pylist():
+        table.add_row(*(Text(_said(value)) for value in row.values()))
+    return Padding(table, (1, 0, 0, INDENT), expand=False)
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:,.10g}" if isinstance(value, float) else str(value)
+
+
+def _is_number(of: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of))

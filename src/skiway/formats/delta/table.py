@@ -1,0 +1,318 @@
+"""A table of Delta: its log read by delta-rs, its rows read from Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.errors import NotFound, PreconditionFailed, Unavailable, Unsupported
+from skiway.formats.cache import Kept
+from skiway.formats.deletes import from_kept
+from skiway.formats.delta import log
+from skiway.formats.delta.log import DeltaSchema
+from skiway.formats.files import Files, Found
+from skiway.formats.folders import FolderSource
+from skiway.formats.locations import Location, location
+from skiway.formats.opening import SourceRequest
+from skiway.formats.parquet.reading import DataFile, Identifier
+from skiway.formats.schemas import TableSchema, leaves
+from skiway.formats.source import (
+    FILE_COLUMNS,
+    Content,
+    Format,
+    Snapshot,
+    Source,
+    TableHandle,
+    TableName,
+)
+from skiway.formats.statistics import bound_type, column_stats, constant_stats, stats_struct
+
+if TYPE_CHECKING:
+    import deltalake
+
+__all__ = ["DeltaTable", "open_delta"]
+
+# What of the protocol is read rightly. Whatever else a table needs, it is refused for.
+_FEATURES: Final = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+_FIRST_PARTITION_ID: Final = 1000
+_LOST_US: Final = 999  # moments in statistics are cut to milliseconds
+_EXACT_DIGITS: Final = 15  # numbers in statistics are JSON, which some write and read as doubles
+
+_file_tables: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
+
+
+class DeltaTable(TableHandle):
+    """A table as its log says. Its snapshots are its versions."""
+
+    def __init__(self, name: TableName, place: Location, files: Files) -> None:
+        self.name = name
+        self.format = Format.DELTA
+        self.location = str(place)
+        self._place = place
+        self._files = files
+        self._versions = Kept[int, "deltalake.DeltaTable"](8)
+        self._vectors = Kept[int, dict[str, pa.Array]](4)
+        newest = self._load(None)
+        self._newest: int = newest.version()
+        self._versions.get(self._newest, lambda: newest)
+        metadata = newest.metadata()
+        self.properties = dict(metadata.configuration)
+        self.schema = self._schema(self._newest).table
+        self.partition_specs = (self._schema(self._newest).spec,)
+
+    def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:  # noqa: ARG002
+        return log.snapshots(self._files, self._place, upto=self._newest, since=self._newest)[-1]
+
+    def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
+        seen = {each.id for each in known}
+        return log.snapshots(self._files, self._place, upto=self._newest, without=seen)
+
+    def schema_at(self, snapshot: Snapshot) -> TableSchema:
+        return self._schema(snapshot.id).table
+
+    def files(self, snapshot: Snapshot) -> pa.Table:
+        identity = (self._files.identity, self.location, self._at(self._newest).metadata().id, snapshot.id)
+        return _file_tables.get(identity, lambda: self._file_table(snapshot.id))
+
+    def _file_table(self, version: int) -> pa.Table:
+        table, schema = self._at(version), self._schema(version)
+        with self._translated():
+            actions = pa.table(table.get_add_actions()).combine_chunks()
+        places = [str(self._file(path)) for path in actions["path"].to_pylist()]
+        actions = actions.set_column(actions.schema.get_field_index("path"), "path", pa.array(places)).sort_by("path")
+        deleted = self._deleted(version)
+        gone = [len(deleted.get(path, ())) for path in actions["path"].to_pylist()]
+        count = actions.num_rows
+        rows = actions["num_records"].combine_chunks()
+        columns: dict[str, Any] = {
+            "ordinal": range(count),
+            "path": actions["path"],
+            "format": ["parquet"] * count,
+            "content": [Content.DATA] * count,
+            "row_count": rows,
+            "size_bytes": actions["size_bytes"],
+            "etag": [None] * count,
+            "spec_id": [0] * count,
+            "sequence_number": [None] * count,
+            "equality_ids": [[]] * count,
+            "deletes": [[]] * count,
+            "deleted_rows": gone,
+        }
+        typed = {name: _typed(values, FILE_COLUMNS.field(name).type) for name, values in columns.items()}
+        partition = _partition(actions, schema)
+        return pa.table({**typed, "partition": partition, "stats": _stats(actions, schema, partition, gone)})
+
+    def _identifier(self, snapshot: Snapshot) -> Identifier:
+        return self._schema(snapshot.id).identified
+
+    def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:
+        deleted = self._deleted(snapshot.id)
+        schema = self._schema(snapshot.id)
+        sources = {str(field.id): field.source_id for field in schema.spec.fields}
+        for file in range(files.num_rows):
+            path = files["path"][file].as_py()
+            values = files["partition"][file]
+            constants = {number: values[name] for name, number in sources.items()}
+            yield DataFile(path, files["ordinal"][file].as_py(), constants=constants, deleted=deleted.get(path))
+
+    def _deleted(self, version: int) -> dict[str, pa.Array]:
+        """The positions that deletion vectors delete, by the path of the data file."""
+        return self._vectors.get(version, lambda: self._read_vectors(version))
+
+    def _read_vectors(self, version: int) -> dict[str, pa.Array]:
+        if "deletionVectors" not in _features(self._at(version)):
+            return {}
+        with self._translated():
+            found = pa.RecordBatchReader.from_stream(self._at(version).deletion_vectors()).read_all()
+        paths = [str(self._file(path)) for path in found["filepath"].to_pylist()]
+        masks = found["selection_vector"]
+        return {path: from_kept(masks[row].values) for row, path in enumerate(paths)}
+
+    def _file(self, path: str) -> Location:
+        """Where a file is that the log names: relative to the table, or by its full address; escaped like an URL."""
+        plain = unquote(path)
+        return location(plain) if "://" in plain or plain.startswith("/") else self._place / plain
+
+    def _schema(self, version: int) -> DeltaSchema:
+        table = self._at(version)
+        metadata = table.metadata()
+        mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+        arrow = pa.schema(table.schema().to_arrow())
+        return DeltaSchema.of(arrow, metadata.partition_columns, mode, first_id=_FIRST_PARTITION_ID)
+
+    def _at(self, version: int) -> deltalake.DeltaTable:
+        return self._versions.get(version, lambda: self._load(version))
+
+    def _load(self, version: int | None) -> deltalake.DeltaTable:
+        import deltalake
+
+        self._files.reach.check(self._place)
+        with self._translated(version):
+            table = deltalake.DeltaTable(str(self._place), version=version, storage_options=_options(self._files))
+        unknown = sorted(_features(table) - _FEATURES)
+        if unknown:
+            raise Unsupported(
+                f"table {str(self.name)!r} needs {', '.join(unknown)} to be read, which is not supported; drop the "
+                "feature, or copy the table",
+                key="table.feature",
+                table=str(self.name),
+                feature=", ".join(unknown),
+            )
+        return table
+
+    @contextmanager
+    def _translated(self, version: int | None = None) -> Iterator[None]:
+        from deltalake import exceptions
+
+        asked = f"table {str(self.name)!r} at {self.location!r}"
+        try:
+            yield
+        except exceptions.TableNotFoundError as error:
+            raise NotFound(f"{asked} is no Delta table", key="table.not_found", table=str(self.name)) from error
+        except exceptions.DeltaProtocolError as error:
+            raise Unsupported(f"{asked}: {_said(error)}", key="table.feature", table=str(self.name)) from error
+        except exceptions.DeltaError as error:
+            if version is not None:
+                raise NotFound(
+                    f"{asked} has no version {version}, or no longer: {_said(error)}; list its snapshots",
+                    key="snapshot.not_found",
+                    table=str(self.name),
+                ) from error
+            raise PreconditionFailed(f"{asked} has a broken log: {_said(error)}", key="file.corrupt") from error
+        except OSError as error:
+            raise Unavailable(
+                f"{asked} cannot be read: {_said(error)}; check address and credentials of the source",
+                key="source.unavailable",
+            ) from error
+
+
+def _options(files: Files) -> dict[str, str]:
+    """The rights to read, as delta-rs calls them."""
+    names = {
+        "s3.access-key-id": "AWS_ACCESS_KEY_ID",
+        "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
+        "s3.session-token": "AWS_SESSION_TOKEN",
+        "s3.region": "AWS_REGION",
+        "s3.endpoint": "AWS_ENDPOINT_URL",
+    }
+    options = {names[key]: value for key, value in files.properties.items() if key in names}
+    return {**options, "AWS_ALLOW_HTTP": "true", "AWS_SKIP_SIGNATURE": str(files.is_anonymous).lower()}
+
+
+def _features(table: deltalake.DeltaTable) -> set[str]:
+    protocol = table.protocol()
+    named = set(protocol.reader_features or ())
+    return named | ({"columnMapping"} if protocol.min_reader_version == 2 else set())
+
+
+def _partition(actions: pa.Table, schema: DeltaSchema) -> pa.Array:
+    """The partition values, typed as the columns are."""
+    count = actions.num_rows
+    if not schema.spec.fields:
+        return pa.nulls(count, pa.struct([]))
+    found = actions["partition"].combine_chunks()
+    types = {field.name: field.type for field in schema.table.arrow}
+    arrays = {str(field.id): found.field(field.name).cast(types[field.name]) for field in schema.spec.fields}
+    return pa.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _stats(actions: pa.Table, schema: DeltaSchema, partition: pa.Array, gone: Sequence[int]) -> pa.Array:
+    rows = actions["num_records"].combine_chunks()
+    constant = {field.source_id: partition.field(str(field.id)) for field in schema.spec.fields}
+    whole = pc.equal(pa.array(gone, pa.int64()), 0)  # else the bounds may be those of rows that are gone
+    columns = {}
+    for leaf in leaves(schema.table.arrow):
+        if leaf.id in constant:
+            columns[leaf.id] = constant_stats(constant[leaf.id], rows)
+            continue
+        path = schema.physical[leaf.id]
+        nulls = _within(actions, "null_count", path)
+        known = {"value_count": rows, **({"null_count": nulls} if nulls is not None else {})}
+        known |= _bounds(leaf.type, _within(actions, "min", path), _within(actions, "max", path))
+        columns[leaf.id] = column_stats(leaf.type, len(rows), exact=pc.and_(whole, _is_exact(leaf.type)), **known)
+    return stats_struct(columns, len(rows))
+
+
+def _within(actions: pa.Table, name: str, path: Sequence[str]) -> pa.Array | None:
+    if name not in actions.column_names:
+        return None
+    found = actions[name].combine_chunks()
+    for part in path:
+        if not pa.types.is_struct(found.type) or found.type.get_field_index(part) < 0:
+            return None
+        found = found.field(part)
+    return None if pa.types.is_struct(found.type) else found
+
+
+def _bounds(of: pa.DataType, low: pa.Array | None, high: pa.Array | None) -> dict[str, pa.Array]:
+    if low is None or high is None or (pa.types.is_decimal(of) and of.precision > _EXACT_DIGITS):
+        return {}
+    low, high = low.cast(bound_type(of)), high.cast(bound_type(of))
+    if pa.types.is_timestamp(of):
+        lost = pa.scalar(_LOST_US, pa.duration("us"))
+        low, high = pc.subtract(low, lost), pc.add(high, lost)
+    return {"min": low, "max": high}
+
+
+def _is_exact(of: pa.DataType) -> bool:
+    """Texts are cut short, and so are moments."""
+    return not (pa.types.is_string(of) or pa.types.is_timestamp(of))
+
+
+def _typed(values: Any, of: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return values.cast(of) if isinstance(values, pa.Array) else pa.array(values, of)
+
+
+def _said(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
+
+
+# --------------------
+# Where tables of Delta are found: a table's folder, or a folder of tables.
+
+
+def open_delta(request: SourceRequest) -> Source:
+    """The tables at and below `request.uri`."""
+    asked = request.options.get("delta.source", "filesystem")
+    if asked != "filesystem":
+        raise Unsupported(
+            f"delta.source {asked!r} is not supported; give the folder of the tables, with 'filesystem'",
+            key="source.kind",
+        )
+    files = request.files()
+    if not any(files.children(request.root)):
+        raise NotFound(
+            f"there is nothing at {str(request.root)!r}; check the address of the source", key="source.not_found"
+        )
+    return FolderSource(files, request.root, _DeltaFolders(files), as_table=request.as_table)
+
+
+class _DeltaFolders:
+    """A table is a folder with a log."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:  # noqa: ARG002
+        return folder / "_delta_log" in folders
+
+    def is_table_file(self, file: Found) -> bool:  # noqa: ARG002
+        return False
+
+    def open(self, name: TableName, place: Location) -> TableHandle:
+        return DeltaTable(name, place, self._files)

@@ -1,0 +1,353 @@
+"""Rows in the form a table keeps them: its columns, in its order and types, with its rule about NULL."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.errors import ConstraintViolation, InvalidArgument
+from skiway.formats.iceberg.partitions import split
+from skiway.formats.iceberg.types import arrow_schema
+from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.formats.schemas import leaves
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.typedef import Record
+
+__all__ = ["DataFileWriter", "ParquetFile", "conformed"]
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """`batch` as rows of `schema`, matched by name. What it lacks becomes NULL."""
+    unknown = [name for name in batch.schema.names if schema.get_field_index(name) < 0]
+    if unknown:
+        raise InvalidArgument(
+            f"the rows have a column {unknown[0]!r}, which the table has not; it has {', '.join(schema.names)}",
+            key="column.unknown",
+            column=unknown[0],
+        )
+    if len(set(batch.schema.names)) < batch.num_columns:
+        raise InvalidArgument(
+            f"the rows have two columns of one name, of {', '.join(batch.schema.names)}; name each once",
+            key="column.duplicate",
+        )
+    columns = [_column(batch, field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    place = batch.schema.get_field_index(field.name)
+    column = pa.nulls(batch.num_rows, field.type) if place < 0 else _cast(batch.column(place), field)
+    if not field.nullable and column.null_count:
+        raise ConstraintViolation(
+            f"column {field.name!r} must not be NULL, but {column.null_count} of {batch.num_rows} rows have no value "
+            "there; give one, or make the column optional",
+            key="column.not_null",
+            column=field.name,
+        )
+    return column
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A cast that loses nothing: neither digits, nor fields of structs, which Arrow matches by name and leaves out."""
+    if column.type == field.type:
+        return column
+    try:
+        lost = next(_lost(column.type, field.type), None)
+        if lost is not None:
+            raise ValueError(f"there is no field {lost!r} in it")
+        return column.cast(field.type)
+    except (pa.ArrowException, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(
+            f"values of column {field.name!r} come as {column.type} and do not fit its type {field.type}: {reason}",
+            key="column.value",
+            column=field.name,
+        ) from error
+
+
+def _lost(given: pa.DataType, of: pa.DataType) -> Iterator[str]:
+    """The fields of structs, at any depth, that `of` does not have."""
+    if pa.types.is_struct(given) and pa.types.is_struct(of):
+        known = {child.name: child.type for child in of}
+        for child in given:
+            if child.name not in known:
+                yield child.name
+            else:
+                yield from _lost(child.type, known[child.name])
+    elif pa.types.is_map(given) and pa.types.is_map(of):
+        yield from _lost(given.key_type, of.key_type)
+        yield from _lost(given.item_type, of.item_type)
+    elif pa.types.is_nested(given) and pa.types.is_list(of):
+        yield from _lost(given.field(0).type, of.value_type)
+
+
+# --------------------
+# One data file of a table while it is written, and what its manifest will say about it.
+
+
+# mypy: disable-error-code=no-any-return
+
+
+_ROW_GROUP_ROWS: Final = 131_072  # what a reader looks through for one row; DuckDB's own files have about as many
+
+
+class ParquetFile:
+    """An open Parquet file. Every `write` begins a row group, and another one after each 131,072 rows."""
+
+    def __init__(
+        self, files: TableFiles, uri: str, schema: Schema, arrow: pa.Schema, options: Mapping[str, str]
+    ) -> None:
+        from pyarrow.parquet import ParquetWriter
+
+        self.uri = uri
+        self.writes = 0
+        self._files, self._schema, self._options = files, schema, options
+        self._floats = [leaf for leaf in leaves(arrow) if pa.types.is_floating(leaf.type)]
+        self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in self._floats})
+        self._sink = files.create(uri)
+        self._writer = ParquetWriter(
+            self._sink,
+            arrow,
+            compression=_codec(options),
+            compression_level=_level(options),
+            store_decimal_as_integer=True,
+            write_page_index=True,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._sink.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        """Add the rows, in row groups of their own."""
+        for leaf in self._floats:
+            column = rows[leaf.path[0]]
+            for name in leaf.path[1:]:
+                column = pc.struct_field(column, name)
+            self._nans[leaf.id] += pc.sum(pc.is_nan(column), min_count=0).as_py()
+        with self._files.translated(self.uri):
+            self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
+        self.writes += 1
+
+    def close(self, *, partition: Any, spec_id: int, sort_order_id: int | None) -> DataFile:
+        """What a manifest says about the file, which is lasting from now on."""
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+        with self._files.translated(self.uri):
+            self._writer.close()
+            size = self._sink.tell()
+            self._sink.close()
+        self._files.seal(self.uri)
+        made = DataFile.from_args(
+            _table_format_version=3,
+            content=DataFileContent.DATA,
+            file_path=self.uri,
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=size,
+            sort_order_id=sort_order_id,
+            equality_ids=None,
+            key_metadata=None,
+            **self._statistics(),
+        )
+        made.spec_id = spec_id
+        return made
+
+    def abort(self) -> None:
+        """Let go of the file, whole or not; whoever calls removes it."""
+        with suppress(OSError, pa.ArrowException):
+            self._writer.close()
+            self._sink.close()
+
+    def _statistics(self) -> dict[str, Any]:
+        from pyiceberg.io.pyarrow import (
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+
+        plan = compute_statistics_plan(self._schema, dict(self._options))
+        found = data_file_statistics_from_parquet_metadata(
+            self._writer.writer.metadata, plan, parquet_path_to_id_mapping(self._schema)
+        )
+        # PyIceberg leaves NaN to those who see the values.
+        counted = {number: nans for number, nans in self._nans.items() if number in found.value_counts}
+        return {**found.to_serialized_dict(), "nan_value_counts": counted}
+
+
+def _codec(options: Mapping[str, str]) -> str:
+    codec = options.get("write.parquet.compression-codec", "zstd").lower()
+    return "none" if codec == "uncompressed" else codec
+
+
+def _level(options: Mapping[str, str]) -> int | None:
+    level = options.get("write.parquet.compression-level")
+    return int(level) if level and _codec(options) in ("zstd", "gzip", "brotli") else None
+
+
+# --------------------
+# Rows streamed into data files of a table. Nothing is visible before the files are committed.
+
+
+# mypy: disable-error-code=no-any-return
+
+
+_TARGET_BYTES = 512 << 20
+_ROW_GROUP_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Part:
+    """What is open of one partition: rows that wait to be written, and the file that others are in already."""
+
+    partition: Record
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_bytes: int = 0
+    file: ParquetFile | None = None
+
+
+class DataFileWriter:
+    """Writes rows into new data files of a table, by partition, sorted within what is written at once if the table has an order.
+
+    At most about `buffer_bytes` of rows wait in memory, and at most `max_open_files` files are open, however many
+    partitions there are. For one thread.
+    """
+
+    def __init__(
+        self,
+        files: TableFiles,
+        metadata: TableMetadata,
+        *,
+        buffer_bytes: int = 2 * _ROW_GROUP_BYTES,
+        max_open_files: int = 16,
+        ids: Callable[[], object] = uuid.uuid4,
+    ) -> None:
+        self.row_count = 0
+        self._files, self._metadata = files, metadata
+        self._schema, self._spec = metadata.schema(), metadata.spec()
+        self._arrow = arrow_schema(self._schema).arrow
+        self._order = _sort_keys(metadata)
+        self._buffer_bytes, self._max_open = buffer_bytes, max_open_files
+        options = metadata.properties
+        self._group_bytes = min(_size(options, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES), buffer_bytes)
+        self._target_bytes = _size(options, "write.target-file-size-bytes", _TARGET_BYTES)
+        self._name, self._numbers = ids(), iter(range(10**9))
+        self._parts: dict[str, _Part] = {}  # the one used longest ago comes first
+        self._written: list[DataFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the rows over. Their columns are found by name; what the table has beside them becomes NULL."""
+        rows = conformed(batch, self._arrow)
+        if not rows.num_rows:
+            return
+        self.row_count += rows.num_rows
+        for key, some in self._split(rows):
+            part = self._part(key)
+            part.waiting.append(some)
+            part.waiting_bytes += some.nbytes
+            if part.waiting_bytes >= self._group_bytes:
+                self._flush(part)
+        while sum(part.waiting_bytes for part in self._parts.values()) > self._buffer_bytes:
+            self._flush(max(self._parts.values(), key=lambda part: part.waiting_bytes))
+
+    def close(self) -> list[DataFile]:
+        """The files that were written, for a commit; none where there were no rows."""
+        for part in list(self._parts.values()):
+            self._flush(part)
+            self._finish(part)
+        self._parts.clear()
+        return list(self._written)
+
+    def abort(self) -> None:
+        """Remove all that was written."""
+        open_files = [part.file for part in self._parts.values() if part.file]
+        for file in open_files:
+            file.abort()
+        self._files.remove([file.uri for file in open_files] + [file.file_path for file in self._written])
+        self._parts.clear()
+        self._written.clear()
+
+    def __enter__(self) -> DataFileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abort()
+
+    def _split(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
+        from pyiceberg.typedef import Record
+
+        return split(rows, self._spec, self._schema) if self._spec.fields else iter([(Record(), rows)])
+
+    def _part(self, partition: Record) -> _Part:
+        key = repr([partition[place] for place in range(len(partition))])  # in which NaN equals itself
+        part = self._parts.pop(key) if key in self._parts else _Part(partition)
+        self._parts[key] = part
+        return part
+
+    def _flush(self, part: _Part) -> None:
+        """Write what waits, as row groups of its own."""
+        if not part.waiting:
+            return
+        rows = pa.concat_tables(part.waiting)
+        if self._order:
+            rows = rows.sort_by(self._order)
+        part.waiting, part.waiting_bytes = [], 0
+        if part.file is None:
+            self._make_room()
+            part.file = ParquetFile(self._files, self._location(), self._schema, self._arrow, self._metadata.properties)
+        part.file.write(rows)
+        if part.file.size >= self._target_bytes:
+            self._finish(part)
+
+    def _make_room(self) -> None:
+        """Finish the files that were used longest ago, until one more may be open."""
+        opened = [part for part in self._parts.values() if part.file]
+        for part in opened[: len(opened) - self._max_open + 1]:
+            self._finish(part)
+
+    def _finish(self, part: _Part) -> None:
+        if part.file is None:
+            return
+        # What is written at once is sorted by itself, so only a file of one write is sorted as a whole.
+        sorted_by = self._metadata.default_sort_order_id if self._order and part.file.writes == 1 else None
+        file, part.file = part.file, None
+        self._written.append(file.close(partition=part.partition, spec_id=self._spec.spec_id, sort_order_id=sorted_by))
+
+    def _location(self) -> str:
+        return f"{data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
+
+
+def data_folder(metadata: TableMetadata) -> str:
+    """Where the table keeps its data files."""
+    return metadata.properties.get("write.data.path", f"{metadata.location}/data").rstrip("/")
+
+
+def _sort_keys(metadata: TableMetadata) -> list[tuple[str, str]]:
+    """What rows are sorted by; nothing, if the order is not one of plain columns."""
+    keys, top = [], {each.name for each in metadata.schema().fields}
+    for each in metadata.sort_order().fields:
+        name = metadata.schema().find_column_name(each.source_id)
+        if str(each.transform) != "identity" or name not in top:
+            return []
+        keys.append((name, "descending" if each.direction.value == "desc" else "ascending"))
+    return keys
+
+
+def _size(options: dict[str, str], name: str, default: int) -> int:
+    found = options.get(name, str(default))
+    if not found.isdecimal() or int(found) < 1:
+        raise InvalidArgument(f"property {name} is {found!r}: give a number of bytes", key="property.invalid")
+    return int(found)

@@ -1,0 +1,98 @@
+"""The files of a source, as PyIceberg asks for them. Read only."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, NoReturn
+
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+
+from skiway.errors import Unsupported
+from skiway.formats.files import Files
+from skiway.formats.iceberg.warehouse import TableFiles
+
+__all__ = ["ReadingIO", "WritingIO"]
+
+
+class ReadingIO(FileIO):
+    """Lets PyIceberg read what the source may."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__()
+        self.files = files
+
+    def new_input(self, location: str) -> InputFile:
+        return _Input(location, self.files)
+
+    def new_output(self, location: str) -> NoReturn:
+        raise Unsupported(f"file {location!r} cannot be written: tables of others are only read")
+
+    def delete(self, location: Any) -> NoReturn:
+        raise Unsupported(f"file {location!r} cannot be deleted: tables of others are only read")
+
+
+class _Input(InputFile):
+    def __init__(self, location: str, files: Files) -> None:
+        super().__init__(location)
+        self._files = files
+
+    def __len__(self) -> int:
+        with self._files.open(self.location) as file:
+            return int(file.size())
+
+    def exists(self) -> bool:
+        return len(self) >= 0
+
+    def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002
+        opened: InputStream = self._files.open(self.location)
+        return opened
+
+
+# --------------------
+# The files of managed tables, as PyIceberg asks for them.
+
+
+class WritingIO(ReadingIO):
+    """Lets PyIceberg write small files into a table's folder: manifests and metadata."""
+
+    files: TableFiles
+
+    def new_output(self, location: str) -> OutputFile:  # type: ignore[override]
+        return _Output(location, self.files)
+
+
+class _Output(OutputFile):
+    def __init__(self, location: str, files: TableFiles) -> None:
+        super().__init__(location)
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self.to_input_file())
+
+    def exists(self) -> bool:
+        return self._files.find(self.location) is not None
+
+    def to_input_file(self) -> InputFile:
+        return ReadingIO(self._files).new_input(self.location)
+
+    def create(self, overwrite: bool = False) -> OutputStream:  # noqa: ARG002 - names are never used twice
+        return _Buffered(self._files, self.location)
+
+
+class _Buffered(io.BytesIO):
+    """A small file that is written as a whole when it is closed."""
+
+    def __init__(self, files: TableFiles, uri: str) -> None:
+        super().__init__()
+        self._files, self._uri = files, uri
+
+    def close(self) -> None:
+        if not self.closed:
+            self._files.write(self._uri, self.getvalue())
+        super().close()
+
+    def __exit__(self, *failure: Any) -> None:
+        if failure[0] is None:
+            self.close()
+        else:
+            super().close()

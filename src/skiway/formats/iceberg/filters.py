@@ -1,0 +1,232 @@
+# mypy: disable-error-code=no-any-return
+"""A filter as a PyIceberg expression.
+
+As with Arrow (see `skiway.airport.filters.arrow`), what must keep rows with NaN is not said: PyIceberg reads Parquet
+through Arrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyiceberg.expressions
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.literals import (
+    BinaryLiteral,
+    BooleanLiteral,
+    DateLiteral,
+    DecimalLiteral,
+    DoubleLiteral,
+    FloatLiteral,
+    Literal,
+    LongLiteral,
+    StringLiteral,
+    TimeLiteral,
+    TimestampLiteral,
+)
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.schema import Schema
+
+from skiway.airport.filters.logic import Unsaid, column_path, encode, literal_prefix, match_parts, sided
+from skiway.airport.filters.nodes import (
+    ColumnRef,
+    Compare,
+    Comparison,
+    Constant,
+    Filter,
+    Function,
+    Node,
+    Operator,
+    type_of,
+)
+from skiway.airport.filters.types import INTEGER_RANGES, LogicalType
+
+__all__ = ["to_iceberg"]
+
+_iceberg: Any = pyiceberg.expressions  # type checkers do not see that its models take arguments by position
+
+_COMPARE: Final = {
+    Compare.EQ: _iceberg.EqualTo,
+    Compare.NE: _iceberg.NotEqualTo,
+    Compare.LT: _iceberg.LessThan,
+    Compare.LE: _iceberg.LessThanOrEqual,
+    Compare.GT: _iceberg.GreaterThan,
+    Compare.GE: _iceberg.GreaterThanOrEqual,
+    Compare.NOT_DISTINCT: _iceberg.EqualTo,
+    Compare.DISTINCT: _iceberg.NotEqualTo,
+}
+_KEEPS_NAN: Final = {Compare.NE, Compare.GT, Compare.GE, Compare.DISTINCT}
+
+# How a value of a type is wrapped. Timestamps of other units than the microsecond are not Iceberg's.
+_LITERALS: Final[dict[str, Callable[[Any], Literal[Any]]]] = {
+    "BOOLEAN": BooleanLiteral,
+    "FLOAT": FloatLiteral,
+    "DOUBLE": DoubleLiteral,
+    "DECIMAL": DecimalLiteral,
+    "VARCHAR": StringLiteral,
+    "BLOB": BinaryLiteral,
+    "DATE": DateLiteral,
+    "TIME": TimeLiteral,
+    "TIMESTAMP": TimestampLiteral,
+    "TIMESTAMP WITH TIME ZONE": TimestampLiteral,
+    **dict.fromkeys(INTEGER_RANGES, LongLiteral),
+}
+_LEAST_LONG, _MOST_LONG = INTEGER_RANGES["BIGINT"]
+
+# PyIceberg makes of conditions what Arrow can take in some number only.
+_MOST: Final = 500
+_MOST_EQUALS: Final = 10
+
+
+def to_iceberg(filter: Filter, schema: Schema | None = None) -> BooleanExpression:  # noqa: A002
+    """An expression that keeps at least the rows `filter` keeps; `AlwaysTrue()` when nothing can be said.
+
+    With the table's `schema`, what it cannot take is left out: a column it does not have, a value its type has not.
+    """
+
+    def condition(node: Node) -> BooleanExpression:
+        said = _say(node)
+        if schema is not None:
+            _check(said, schema)
+        return said
+
+    return encode(filter, condition, every=_every, some=_some, limit=_MOST) or _iceberg.AlwaysTrue()
+
+
+def _every(said: Sequence[BooleanExpression]) -> BooleanExpression:
+    return said[0] if len(said) == 1 else _iceberg.And(*said)
+
+
+def _some(said: Sequence[BooleanExpression]) -> BooleanExpression:
+    return said[0] if len(said) == 1 else _iceberg.Or(*said)
+
+
+def _check(said: BooleanExpression, schema: Schema) -> None:
+    try:
+        bind(schema, said, case_sensitive=True)
+    except (TypeError, ValueError, OverflowError):
+        raise Unsaid from None
+
+
+def _say(node: Node) -> BooleanExpression:
+    match node:
+        case Constant(None | bool() as value, LogicalType("BOOLEAN")):
+            return _iceberg.AlwaysTrue() if value else _iceberg.AlwaysFalse()
+        case Comparison():
+            return _comparison(sided(node))
+        case ColumnRef() | Function("struct_extract") if _is_boolean(node):
+            return _iceberg.EqualTo(_term(node), BooleanLiteral(True))
+        case Operator("NOT", (child,)):
+            return _negation(child)
+        case Operator("IS NULL", (child,)):
+            return _iceberg.IsNull(_term(child))
+        case Operator("IS NOT NULL", (child,)):
+            return _iceberg.NotNull(_term(child))
+        case Operator("IN", (probe, *among)):
+            return _among(probe, among)
+        case Operator("NOT IN", (probe, *among)):
+            return _not_among(probe, among)
+        case Function():
+            return _match(node)
+        case _:
+            raise Unsaid
+
+
+def _negation(node: Node) -> BooleanExpression:
+    match node:
+        case ColumnRef() | Function("struct_extract") if _is_boolean(node):
+            return _iceberg.EqualTo(_term(node), BooleanLiteral(False))
+        case Function("prefix" | "starts_with", (text, Constant(str() as part)), _, True):
+            return _iceberg.NotStartsWith(_term(text), StringLiteral(part))
+        case Function("isnan", (value,), _, True):
+            return _iceberg.NotNaN(_term(value))
+        case _:
+            raise Unsaid
+
+
+def _comparison(node: Comparison) -> BooleanExpression:
+    term = _term(node.left)
+    match node.op, node.right:
+        case Compare.NOT_DISTINCT, Constant(None):
+            return _iceberg.IsNull(term)
+        case Compare.DISTINCT, Constant(None):
+            return _iceberg.NotNull(term)
+        case _, Constant(None):
+            return _iceberg.AlwaysFalse()  # NULL on every row
+        case Compare.LT | Compare.LE, Constant(float() as value) if math.isnan(value):
+            return _iceberg.NotNull(term)
+        case op, Constant(_, of) as constant if not (of.is_float and op in _KEEPS_NAN):
+            compared = _COMPARE[op](term, _literal(constant))
+            return _iceberg.Or(compared, _iceberg.IsNull(term)) if op is Compare.DISTINCT else compared
+        case _:
+            raise Unsaid
+
+
+def _among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
+    present = [one for one in among if not _is_null(one)]  # x IN (…, NULL) is true where x is one of the others
+    term, values = _term(probe), [_literal(one) for one in present]
+    if not values:
+        return _iceberg.AlwaysFalse()
+    if _is_float(probe):  # Arrow's sets tell 0.0 from -0.0
+        if len(values) > _MOST_EQUALS:
+            raise Unsaid
+        return _some([_iceberg.EqualTo(term, value) for value in values])
+    return _iceberg.In(term, values)
+
+
+def _not_among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
+    if any(_is_null(one) for one in among):
+        return _iceberg.AlwaysFalse()
+    if _is_float(probe):
+        raise Unsaid
+    return _iceberg.NotIn(_term(probe), [_literal(one) for one in among])
+
+
+def _match(node: Function) -> BooleanExpression:
+    """What the matching texts begin with."""
+    match node:
+        case Function("prefix" | "starts_with", (text, Constant(str() as prefix)), _, True):
+            pass
+        case _:
+            text, pattern, escape = match_parts(node)
+            prefix = literal_prefix(pattern, escape)
+    return _iceberg.StartsWith(_term(text), StringLiteral(prefix)) if prefix else _iceberg.NotNull(_term(text))
+
+
+def _literal(node: Node) -> Literal[Any]:
+    match node:
+        case Constant(float() as value) if math.isnan(value):
+            raise Unsaid
+        case Constant(int() as value) if not _LEAST_LONG <= value <= _MOST_LONG:
+            raise Unsaid  # no column of Iceberg holds it
+        case Constant(value, of) if value is not None and of.id in _LITERALS:
+            return _LITERALS[of.id](value)
+        case _:
+            raise Unsaid
+
+
+def _term(node: Node) -> str:
+    """The dotted name of a column, or of a field in one; of a single value only, as PyIceberg cannot read nested ones."""
+    path = column_path(node)
+    of = type_of(node)
+    if of is None or of.fields or of.alias not in ("", "JSON"):
+        raise Unsaid
+    if any("." in name for name in path):
+        raise Unsaid  # the dotted name might mean another column
+    return ".".join(path)
+
+
+def _is_boolean(node: Node) -> bool:
+    of = type_of(node)
+    return of is not None and of.id == "BOOLEAN"
+
+
+def _is_float(node: Node) -> bool:
+    of = type_of(node)
+    return of is not None and of.is_float
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Constant) and node.value is None

@@ -1,0 +1,182 @@
+"""The files of an Iceberg snapshot, from its manifests.
+
+A manifest never changes, so what it says is kept as Arrow, by its path, and shared by all snapshots that name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from skiway.errors import Unsupported
+from skiway.formats.cache import Kept
+from skiway.formats.files import undamaged
+from skiway.formats.iceberg.deletes import PLACES, with_deletes
+from skiway.formats.iceberg.file_io import ReadingIO
+from skiway.formats.iceberg.types import bounds, partition_type
+from skiway.formats.schemas import leaves
+from skiway.formats.source import FILE_COLUMNS, Content
+from skiway.formats.statistics import bound_type, column_stats, stats_struct
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestEntry, ManifestFile
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+__all__ = ["file_table", "partition_types"]
+
+_PATH_ID: Final = 2147483546  # of the column of a position delete file that names the data file
+_CONTENTS: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
+
+_manifests: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
+
+
+def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
+    """The partition fields of all specs, by id, with the types of their values."""
+    fields = [field for spec in metadata.partition_specs for field in spec.fields]
+    return {field.field_id: partition_type(field, metadata.schemas) for field in fields}
+
+
+def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, io: ReadingIO, table: str) -> pa.Table:
+    """The file table of `snapshot`, with statistics of the columns in `schema` and, behind it, `PLACES`."""
+    from skiway.formats.iceberg.avro import manifests
+
+    listed = manifests(snapshot, io)
+    parts = [_kept_manifest(metadata, manifest, schema, io, table) for manifest in listed]
+    if not parts:
+        parts = [_rows([], 0, metadata, schema)]
+    files = pa.concat_tables(parts).sort_by([("path", "ascending"), ("blob_offset", "ascending")]).combine_chunks()
+    files = files.set_column(0, FILE_COLUMNS.field("ordinal"), pa.array(range(files.num_rows), pa.int32()))
+    return with_deletes(files, unpartitioned={spec.spec_id for spec in metadata.partition_specs if not spec.fields})
+
+
+def _kept_manifest(
+    metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
+) -> pa.Table:
+    shown = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
+    key = (io.files.identity, manifest.manifest_path, shown, len(metadata.partition_specs))
+
+    def read() -> pa.Table:
+        with undamaged(io.files, manifest.manifest_path):
+            return _manifest(metadata, manifest, schema, io, table)
+
+    return _manifests.get(key, read)
+
+
+def _manifest(
+    metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
+) -> pa.Table:
+    if manifest.key_metadata:
+        raise _encrypted(table, manifest.manifest_path)
+    entries = _entries(manifest, io)
+    for entry in entries:
+        if entry.data_file.key_metadata:
+            raise _encrypted(table, entry.data_file.file_path)
+    return _rows(entries, manifest.partition_spec_id, metadata, schema)
+
+
+def _encrypted(table: str, file: str) -> Unsupported:
+    return Unsupported(
+        f"table {table!r} is encrypted (file {file!r}), which is not read; copy it into a table that is not",
+        key="table.feature",
+        table=table,
+        feature="encryption",
+    )
+
+
+def _entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
+    """The live entries, read in version 3 of the format, which has the fields of all: where deletion vectors are."""
+    from skiway.formats.iceberg.avro import live_entries
+
+    def inherited(entry: ManifestEntry) -> ManifestEntry:
+        """With the number that a file gets from the commit that first named it."""
+        if entry.sequence_number is None:
+            entry.sequence_number = manifest.sequence_number or 0
+        return entry
+
+    return [inherited(entry) for entry in live_entries(manifest, io)]
+
+
+def _rows(entries: Sequence[ManifestEntry], spec_id: int, metadata: TableMetadata, schema: pa.Schema) -> pa.Table:
+    files: list[Any] = [entry.data_file for entry in entries]
+    count = len(files)
+    contents = [_CONTENTS[int(file.content)] for file in files]
+    plain = {
+        "ordinal": [0] * count,
+        "path": [file.file_path for file in files],
+        "format": [file.file_format.value.lower() for file in files],
+        "content": contents,
+        "row_count": [file.record_count for file in files],
+        "size_bytes": [file.file_size_in_bytes for file in files],
+        "etag": [None] * count,
+        "spec_id": [spec_id] * count,
+        "sequence_number": [entry.sequence_number for entry in entries],
+        "equality_ids": [list(file.equality_ids or ()) for file in files],
+        "deletes": [[]] * count,
+        "deleted_rows": [0] * count,
+    }
+    columns = {name: pa.array(values, FILE_COLUMNS.field(name).type) for name, values in plain.items()}
+    return pa.table(
+        {
+            **columns,
+            "partition": _partition(files, spec_id, metadata),
+            "stats": _stats(files, schema),
+            **_places(files),
+        }
+    )
+
+
+def _partition(files: Sequence[Any], spec_id: int, metadata: TableMetadata) -> pa.Array:
+    types = partition_types(metadata)
+    if not types:
+        return pa.nulls(len(files), pa.struct([]))
+    spec = next(spec for spec in metadata.partition_specs if spec.spec_id == spec_id)
+    places = {field.field_id: place for place, field in enumerate(spec.fields)}
+    arrays = [
+        pa.array([file.partition[places[number]] for file in files], of)
+        if number in places
+        else pa.nulls(len(files), of)
+        for number, of in types.items()
+    ]
+    return pa.StructArray.from_arrays(arrays, names=[str(number) for number in types])
+
+
+def _stats(files: Sequence[Any], schema: pa.Schema) -> pa.Array:
+    columns = {}
+    for leaf in leaves(schema):
+        of = bound_type(leaf.type)
+        lengths = {
+            name: pa.array([(getattr(file, source) or {}).get(leaf.id) for file in files], pa.int64())
+            for name, source in [
+                ("value_count", "value_counts"),
+                ("null_count", "null_value_counts"),
+                ("nan_count", "nan_value_counts"),
+            ]
+        }
+        ends = {
+            name: bounds([(getattr(file, source) or {}).get(leaf.id) for file in files], of)
+            for name, source in [("min", "lower_bounds"), ("max", "upper_bounds")]
+        }
+        exact = not (pa.types.is_string(of) or pa.types.is_binary(of))  # long texts and bytes are cut short
+        columns[leaf.id] = column_stats(leaf.type, len(files), exact=exact, **lengths, **ends)
+    return stats_struct(columns, len(files))
+
+
+def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
+    """What version 3 says about deletes, by the place of the field; older versions leave it empty."""
+    from pyiceberg.manifest import DATA_FILE_TYPE
+
+    names = [field.name for field in DATA_FILE_TYPE[3].fields]
+    referenced, offset, size = (
+        names.index(name) for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
+    )
+    columns: dict[str, list[Any]] = {
+        "referenced": [file[referenced] for file in files],
+        "path_from": [(file.lower_bounds or {}).get(_PATH_ID) for file in files],
+        "path_to": [(file.upper_bounds or {}).get(_PATH_ID) for file in files],
+        "blob_offset": [file[offset] for file in files],
+        "blob_size": [file[size] for file in files],
+    }
+    return {name: pa.array(values, PLACES.field(name).type) for name, values in columns.items()}

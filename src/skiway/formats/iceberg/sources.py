@@ -1,0 +1,272 @@
+"""Where tables of Iceberg are found: REST catalogs, SQL catalogs, folders, single metadata files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
+from skiway.formats.files import Files, Found, undamaged
+from skiway.formats.folders import FolderSource
+from skiway.formats.iceberg.metadata import checked
+from skiway.formats.iceberg.table import IcebergTable
+from skiway.formats.locations import Location, location, web_address
+from skiway.formats.opening import SourceRequest
+from skiway.formats.source import Namespace, Source, TableHandle, TableName
+from skiway.formats.web_access import guarded
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
+    from pyiceberg.typedef import Properties
+    from requests import Session
+
+__all__ = ["open_iceberg"]
+
+_METADATA: Final = re.compile(r"(?:v(\d+)|(\d+)-.*)(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
+_SQL: Final = ("sqlite:", "postgresql:", "postgresql+psycopg:")
+
+
+def open_iceberg(request: SourceRequest) -> Source:
+    """The source at `request.uri`: option `iceberg.source` is `rest`, `sql` or `filesystem`; else the address tells."""
+    opener = _OPENERS.get(request.options.get("iceberg.source", "") or _guessed(request.uri))
+    if opener is None:
+        raise Unsupported(
+            f"iceberg.source {request.options['iceberg.source']!r} is not known; it is one of {', '.join(_OPENERS)}",
+            key="source.kind",
+        )
+    return opener(request)
+
+
+def _guessed(uri: str) -> str:
+    if uri.startswith(("http:", "https:")):
+        return "rest"
+    return "sql" if uri.startswith(_SQL) else "filesystem"
+
+
+def _open_rest(request: SourceRequest) -> Source:
+    address = web_address(request.uri)
+
+    def connect() -> Catalog:
+        from pyiceberg.catalog.rest import RestCatalog
+        from pyiceberg.typedef import EMPTY_DICT
+
+        class Guarded(RestCatalog):
+            def _config_headers(self, session: Session) -> None:
+                """The first that is done to a session, before it asks for a token."""
+                guarded(session)
+                super()._config_headers(session)
+
+            def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+                """What a catalog answers does not choose which class is loaded here."""
+                return super()._load_file_io({**properties, "py-io-impl": _IO}, location)
+
+        return Guarded(request.name, uri=address, **_rest_properties(request))
+
+    return _CatalogSource(request, connect)
+
+
+def _rest_properties(request: SourceRequest) -> dict[str, str]:
+    """What PyIceberg is told: the options it knows, and the credentials."""
+    known = ("warehouse", "prefix", "rest.", "header.", "oauth2-server-uri", "scope", "s3.", "ssl")
+    options = {key: value for key, value in request.options.items() if key.startswith(known)}
+    return options | dict(request.credentials)
+
+
+def _open_sql(request: SourceRequest) -> Source:
+    if not request.uri.startswith(_SQL):
+        raise InvalidArgument(
+            f"{request.uri!r} names no SQL catalog; write sqlite:////path/catalog.db or postgresql+psycopg://host/db",
+            key="location.refused",
+        )
+    if request.uri.startswith("sqlite:"):
+        files = request.files()
+        place = location(request.uri.removeprefix("sqlite:///"))
+        if files.find(str(place)) is None:
+            raise NotFound(f"there is no SQLite catalog at {str(place)!r}", key="source.not_found")
+
+    def connect() -> Catalog:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        name = request.options.get("catalog-name", "default")
+        warehouse = request.options.get("warehouse", "")
+        # PyIceberg reads the metadata file that a table's row names by itself, with the same rights in S3.
+        storage = {key: value for key, value in request.properties.items() if key.startswith("s3.")}
+        return SqlCatalog(name, uri=request.uri, warehouse=warehouse, init_catalog_tables="false", **storage)
+
+    return _CatalogSource(request, connect)
+
+
+def _open_files(request: SourceRequest) -> Source:
+    files = request.files()
+    root = request.root
+    as_table = request.as_table
+    if root.name.endswith((".metadata.json", ".metadata.json.gz")):
+        folder = root.parent.parent if root.parent.name == "metadata" else root.parent
+        as_table = as_table or TableName((), folder.name)
+    elif not any(files.children(root)):
+        raise NotFound(f"there is nothing at {str(root)!r}; check the address of the source", key="source.not_found")
+    return FolderSource(files, root, _IcebergFolders(files), as_table=as_table)
+
+
+_OPENERS: Final[dict[str, Callable[[SourceRequest], Source]]] = {
+    "rest": _open_rest,
+    "sql": _open_sql,
+    "filesystem": _open_files,
+}
+
+
+class _IcebergFolders:
+    """A table is a folder with metadata files in its folder `metadata`."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:  # noqa: ARG002
+        inner = folder / "metadata"
+        return inner in folders and any(_version(each) is not None for each in self._files.children(inner)[1])
+
+    def is_table_file(self, file: Found) -> bool:  # noqa: ARG002
+        return False
+
+    def open(self, name: TableName, place: Location) -> TableHandle:
+        from pyiceberg.serializers import FromInputFile
+
+        from skiway.formats.iceberg.file_io import ReadingIO
+
+        metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
+        with undamaged(self._files, str(metadata)), _translated(str(place), str(name)):
+            read = checked(FromInputFile.table_metadata(ReadingIO(self._files).new_input(str(metadata))))
+            return IcebergTable(name, read, metadata_location=str(metadata), files=self._files)
+
+    def _newest(self, name: TableName, folder: Location) -> Location:
+        """The metadata that is current: what the hint says, or those after it; else the one with the highest number."""
+        found = [(version, each) for each in self._files.children(folder)[1] if (version := _version(each)) is not None]
+        by_version: dict[int, list[Found]] = {}
+        for version, each in found:
+            by_version.setdefault(version, []).append(each)
+        hinted = self._hint(folder)
+        newest = max(by_version, default=None) if hinted is None else hinted
+        while hinted is not None and newest is not None and newest + 1 in by_version:
+            newest += 1
+        if newest is None or newest not in by_version:
+            raise NotFound(
+                f"{str(folder)!r} has no metadata of version {newest}, which its hint names", key="table.not_found"
+            )
+        if len(by_version[newest]) > 1:
+            names = ", ".join(each.location.name for each in by_version[newest])
+            raise Conflict(
+                f"table {str(name)!r} has several metadata files of version {newest} ({names}), and nothing says which "
+                "was committed; name one of them as the source, or connect to its catalog",
+                key="table.ambiguous",
+                table=str(name),
+            )
+        return by_version[newest][0].location
+
+    def _hint(self, folder: Location) -> int | None:
+        hint = str(folder / "version-hint.text")
+        if self._files.find(hint) is None:
+            return None
+        text = self._files.read(hint).decode(errors="replace").strip()
+        if not text.isdecimal():
+            raise PreconditionFailed(
+                f"{hint!r} holds {text[:40]!r}, which is no version", key="file.corrupt", file=hint
+            )
+        return int(text)
+
+
+def _version(file: Found) -> int | None:
+    found = _METADATA.fullmatch(file.location.name)
+    return None if found is None else int(found[1] or found[2])
+
+
+class _CatalogSource(Source):
+    """The tables of a catalog that PyIceberg speaks to; connected on first use."""
+
+    def __init__(self, request: SourceRequest, connect: Callable[[], Catalog]) -> None:
+        self._request = request
+        self._connect = connect
+        self._connected: Catalog | None = None
+
+    @property
+    def _catalog(self) -> Catalog:
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
+
+    def namespaces(self) -> list[Namespace]:
+        with _translated(self._request.uri):
+            return sorted(self._below(()))
+
+    def _below(self, parent: Namespace) -> Iterator[Namespace]:
+        for found in self._catalog.list_namespaces(parent):
+            name = tuple(found)
+            if name != parent:
+                yield name
+                yield from self._below(name)
+
+    def tables(self, namespace: Namespace) -> list[str]:
+        with _translated(self._request.uri, ".".join(namespace)):
+            return sorted(name[-1] for name in self._catalog.list_tables(namespace))
+
+    def load(self, namespace: Namespace, table: str) -> TableHandle:
+        name = TableName(namespace, table)
+        with _translated(self._request.uri, str(name)):
+            found = self._catalog.load_table((*namespace, table))
+        # A REST catalog may hand out credentials for this table only.
+        vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
+        files = self._request.files(vended)
+        files.reach.check(location(found.metadata_location))
+        with undamaged(files, found.metadata_location):
+            return IcebergTable(name, checked(found.metadata), metadata_location=found.metadata_location, files=files)
+
+    def close(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
+
+
+@contextmanager
+def _translated(source: str, asked: str = "") -> Iterator[None]:
+    """A block in which PyIceberg's errors become ours."""
+    from pydantic import ValidationError
+    from pyiceberg import exceptions
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except SkiwayError:
+        raise
+    except (exceptions.NoSuchTableError, exceptions.NoSuchIcebergTableError, exceptions.NoSuchNamespaceError) as error:
+        raise NotFound(f"source {source!r} has no {asked!r}; see what it lists", key="table.not_found") from error
+    except (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError) as error:
+        raise PreconditionFailed(
+            f"source {source!r} refused the credentials: {_said(error)}; check those of the connector",
+            key="source.credentials",
+        ) from error
+    except (ValidationError, exceptions.ValidationError) as error:
+        raise Unsupported(
+            f"table {asked!r} of source {source!r} has metadata that is not understood ({_said(error)}), such as a type "
+            "of a newer version of Iceberg",
+            key="table.feature",
+            table=asked,
+            feature="metadata",
+        ) from error
+    except (RequestException, SQLAlchemyError, exceptions.RESTError, OSError) as error:
+        raise Unavailable(
+            f"source {source!r} does not answer: {_said(error)}; check its address, then try again",
+            key="source.unavailable",
+        ) from error
+    except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:  # what damage leads to
+        raise PreconditionFailed(
+            f"what source {source!r} says of {asked!r} makes no sense ({type(error).__name__}: {_said(error)}): mend it there",
+            key="file.corrupt",
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    lines: list[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:3])[:300]

@@ -1,0 +1,261 @@
+"""A table of Iceberg: its metadata read by PyIceberg, its files planned from manifests, its rows read from Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.airport.filters import Filter
+from skiway.errors import Unsupported
+from skiway.formats.cache import Kept
+from skiway.formats.deletes import deletion_vector, positions_by_file, united
+from skiway.formats.files import Files
+from skiway.formats.iceberg.deletes import PLACES
+from skiway.formats.parquet.reading import DataFile, Identifier, opened
+from skiway.formats.schemas import Path, TableSchema, field_id, identified
+from skiway.formats.source import (
+    Content,
+    Format,
+    PartitionField,
+    PartitionSpec,
+    Snapshot,
+    TableHandle,
+    TableName,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = ["IcebergTable"]
+
+_file_tables: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
+_position_deletes: Final = Kept[tuple[object, ...], dict[str, pa.Array]](
+    64 << 20, size_of=lambda found: sum(each.nbytes + 200 for each in found.values())
+)
+
+
+class IcebergTable(TableHandle):
+    """A table as its metadata says, of any version of the format that PyIceberg reads."""
+
+    def __init__(self, name: TableName, metadata: TableMetadata, *, metadata_location: str, files: Files) -> None:
+        from skiway.formats.iceberg.file_io import ReadingIO
+        from skiway.formats.iceberg.types import arrow_schema
+
+        self.name = name
+        self.format = Format.ICEBERG
+        self.location = metadata.location
+        self.metadata_location = metadata_location
+        self.properties = dict(metadata.properties)
+        self.partition_specs = tuple(_spec(spec) for spec in metadata.partition_specs)
+        self.refs = {ref: of.snapshot_id for ref, of in metadata.refs.items()}
+        self.metadata = metadata
+        self._files = files
+        self._io = ReadingIO(files)
+        self._schemas = {schema.schema_id: arrow_schema(schema) for schema in metadata.schemas}
+        self.schema = self._schemas[metadata.current_schema_id]
+
+    @property
+    def partition_spec(self) -> PartitionSpec:
+        """The one that the table names: an older one, if that was made the default again."""
+        return next(each for each in self.partition_specs if each.id == self.metadata.default_spec_id)
+
+    def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:  # noqa: ARG002
+        found = self.metadata.current_snapshot()
+        return None if found is None else _snapshot(found, self.refs)
+
+    def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
+        seen = {each.id for each in known}
+        found = [_snapshot(each, self.refs) for each in self.metadata.snapshots if each.snapshot_id not in seen]
+        return sorted(found, key=lambda each: (each.sequence_number, each.created_at, each.id))
+
+    def schema_at(self, snapshot: Snapshot) -> TableSchema:
+        number = self._snapshot(snapshot).schema_id
+        return self.schema if number is None else self._schemas[number]
+
+    def files(self, snapshot: Snapshot) -> pa.Table:
+        return self._placed(snapshot).drop_columns(PLACES.names)
+
+    def plan(
+        self,
+        snapshot: Snapshot,
+        filter: Filter | None = None,  # noqa: A002
+        *,
+        schema: pa.Schema | None = None,
+    ) -> pa.Table:
+        found = super().plan(snapshot, filter, schema=schema)
+        return self._in_partitions(found, filter, schema or self.schema_at(snapshot).arrow) if filter else found
+
+    def _placed(self, snapshot: Snapshot) -> pa.Table:
+        """The file table, with the places of deletes behind it."""
+        from skiway.formats.iceberg.manifests import file_table
+
+        found = self._snapshot(snapshot)
+        schema = self.schema_at(snapshot)
+        key = (self._files.identity, found.manifest_list, schema.id)
+        if not found.manifest_list:
+            raise self._unsupported("snapshots without a manifest list", "rewrite its manifests")
+        return _file_tables.get(key, lambda: file_table(self.metadata, found, schema.arrow, self._io, str(self.name)))
+
+    def _snapshot(self, snapshot: Snapshot) -> Any:
+        found = self.metadata.snapshot_by_id(snapshot.id)
+        if found is None:
+            raise self._no_snapshot(snapshot)
+        return found
+
+    def _in_partitions(self, files: pa.Table, filter: Filter, known: pa.Schema) -> pa.Table:  # noqa: A002
+        """Those of `files` whose partition may hold rows on which `filter` is true; it calls columns as `known` does."""
+        from pyiceberg.expressions.visitors import bind, inclusive_projection
+        from pyiceberg.io.pyarrow import expression_to_pyarrow
+        from pyiceberg.schema import Schema
+
+        from skiway.formats.iceberg.filters import to_iceberg
+
+        schema = self._iceberg_schema_like(known)
+        if schema is None:
+            return files
+        said = to_iceberg(filter, schema)
+        kept = []
+        for spec in self.metadata.partition_specs:
+            part = files.filter(pc.field("spec_id") == spec.spec_id)
+            sources = {field.source_id for field in spec.fields}
+            if part.num_rows and sources and sources <= schema._lazy_id_to_field.keys():
+                fields = Schema(*spec.partition_type(schema).fields)
+                projected = bind(fields, inclusive_projection(schema, spec)(said), case_sensitive=True)
+                part = part.take(_matching(part, spec, expression_to_pyarrow(projected, fields)))
+            kept.append(part)
+        return pa.concat_tables(kept).sort_by("ordinal")
+
+    def _iceberg_schema_like(self, known: pa.Schema) -> Any:
+        """The schema of the table that looks like `known`, or None."""
+        same = [number for number, each in self._schemas.items() if each.arrow.equals(known, check_metadata=True)]
+        return next((schema for schema in self.metadata.schemas if schema.schema_id in same), None)
+
+    def _identifier(self, snapshot: Snapshot) -> Identifier:  # noqa: ARG002
+        return self._identified
+
+    def _identified(self, schema: pa.Schema, file: str) -> pa.Schema:
+        """A file's schema with ids: its own, or those that the table's name mapping gives to names."""
+        if any(field_id(field) is not None for field in schema):
+            return schema
+        if self._ids_by_path is None:
+            raise Unsupported(
+                f"file {file!r} of table {str(self.name)!r} has no field ids, and the table has no name mapping; set its "
+                "property 'schema.name-mapping.default'",
+                key="table.feature",
+                table=str(self.name),
+                feature="files without field ids",
+                file=file,
+            )
+        return identified(schema, self._ids_by_path.get)
+
+    @cached_property
+    def _ids_by_path(self) -> dict[Path, int | None] | None:
+        mapping = self.metadata.name_mapping()
+        return None if mapping is None else dict(_paths(mapping.root, ()))
+
+    def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:
+        placed = self._placed(snapshot)
+        for row in files.drop_columns(["stats"]).to_pylist():
+            if row["format"] != "parquet":
+                raise self._unsupported(f"data files in {row['format']}", "rewrite them as Parquet", file=row["path"])
+            deletes = placed.take(pa.array(row["deletes"], pa.int32())) if row["deletes"] else None
+            constants = self._defaults | self._partition_values(row)
+            deleted = None if deletes is None else self._deleted(row["path"], deletes)
+            yield DataFile(row["path"], row["ordinal"], constants=constants, deleted=deleted)
+
+    @cached_property
+    def _defaults(self) -> dict[int, pa.Scalar]:
+        """What columns hold in files that are older than they are; it is said once and for all."""
+        from skiway.formats.iceberg.types import defaults
+
+        found = [defaults(schema, table=str(self.name)) for schema in self.metadata.schemas]
+        return {number: value for each in found for number, value in each.items()}
+
+    def _partition_values(self, row: Mapping[str, Any]) -> dict[int, pa.Scalar]:
+        """Columns that tables taken over from Hive keep in the path only."""
+        spec = next(spec for spec in self.partition_specs if spec.id == row["spec_id"])
+        return {
+            field.source_id: pa.scalar(row["partition"][str(field.id)], self._partition_types[field.id])
+            for field in spec.fields
+            if field.transform == "identity"
+        }
+
+    @cached_property
+    def _partition_types(self) -> dict[int, pa.DataType]:
+        from skiway.formats.iceberg.manifests import partition_types
+
+        return partition_types(self.metadata)
+
+    def _deleted(self, path: str, deletes: pa.Table) -> pa.Array | None:
+        """The positions that `deletes`, rows of the file table, delete in the data file at `path`."""
+        found = []
+        for row in deletes.select(["path", "format", "content", "row_count", *PLACES.names]).to_pylist():
+            if row["content"] == Content.EQUALITY_DELETES:
+                raise self._unsupported("deletes by equality", "rewrite its data files", file=row["path"])
+            if row["blob_offset"] is not None:
+                blob = self._files.read(row["path"], offset=row["blob_offset"], size=row["blob_size"])
+                found.append(deletion_vector(blob, file=row["path"], rows=row["row_count"]))
+            elif row["format"] == "parquet":
+                found.append(self._position_deletes(row["path"]).get(path, pa.array([], pa.int64())))
+            else:
+                raise self._unsupported(f"position deletes in {row['format']}", "rewrite them", file=row["path"])
+        return united(found)
+
+    def _position_deletes(self, path: str) -> dict[str, pa.Array]:
+        def read() -> dict[str, pa.Array]:
+            with opened(self._files, path) as parquet:
+                return positions_by_file(parquet.read(columns=["file_path", "pos"]))
+
+        return _position_deletes.get((self._files.identity, path), read)
+
+    def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
+        where = f" (file {file!r})" if file else ""
+        return Unsupported(
+            f"table {str(self.name)!r} has {feature}{where}, which are not read; {advice} with an engine that can",
+            key="table.feature",
+            table=str(self.name),
+            feature=feature,
+        )
+
+
+def _matching(files: pa.Table, spec: Any, said: pc.Expression) -> pa.Array:
+    """The rows of `files`, by number, whose partition values satisfy `said`, which calls them by name."""
+    values = files["partition"].combine_chunks()
+    columns = {field.name: values.field(str(field.field_id)) for field in spec.fields}
+    numbered = pa.table({**columns, "$row": pa.array(range(files.num_rows), pa.int64())})
+    return numbered.filter(said)["$row"].combine_chunks()
+
+
+def _spec(spec: Any) -> PartitionSpec:
+    fields = [PartitionField(each.field_id, each.name, each.source_id, str(each.transform)) for each in spec.fields]
+    return PartitionSpec(spec.spec_id, tuple(fields))
+
+
+def _snapshot(found: Any, refs: Mapping[str, int]) -> Snapshot:
+    summary = (
+        {}
+        if found.summary is None
+        else {"operation": found.summary.operation.value, **found.summary.additional_properties}
+    )
+    return Snapshot(
+        id=found.snapshot_id,
+        created_at=datetime.fromtimestamp(found.timestamp_ms / 1000, UTC),
+        parent_id=found.parent_snapshot_id,
+        sequence_number=found.sequence_number or 0,
+        schema_id=found.schema_id,
+        summary=summary,
+        refs=tuple(sorted(ref for ref, number in refs.items() if number == found.snapshot_id)),
+        manifest_list=found.manifest_list or "",
+    )
+
+
+def _paths(fields: Sequence[Any], above: Path) -> Iterator[tuple[Path, int | None]]:
+    for field in fields:
+        for name in field.names:
+            yield (*above, name), field.field_id
+            yield from _paths(field.fields, (*above, name))

@@ -1,0 +1,4 @@
+"""Parquet: plain files and Hive-partitioned folders as tables, and the row reader that all formats share.
+
+`table` opens files and folders, `reading` streams rows, `footers` reads statistics of row groups.
+"""

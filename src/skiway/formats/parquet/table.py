@@ -1,0 +1,295 @@
+"""Parquet files as a table: one file, or a folder of them, also partitioned as Hive does.
+
+Nobody keeps a log of such a table. A snapshot is what a listing found; whoever looks numbers the listings, and one that
+finds the same files again is no new snapshot. A file that changed since its listing is refused, not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from skiway.errors import NotFound, Unsupported
+from skiway.formats.cache import Kept
+from skiway.formats.files import Files, Found
+from skiway.formats.folders import FolderSource, is_hidden
+from skiway.formats.geometry import as_geometry, geometry_columns, stored
+from skiway.formats.locations import Location
+from skiway.formats.opening import SourceRequest
+from skiway.formats.parquet.footers import row_groups
+from skiway.formats.parquet.reading import DataFile, Identifier, opened
+from skiway.formats.parquet.schemas import partition_columns, united_schema
+from skiway.formats.schemas import TableSchema, identified, leaves, path_id
+from skiway.formats.source import (
+    FILE_COLUMNS,
+    Content,
+    Format,
+    PartitionField,
+    PartitionSpec,
+    Snapshot,
+    Source,
+    TableHandle,
+    TableName,
+)
+from skiway.formats.statistics import constant_stats, merged_stats, stats_struct
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+__all__ = ["ParquetTable", "open_parquet"]
+
+_ENDINGS: Final = (".parquet", ".parq")
+_AT_ONCE: Final = 8  # footers
+_FIRST_PARTITION_ID: Final = 1000
+
+Footer: TypeAlias = tuple["FileMetaData", pa.Schema]
+
+_footers: Final = Kept[tuple[object, ...], Footer](64 << 20, size_of=lambda footer: footer[0].serialized_size)
+
+
+def open_parquet(request: SourceRequest) -> Source:
+    """The tables below `request.uri`, or the one it is."""
+    files = request.files()
+    root = request.root
+    as_table = request.as_table
+    if root.name.endswith(_ENDINGS) and files.find(str(root)) is not None:
+        as_table = as_table or TableName((), root.name.rpartition(".")[0])
+    elif not any(files.children(root)):
+        raise NotFound(f"there is nothing at {str(root)!r}; check the address of the source", key="source.not_found")
+    return FolderSource(files, root, _ParquetFolders(files, root), as_table=as_table)
+
+
+class _ParquetFolders:
+    """A table is a folder with Parquet files, or with folders like `year=2026`; all below it is part of it.
+
+    In the folder of the source itself, each Parquet file is a table of its own.
+    """
+
+    def __init__(self, files: Files, root: Location) -> None:
+        self._files = files
+        self._root = root
+
+    def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:
+        return any("=" in each.name for each in folders) or (
+            folder != self._root and any(self.is_table_file(each) for each in files)
+        )
+
+    def is_table_file(self, file: Found) -> bool:
+        return file.location.name.endswith(_ENDINGS) and not is_hidden(file.location.name)
+
+    def open(self, name: TableName, place: Location) -> TableHandle:
+        return ParquetTable(name, place, self._files)
+
+
+class ParquetTable(TableHandle):
+    """The files of one listing, which is made when the table is loaded."""
+
+    def __init__(
+        self, name: TableName, place: Location, files: Files, *, listing: Sequence[Found] | None = None
+    ) -> None:
+        self.name = name
+        self.format = Format.PARQUET
+        self.location = str(place)
+        self.properties = {}
+        self._files = files
+        self._place = place
+        self._listing = _listing(files, place) if listing is None else listing
+        if not self._listing:
+            raise NotFound(
+                f"table {str(name)!r} has no Parquet files at {self.location!r}", key="table.not_found", table=str(name)
+            )
+        self._partition = partition_columns([_relative(each.location, place) for each in self._listing])
+        self.schema = TableSchema.of(self._union())
+        fields = [
+            PartitionField(_FIRST_PARTITION_ID + number, key, path_id((key,)))
+            for number, key in enumerate(self._partition)
+        ]
+        self.partition_specs = (PartitionSpec(0, tuple(fields)),)
+
+    def as_listed(self, snapshot: Snapshot, etags: Mapping[str, str]) -> ParquetTable:
+        """The table as an older listing found it, which is told by paths and etags; NotFound if one of its files is gone."""
+        if snapshot.digest == self._digest:
+            return self
+        then = [each for each in self._listing if etags.get(str(each.location)) == each.etag]
+        if not then or len(then) < len(etags):
+            raise self._gone(snapshot)
+        older = ParquetTable(self.name, self._place, self._files, listing=then)
+        older._check(snapshot)
+        return older
+
+    def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
+        same = [each for each in known if each.digest == self._digest]
+        return same[-1] if same else self._snapshot(known)
+
+    def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
+        return [] if any(each.digest == self._digest for each in known) else [self._snapshot(known)]
+
+    def schema_at(self, snapshot: Snapshot) -> TableSchema:
+        self._check(snapshot)
+        return self.schema
+
+    def files(self, snapshot: Snapshot) -> pa.Table:
+        self._check(snapshot)
+        return self._file_table
+
+    def _check(self, snapshot: Snapshot) -> None:
+        if snapshot.digest != self._digest:
+            raise self._gone(snapshot)
+
+    def _gone(self, snapshot: Snapshot) -> NotFound:
+        return NotFound(
+            f"listing {snapshot.id} of table {str(self.name)!r} cannot be read any more: files of it were changed or deleted, "
+            "or it was not stored; ask for a newer one",
+            key="snapshot.not_found",
+            table=str(self.name),
+            snapshot=str(snapshot.id),
+        )
+
+    def _snapshot(self, known: Sequence[Snapshot]) -> Snapshot:
+        parent = max((each.id for each in known), default=None)
+        newest_us = max(each.modified_us for each in self._listing)
+        return Snapshot(
+            id=(parent or 0) + 1,
+            created_at=datetime.fromtimestamp(newest_us / 1_000_000, UTC),
+            parent_id=parent,
+            sequence_number=(parent or 0) + 1,
+            schema_id=self.schema.id,
+            summary={"operation": "listing", "total-data-files": str(len(self._listing))},
+            digest=self._digest,
+        )
+
+    @cached_property
+    def _digest(self) -> str:
+        told = "\n".join(f"{each.location}\t{each.size}\t{each.etag}" for each in self._listing)
+        return sha256(told.encode()).hexdigest()
+
+    @cached_property
+    def _all_footers(self) -> list[Footer]:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            return list(threads.map(self._footer, self._listing))
+
+    def _footer(self, file: Found) -> Footer:
+        def read() -> Footer:
+            with opened(self._files, str(file.location)) as parquet:
+                return parquet.metadata, parquet.schema_arrow
+
+        return _footers.get((self._files.identity, str(file.location), file.etag), read)
+
+    def _union(self) -> pa.Schema:
+        """The columns of the files, without those that are in their paths; these follow."""
+        schemas = []
+        for file, (_, schema) in zip(self._listing, self._all_footers, strict=True):
+            own = [stored(each) for each in schema if each.name not in self._partition]
+            schemas.append((str(file.location), pa.schema(own)))
+        keys = [pa.field(key, values.type) for key, values in self._partition.items()]
+        shapes = self._geometries()
+        united = (
+            as_geometry(each, shapes[each.name]) if each.name in shapes else each for each in united_schema(schemas)
+        )
+        return identified(pa.schema([*united, *keys]))
+
+    def _geometries(self) -> dict[str, str]:
+        """The coordinate systems of columns that hold geometries in all files that have them."""
+        found: dict[str, str] = {}
+        plain: set[str] = set(self._partition)
+        for file, (footer, schema) in zip(self._listing, self._all_footers, strict=True):
+            here = geometry_columns(footer, schema)
+            plain |= set(schema.names) - here.keys()
+            for name, crs in here.items():
+                if found.setdefault(name, crs) != crs:
+                    raise _mixed(name, crs, found[name], str(file.location))
+        return {name: crs for name, crs in found.items() if name not in plain}
+
+    @cached_property
+    def _file_table(self) -> pa.Table:
+        count = len(self._listing)
+        rows = pa.array([footer.num_rows for footer, _ in self._all_footers], pa.int64())
+        columns: dict[str, Any] = {
+            "ordinal": range(count),
+            "path": [str(each.location) for each in self._listing],
+            "format": ["parquet"] * count,
+            "content": [Content.DATA] * count,
+            "row_count": rows,
+            "size_bytes": [each.size for each in self._listing],
+            "etag": [each.etag for each in self._listing],
+            "spec_id": [0] * count,
+            "sequence_number": [None] * count,
+            "equality_ids": [[]] * count,
+            "deletes": [[]] * count,
+            "deleted_rows": [0] * count,
+        }
+        typed = {name: pa.array(values, FILE_COLUMNS.field(name).type) for name, values in columns.items()}
+        return pa.table({**typed, "partition": self._partition_struct(), "stats": self._stats(rows)})
+
+    def _partition_struct(self) -> pa.Array:
+        if not self._partition:
+            return pa.nulls(len(self._listing), pa.struct([]))
+        names = [str(field.id) for field in self.partition_specs[0].fields]
+        return pa.StructArray.from_arrays(list(self._partition.values()), names=names)
+
+    def _stats(self, rows: pa.Array) -> pa.Array:
+        columns = [leaf for leaf in leaves(self.schema.arrow) if leaf.path[0] not in self._partition]
+        tables = [
+            row_groups(footer, self._identified(schema, str(file.location)), columns)
+            for file, (footer, schema) in zip(self._listing, self._all_footers, strict=True)
+        ]
+        found = {}
+        for leaf in columns:
+            parts = [_of_file(table, leaf.id, leaf.type, count) for table, count in zip(tables, rows, strict=True)]
+            found[leaf.id] = pa.concat_arrays(parts)
+        paths = {path_id((key,)): constant_stats(values, rows) for key, values in self._partition.items()}
+        return stats_struct(found | paths, len(tables))
+
+    def _identifier(self, snapshot: Snapshot) -> Identifier:  # noqa: ARG002
+        return self._identified
+
+    def _identified(self, schema: pa.Schema, file: str) -> pa.Schema:  # noqa: ARG002
+        """By name; what is in the path of a file is not looked for in it."""
+        return identified(schema, lambda path: None if path[0] in self._partition else path_id(path))
+
+    def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:  # noqa: ARG002
+        sources = {str(field.id): field.source_id for field in self.partition_specs[0].fields}
+        for file in range(files.num_rows):
+            values = files["partition"][file]
+            constants = {number: values[name] for name, number in sources.items()}
+            path, ordinal, etag = (files[name][file].as_py() for name in ("path", "ordinal", "etag"))
+            yield DataFile(path, ordinal, etag=etag, constants=constants)
+
+
+def _mixed(column: str, crs: str, other: str, file: str) -> Unsupported:
+    return Unsupported(
+        f"geometries in column {column!r} are in {crs} in file {file!r}, but in {other} in the files before it; bring them "
+        "into one coordinate system, or move the file out of the table",
+        key="file.disagrees",
+        file=file,
+        column=column,
+    )
+
+
+def _of_file(groups: pa.Table, number: int, of: pa.DataType, rows: pa.Scalar) -> pa.StructArray:
+    """The statistics of one column of a file, from those of its row groups; a column it does not have is all NULL."""
+    stats = groups["stats"].combine_chunks()
+    if stats.type.get_field_index(str(number)) < 0:
+        return constant_stats(pa.nulls(1, of), pa.array([rows], pa.int64()))
+    return merged_stats(stats.field(str(number)))
+
+
+def _listing(files: Files, place: Location) -> list[Found]:
+    alone = files.find(str(place)) if place.name.endswith(_ENDINGS) else None
+    if alone is not None:
+        return [alone]
+    return [each for each in files.walk(place) if _is_data(_relative(each.location, place))]
+
+
+def _relative(place: Location, folder: Location) -> str:
+    return place.path.removeprefix(folder.path).lstrip("/") or place.name
+
+
+def _is_data(path: str) -> bool:
+    return path.endswith(_ENDINGS) and not any(is_hidden(segment) for segment in path.split("/"))

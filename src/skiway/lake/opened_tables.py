@@ -1,0 +1,191 @@
+"""From a connector to the source it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC
+from functools import cached_property
+
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError
+from skiway.formats import Snapshot, Source, TableHandle
+from skiway.formats.cache import Kept
+from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.parquet.table import ParquetTable
+from skiway.metastore import Realm
+from skiway.metastore.managed.commits import handle_of
+from skiway.metastore.managed.locations import folder_of
+from skiway.metastore.reconcile.sources import stored_upstream
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT
+from skiway.metastore.resources.current_snapshot import current
+from skiway.metastore.statistics.api import file_statistics
+from skiway.metastore.statistics.file_table import DIGEST
+from skiway.model import v1
+from skiway.security import SecretsStore
+
+__all__ = ["Handles", "OpenedTable", "Sources"]
+
+
+class Sources:
+    """The sources behind connectors, each opened once for as long as its connector is not changed."""
+
+    def __init__(self, secrets: SecretsStore, *, keep: int = 64) -> None:
+        self._secrets = secrets
+        self._kept = Kept[tuple[str, str], Source](keep)
+
+    def of(self, realm: Realm, connector_id: str) -> Source:
+        """The source of the connector with that id."""
+        found = realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id))
+        if found is None:
+            raise NotFound(
+                f"connector {connector_id!r}, which brought the table in, was deleted: create it again, or drop the table",
+                key="connector",
+            )
+        connector = found.value
+        if connector.state == v1.CS_DELETING:
+            raise PreconditionFailed(f"connector {connector.display_name!r} is being deleted", key="connector.deleting")
+        # The secret is looked up where the source is opened only: other credentials are another record of the connector.
+        return self._kept.get(
+            (realm.account_id, found.pointer.blob_uri),
+            lambda: stored_upstream(realm, connector, self._secrets).open(),
+        )
+
+
+# --------------------
+# Opened tables: those of connectors and those of the warehouse, kept while they are used.
+
+
+@dataclass(frozen=True)
+class OpenedTable:
+    """A table as it is now. `known` are the snapshots that the metastore knows, of tables that nobody else numbers.
+
+    `recall` finds what reads such a snapshot; all others are read by the one handle.
+    """
+
+    handle: TableHandle
+    current: Snapshot | None
+    known: Sequence[Snapshot] = ()
+    recall: Callable[[Snapshot], TableHandle] | None = None
+
+    @cached_property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """All of them, older ones first."""
+        return [*self.known, *self.handle.snapshots(self.known)]
+
+    def at(self, snapshot: Snapshot) -> TableHandle:
+        """What reads the snapshot."""
+        return self.handle if self.recall is None else self.recall(snapshot)
+
+
+class Handles:
+    """Opens tables. A table that was not changed since it was last opened is not opened again.
+
+    Without a warehouse there are no managed tables.
+    """
+
+    def __init__(self, sources: Sources, warehouse: Warehouse | None, *, keep: int = 512) -> None:
+        self._sources = sources
+        self._warehouse = warehouse
+        self._kept = Kept[tuple[str, str, str], OpenedTable](keep)
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """Where managed tables are."""
+        if self._warehouse is None:
+            raise PreconditionFailed("this server has no warehouse: set warehouse.uri", key="warehouse.missing")
+        return self._warehouse
+
+    def open(self, realm: Realm, table: v1.Table) -> OpenedTable:
+        """The table, in the state that the metastore says is current."""
+        if table.metadata_location:
+            key = (realm.account_id, table.resource_id.id, table.metadata_location)
+            return self._kept.get(key, lambda: self._managed(realm, table))
+        with _told_of(table.display_name):
+            now = current(realm, table.resource_id.id)
+            if now is None:  # never synchronised: what the source says now, and nothing tells when that changes
+                handle = self._load(realm, table)
+                return OpenedTable(handle, handle.current())
+            key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.pointer.blob_uri}")
+            return self._kept.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+
+    def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:
+        files = self.warehouse.files(folder_of(realm, self.warehouse, table.resource_id.id))
+        handle = handle_of(table, read_metadata(files, table.metadata_location), files)
+        return OpenedTable(handle, handle.current())
+
+    def _mirrored(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable:
+        handle = self._load(realm, table)
+        if isinstance(handle, ParquetTable):
+            return self._listed(realm, table.resource_id.id, handle, snapshot_id)
+        opened = OpenedTable(handle, None)
+        for each in opened.snapshots:
+            if each.id == snapshot_id:
+                return replace(opened, current=each)
+        raise PreconditionFailed(
+            f"its snapshot {snapshot_id} is no longer there upstream; synchronise the connector", key="snapshot.gone"
+        )
+
+    def _listed(self, realm: Realm, table_id: str, handle: ParquetTable, snapshot_id: int) -> OpenedTable:
+        """The listing that was synchronised last; where its files are gone, what is there instead, as the next one."""
+        known = [_snapshot(each) for each in _records(realm, table_id)]
+        older = Kept[str, TableHandle](8)
+
+        def recall(snapshot: Snapshot) -> TableHandle:
+            return older.get(snapshot.digest, lambda: handle.as_listed(snapshot, _etags(realm, table_id, snapshot.id)))
+
+        current = next((each for each in known if each.id == snapshot_id), None)
+        try:
+            if current is not None:
+                recall(current)
+        except NotFound:
+            current = handle.current(known)
+        return OpenedTable(handle, current, known, recall)
+
+    def _load(self, realm: Realm, table: v1.Table) -> TableHandle:
+        upstream = table.upstream
+        if not upstream.HasField("connector_id"):
+            raise PreconditionFailed(
+                "it has no connector, so nothing says where its data is and by what right it is read; create a connector "
+                "and synchronise it",
+                key="table.no_connector",
+            )
+        source = self._sources.of(realm, upstream.connector_id.id)
+        name = upstream.table_display_name or table.display_name
+        return source.load(tuple(upstream.namespace_path), name)
+
+
+def _records(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
+    for pointer in realm.stores.pointers.scan(f"{keys.of_table(realm.account_id, table_id)}snapshots/by-id/"):
+        found = realm.all(SNAPSHOT).follow(pointer)
+        if found is not None:
+            yield found.value
+
+
+def _etags(realm: Realm, table_id: str, snapshot_id: int) -> dict[str, str]:
+    files = file_statistics(realm, table_id, snapshot_id)
+    return dict(zip(files["file_path"].to_pylist(), files["etag"].to_pylist(), strict=True))
+
+
+def _snapshot(record: v1.Snapshot) -> Snapshot:
+    return Snapshot(
+        id=record.snapshot_id,
+        created_at=record.upstream_created_at.ToDatetime(UTC),
+        parent_id=record.parent_snapshot_id if record.HasField("parent_snapshot_id") else None,
+        sequence_number=record.sequence_number,
+        schema_id=record.schema_id,
+        summary=dict(record.summary),
+        manifest_list=record.manifest_list,
+        digest=record.format_metadata.get(DIGEST, b"").decode(),
+    )
+
+
+@contextmanager
+def _told_of(table: str) -> Iterator[None]:
+    """A block in which what goes wrong is told of this table."""
+    try:
+        yield
+    except SkiwayError as error:
+        raise type(error)(f"table {table!r}: {error.message}", key=error.key, **error.params) from error

@@ -1,0 +1,8 @@
+"""Connectors: upstream catalogs and folders whose tables are mirrored into a catalog.
+
+The calls of `ConnectorService` are exported here. `specs` validates definitions, `credentials` keeps their secrets.
+"""
+
+from skiway.metastore.connectors.api import capture_mode, create, delete, get, list_, scope, selects, trigger, update
+
+__all__ = ["capture_mode", "create", "delete", "get", "list_", "scope", "selects", "trigger", "update"]

@@ -1,0 +1,272 @@
+"""Connectors: upstreams whose tables are mirrored into a catalog, and the work on them.
+
+Functions that change credentials are given the store of secrets they go to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatchcase
+
+from google.protobuf.message import Message
+
+from skiway.errors import InvalidArgument
+from skiway.metastore import jobs
+from skiway.metastore.connectors.credentials import (
+    NewSecret,
+    check_credentials,
+    forget,
+    keep_masked,
+    new_secret,
+    remove_all,
+    shown,
+)
+from skiway.metastore.connectors.specs import DESTINATION_PAIRS, check, check_columns, settle_destination
+from skiway.metastore.jobs.schedule import rescheduled, unscheduled
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.idempotency import Claim, once
+from skiway.metastore.records.kinds import ACCOUNT, CONNECTOR
+from skiway.metastore.records.names import dotted, normal_name, normal_path, normal_text
+from skiway.metastore.records.paging import listed, sliced
+from skiway.metastore.records.parents import inside, retrying
+from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.model import v1
+from skiway.security import SecretsStore
+from skiway.storage import Operation, Pointer
+
+__all__ = ["capture_mode", "create", "delete", "get", "list_", "scope", "selects", "trigger", "update"]
+
+PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy")
+AUTH = ("auth.scheme", "auth.header_hints", "auth.properties")
+REQUIRED = frozenset(("display_name", "kind", "uri"))
+PARTS: Mapping[str, type[Message]] = {
+    "source": v1.ConnectorSource,
+    "destination": v1.ConnectorDestination,
+    "policy": v1.ConnectorPolicy,
+}
+MUTABLE = (
+    *PLAIN,
+    *(f"{part}.{field.name}" for part, message in PARTS.items() for field in message.DESCRIPTOR.fields),
+    *AUTH,
+    "auth",
+    "auth.credentials",
+    "state",
+)
+
+
+def create(realm: Realm, request: v1.CreateConnectorRequest, *, secrets: SecretsStore) -> v1.CreateConnectorResponse:
+    """A new connector, active."""
+    if not request.HasField("spec"):
+        raise failure(InvalidArgument, "spec.required", field="spec")
+    spec = updates.copied(request.spec)
+    spec.display_name = normal_name(spec.display_name, resource="connector")
+    if spec.auth.HasField("credentials"):
+        check_credentials(spec.auth.credentials)
+    claim = Claim(
+        realm, "CreateConnector", request.idempotency.key, _without_secrets(request), v1.CreateConnectorResponse
+    )
+    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim, secrets)))
+
+
+def get(realm: Realm, request: v1.GetConnectorRequest) -> v1.GetConnectorResponse:
+    """The connector, and in which version it is stored."""
+    connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
+    found = realm.all(CONNECTOR).require(keys.connector(realm.account_id, connector_id), name=connector_id)
+    return v1.GetConnectorResponse(connector=shown(found.value), meta=found.meta)
+
+
+def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsResponse:
+    """The account's connectors by name; of one kind, where it is given."""
+    prefix = keys.connector_name(realm.account_id)
+    repository = realm.all(CONNECTOR)
+    if request.kind == v1.CK_UNSPECIFIED:
+        found, page = listed(repository, prefix, request.page)
+        return v1.ListConnectorsResponse(connectors=map(shown, found), page=page)
+    everything = filter(None, map(repository.follow, realm.stores.pointers.scan(prefix)))
+    matching = [each for each in everything if each.value.kind == request.kind]
+    some, page = sliced(
+        matching, request.page, listing=f"{prefix}:{request.kind}", name=lambda stored: stored.pointer.key
+    )
+    return v1.ListConnectorsResponse(connectors=[shown(each.value) for each in some], page=page)
+
+
+def update(realm: Realm, request: v1.UpdateConnectorRequest, *, secrets: SecretsStore) -> v1.UpdateConnectorResponse:
+    """The connector after the masked fields were taken over. Credentials that are masked and not given are removed."""
+    connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
+    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="connector")
+    spec = updates.copied(request.spec)
+    if "display_name" in paths and spec.HasField("display_name"):
+        spec.display_name = normal_name(spec.display_name, resource="connector")
+    has_credentials = bool(paths & {"auth", "auth.credentials"})
+    with _secret(realm, secrets, connector_id, spec if has_credentials else v1.ConnectorSpec()) as secret:
+
+        def edit(connector: v1.Connector) -> None:
+            _edit(realm, connector, spec, paths, keeping=REQUIRED)
+            if has_credentials:
+                connector.auth.secret_id = secret.secret_id if secret else ""
+
+        def write(current: Stored[v1.Connector], desired: v1.Connector) -> Stored[v1.Connector]:
+            more = [*rescheduled(realm, current.value, desired), *([secret.taken] if secret else [])]
+            written = realm.all(CONNECTOR).update(current, desired, also=lambda _: more)
+            if has_credentials:
+                forget(realm, secrets, current.value)
+            return written
+
+        updated = updates.update(
+            realm,
+            realm.all(CONNECTOR),
+            keys.connector(realm.account_id, connector_id),
+            name=connector_id,
+            precondition=request.precondition,
+            edit=edit,
+            write=write,
+        )
+    return v1.UpdateConnectorResponse(connector=shown(updated.value), meta=updated.meta)
+
+
+def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: SecretsStore) -> v1.DeleteConnectorResponse:
+    """Delete a connector, its credentials, and what waits or runs for it. What it has mirrored stays."""
+    connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
+    key = keys.connector(realm.account_id, connector_id)
+
+    def remove(pointer: Pointer, value: v1.Connector | None) -> None:
+        also = unscheduled(realm.stores.pointers, realm.account_id, connector_id)
+        realm.all(CONNECTOR).delete(pointer, value, also=also)
+
+    meta = updates.delete(
+        realm.all(CONNECTOR), key, name=connector_id, precondition=request.precondition, remove=remove
+    )
+    remove_all(realm, secrets, connector_id)
+    jobs.cancel_all(realm, connector_id)
+    return v1.DeleteConnectorResponse(meta=meta)
+
+
+def trigger(realm: Realm, request: v1.TriggerReconcileRequest) -> v1.TriggerReconcileResponse:
+    """A job that mirrors the connector's tables, metadata first and then statistics; see `jobs.enqueue`."""
+    asked = scope(request)
+    if request.HasField("table_id"):
+        job = jobs.enqueue_profile(realm, request.table_id, scope=asked, full_rescan=request.full_rescan)
+    else:
+        job = jobs.enqueue(realm, request.connector_id, scope=asked, full_rescan=request.full_rescan)
+    return v1.TriggerReconcileResponse(job_id=job.job_id)
+
+
+def capture_mode(request: v1.SyncCaptureRequest) -> v1.CaptureMode.ValueType:
+    """Which of the two passes a capture makes."""
+    return v1.CAP_STATS_ONLY_ASYNC if request.include_statistics else v1.CAP_METADATA_ONLY_CORE
+
+
+def scope(request: v1.TriggerReconcileRequest | v1.SyncCaptureRequest) -> v1.JobScope:
+    """What part of the connector is asked for; equal for requests that ask for the same."""
+    field = "destination_namespace_paths"
+    paths = sorted({normal_path(each.segments, field=field) for each in request.destination_namespace_paths})
+    check_columns(request.destination_table_columns, field="destination_table_columns")
+    return v1.JobScope(
+        namespaces=[v1.NamespacePath(segments=path) for path in paths],
+        table=normal_text(request.destination_table_display_name),
+        columns=sorted(set(request.destination_table_columns)),
+    )
+
+
+def selects(source: v1.ConnectorSource, namespace: tuple[str, ...], table: str) -> bool:
+    """Whether a table upstream is one of those that a connector mirrors."""
+    if source.HasField("table"):
+        return table == source.table
+    names = (table, dotted((*namespace, table)))
+
+    def matches(pattern: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names)
+
+    included = not source.include_tables or any(map(matches, source.include_tables))
+    return included and not any(map(matches, source.exclude_tables))
+
+
+def _create(
+    realm: Realm, spec: v1.ConnectorSpec, claim: Claim[v1.CreateConnectorResponse], secrets: SecretsStore
+) -> v1.CreateConnectorResponse:
+    account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
+    now = realm.now()
+    connector = v1.Connector(
+        resource_id=resource_id(realm, realm.ids(), v1.RK_CONNECTOR),
+        state=v1.CS_ACTIVE,
+        created_at=now,
+        updated_at=now,
+    )
+    _edit(realm, connector, spec, {*PLAIN, "auth"}, keeping=frozenset())
+    with _secret(realm, secrets, connector.resource_id.id, spec) as secret:
+        connector.auth.secret_id = secret.secret_id if secret else ""
+        due = rescheduled(realm, None, connector)
+
+        def also(stored: Stored[v1.Connector]) -> tuple[Operation, ...]:
+            answer = v1.CreateConnectorResponse(connector=shown(stored.value), meta=stored.meta)
+            taken = (secret.taken,) if secret else ()
+            return *inside(account.pointer), *taken, *due, *claim.remembering(answer)
+
+        created = realm.all(CONNECTOR).create(connector, also=also)
+    return v1.CreateConnectorResponse(connector=shown(created.value), meta=created.meta)
+
+
+def _secret(
+    realm: Realm, secrets: SecretsStore, connector_id: str, spec: v1.ConnectorSpec
+) -> AbstractContextManager[NewSecret | None]:
+    """The credentials of the spec, stored; None if it has none."""
+    if not spec.auth.HasField("credentials"):
+        return nullcontext()
+    check_credentials(spec.auth.credentials)
+    data = spec.auth.credentials.SerializeToString(deterministic=True)
+    return new_secret(realm, secrets, connector_id, data=data)
+
+
+def _edit(
+    realm: Realm, connector: v1.Connector, spec: v1.ConnectorSpec, paths: set[str], *, keeping: frozenset[str]
+) -> None:
+    """Take over what the paths name, but clear nothing of `keeping`, and check what comes of it."""
+    before = updates.copied(connector)
+    fields = {*paths, *(AUTH if "auth" in paths else ())} - {"auth", "auth.credentials", "state"}
+    for path in fields:
+        copy_field(spec, connector, path, required=path in keeping)
+    if "state" in paths:
+        _set_state(connector, spec)
+    keep_masked(connector.auth.properties, before.auth.properties, field="auth.properties")
+    keep_masked(connector.auth.header_hints, before.auth.header_hints, field="auth.header_hints")
+    check(connector)
+    if any(path.startswith("destination") for path in paths):
+        _forget_replaced(connector.destination, paths)
+        settle_destination(realm, connector.destination)
+
+
+def _set_state(connector: v1.Connector, spec: v1.ConnectorSpec) -> None:
+    if spec.state not in (v1.CS_ACTIVE, v1.CS_PAUSED):
+        found = v1.ConnectorState.Name(spec.state) if spec.state in v1.ConnectorState.values() else str(spec.state)
+        wanted = "set CS_ACTIVE or CS_PAUSED; to delete a connector, delete it"
+        raise failure(InvalidArgument, "field.invalid", field="state", found=found, wanted=wanted)
+    connector.state = spec.state
+
+
+def _forget_replaced(destination: v1.ConnectorDestination, paths: set[str]) -> None:
+    """Where only the id of something is new, its old name means another, and the other way round."""
+    for pair in DESTINATION_PAIRS:
+        told = [name for name in pair if f"destination.{name}" in paths]
+        if len(told) == 1:
+            (other,) = set(pair) - set(told)
+            destination.ClearField(other)  # type: ignore[arg-type]
+
+
+def _without_secrets(request: v1.CreateConnectorRequest) -> v1.ConnectorSpec:
+    """What is asked for, to be compared with later calls of the same key: as secrets are part of that, but must not be
+    guessed from what is stored, a slow digest stands for them.
+    """
+    asked = updates.copied(request.spec)
+    asked.display_name = normal_name(asked.display_name, resource="connector")
+    if asked.auth.HasField("credentials"):
+        data = asked.auth.credentials.SerializeToString(deterministic=True)
+        key = request.idempotency.key.strip().encode()
+        digest = hashlib.scrypt(data, salt=key, n=2**14, r=8, p=1) if key else b""
+        asked.auth.credentials.Clear()
+        asked.auth.credentials.bearer.token = digest.hex()
+    return asked

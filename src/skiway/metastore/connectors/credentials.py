@@ -1,0 +1,242 @@
+"""What a connector says of its authentication, without what must stay secret.
+
+Secrets are refused where everybody can read them. What merely looks like one is kept, and shown as `****`; who sends
+`****` back leaves it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import unquote, urlsplit
+
+from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
+from skiway.formats.web_access import check_named
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import CONNECTOR
+from skiway.metastore.records.names import HUMPS, PUNCTUATION, SECRETS
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.repository import Repository
+from skiway.metastore.records.updates import copied
+from skiway.model import v1
+from skiway.security import MASK, SecretsStore
+from skiway.storage import ABSENT, Pointer, Put, Stores
+
+__all__ = [
+    "SCHEMES",
+    "NewSecret",
+    "check_credentials",
+    "credentials",
+    "forget",
+    "keep_masked",
+    "marked_at",
+    "new_secret",
+    "refuse_connector_secrets",
+    "remove_all",
+    "removed_if_unused",
+    "scheme",
+    "shown",
+]
+
+SCHEMES = ("none", "oauth2", "aws-sigv4")
+SECRET_ENDS = ("_token", "_secret", "_password", "_key", "_credential", "_credentials")
+SENSITIVE = frozenset(
+    [
+        "auth",
+        "authorization",
+        "cookie",
+        "jwt",
+        "key",
+        "pass",
+        "passphrase",
+        "passwd",
+        "pwd",
+        "sas",
+        "session",
+        "sig",
+        "signature",
+        "token",
+    ]
+)
+SENSITIVE_VALUES = ("bearer ", "basic ")
+# What makes no sense without them.
+NEEDED = {
+    "bearer": ("token",),
+    "client": ("endpoint", "client_id", "client_secret"),
+    "cli": ("provider",),
+    "aws": ("access_key_id", "secret_access_key"),
+    "aws_web_identity": ("role_arn",),
+    "aws_assume_role": ("role_arn",),
+    "rfc8693": ("endpoint",),
+    "azure": ("endpoint",),
+    "gcp": ("endpoint",),
+}
+
+
+def refuse_connector_secrets(properties: Iterable[str], *, field: str) -> None:
+    """Raise if a key is what secrets are called, also as part of a longer one such as `s3.secret-access-key`."""
+    for key in properties:
+        said = f"_{_canonical(key)}"
+        if said.endswith("_token_type"):
+            continue
+        if said.endswith(SECRET_ENDS) or any(f"_{secret}_" in f"{said}_" for secret in SECRETS):
+            raise failure(InvalidArgument, "property.secret", field=field, property=key)
+
+
+def scheme(text: str) -> str:
+    """The scheme of authentication as it is kept; none is `none`."""
+    said = text.strip().lower() or "none"
+    if said not in SCHEMES:
+        wanted = f"use {', '.join(SCHEMES)}"
+        raise failure(InvalidArgument, "field.invalid", field="auth.scheme", found=text, wanted=wanted)
+    return said
+
+
+def check_credentials(credentials: v1.ConnectorCredentials) -> None:
+    """Raise unless they say all that is needed; what they say is in no message."""
+    which = credentials.WhichOneof("which")
+    if which is None:
+        raise failure(InvalidArgument, "field", field="auth.credentials")
+    given = getattr(credentials, which)
+    for name in NEEDED[which]:
+        if not getattr(given, name).strip():
+            raise failure(InvalidArgument, "field", field=f"auth.credentials.{which}.{name}")
+    if "endpoint" in NEEDED[which]:
+        _check_token_endpoint(given.endpoint, field=f"auth.credentials.{which}.endpoint")
+
+
+def _check_token_endpoint(url: str, *, field: str) -> None:
+    """Raise unless it is a web address that tokens may be asked at, as far as that can be told by looking at it."""
+    try:
+        parts = urlsplit(url)
+        is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:
+        is_fine = False
+    if not is_fine:
+        wanted = "give an address such as https://host/path, without a user or password in it"
+        raise failure(InvalidArgument, "field.invalid", field=field, found="another text", wanted=wanted)
+    check_named(f"{parts.scheme}://{parts.netloc}")
+
+
+def shown(connector: v1.Connector) -> v1.Connector:
+    """The connector as it is answered."""
+    copy = copied(connector)
+    for entries in (copy.auth.properties, copy.auth.header_hints):
+        for key, value in list(entries.items()):
+            if SENSITIVE & set(_canonical(key).split("_")) or value.lower().startswith(SENSITIVE_VALUES):
+                entries[key] = MASK
+    return copy
+
+
+def keep_masked(given: MutableMapping[str, str], stored: Mapping[str, str], *, field: str) -> None:
+    """Put back what was sent as it was shown."""
+    for key, value in list(given.items()):
+        if value == MASK:
+            if key not in stored:
+                wanted = f"give the value of {key} itself"
+                raise failure(InvalidArgument, "field.invalid", field=field, found=MASK, wanted=wanted)
+            given[key] = stored[key]
+
+
+def _canonical(key: str) -> str:
+    return PUNCTUATION.sub("_", HUMPS.sub("_", key)).strip("_").lower()
+
+
+# --------------------
+# The credentials of connectors, in a store of secrets, never in a record.
+#
+# A secret never changes: new credentials are a new secret, which the record then names. So the record always names
+# credentials that go with it, and if its update fails, nothing has happened to the old ones.
+#
+# A marker stands for every secret from before it is stored until after it is deleted, so that none can be forgotten: gc
+# finds those that no record names. The batch that writes the record moves the marker. Whoever removes a secret moves it
+# first as well, so of the two only one succeeds.
+
+
+KIND = "connectors"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """A secret that is stored; `taken` is what the batch must do that makes a record name it."""
+
+    secret_id: str
+    taken: Put
+
+
+@contextmanager
+def new_secret(realm: Realm, secrets: SecretsStore, connector_id: str, *, data: bytes) -> Iterator[NewSecret]:
+    """A secret to be named by a record in the block; if the block fails, it is removed again."""
+    secret_id = realm.ids()
+    where = keys.secret(realm.account_id, connector_id, secret_id)
+    marker = realm.stores.pointers.compare_and_set(where, realm.clock().isoformat(), expect=ABSENT)
+    try:
+        secrets.put(realm.account_id, KIND, _stored_as(connector_id, secret_id), data)
+        yield NewSecret(secret_id, Put(where, marker.blob_uri, expect=marker.version))
+    except SkiwayError:
+        # Unless the record names it after all: a batch may succeed although its answer is lost.
+        with suppress(SkiwayError):
+            removed_if_unused(realm.stores, secrets, marker)
+        raise
+
+
+def credentials(realm: Realm, secrets: SecretsStore, connector_id: str) -> v1.ConnectorCredentials | None:
+    """The credentials that a connector has now, or None. For those who talk to the upstream, and for no answer."""
+    key = keys.connector(realm.account_id, connector_id)
+    while True:
+        found = realm.all(CONNECTOR).require(key, name=connector_id)
+        secret_id = found.value.auth.secret_id
+        if not secret_id:
+            return None
+        try:
+            data = secrets.get(realm.account_id, KIND, _stored_as(connector_id, secret_id))
+        except NotFound:
+            if realm.stores.pointers.get(key) != found.pointer:
+                continue  # it has others meanwhile
+            name = found.value.display_name
+            raise failure(PreconditionFailed, "connector.credentials.lost", name=name) from None
+        return v1.ConnectorCredentials.FromString(data)
+
+
+def forget(realm: Realm, secrets: SecretsStore, before: v1.Connector) -> None:
+    """Remove the secret that a connector named before. The new one is in force, so what goes wrong is left to gc."""
+    with suppress(SkiwayError):
+        marker = realm.stores.pointers.get(keys.secret(realm.account_id, before.resource_id.id, before.auth.secret_id))
+        if marker is not None:
+            removed_if_unused(realm.stores, secrets, marker)
+
+
+def remove_all(realm: Realm, secrets: SecretsStore, connector_id: str) -> None:
+    """Remove all secrets of a connector that is gone."""
+    for marker in realm.stores.pointers.scan(keys.secret(realm.account_id, connector_id)):
+        removed_if_unused(realm.stores, secrets, marker)
+
+
+def removed_if_unused(stores: Stores, secrets: SecretsStore, marker: Pointer, *, dry_run: bool = False) -> bool:
+    """Remove the secret that a marker stands for, unless a record names it; whether it was, or would be, removed."""
+    account_id, connector_id, secret_id = map(unquote, marker.key.split("/")[2:])
+    try:
+        found = Repository(stores, CONNECTOR).find(keys.connector(account_id, connector_id))
+        if found is not None and found.value.auth.secret_id == secret_id:
+            return False
+        if dry_run:
+            return True
+        moved = stores.pointers.compare_and_set(marker.key, marker.blob_uri, expect=marker.version)
+        secrets.delete(account_id, KIND, _stored_as(connector_id, secret_id))
+        stores.pointers.compare_and_delete(moved.key, expect=moved.version)
+    except (Conflict, Internal):
+        # Just named or removed by another; or the record cannot be read, and nobody knows what it names.
+        return False
+    return True
+
+
+def marked_at(marker: Pointer) -> datetime:
+    """When a marker was set, before its secret was."""
+    return datetime.fromisoformat(marker.blob_uri).astimezone(UTC)
+
+
+def _stored_as(connector_id: str, secret_id: str) -> str:
+    return f"{connector_id}.{secret_id}"

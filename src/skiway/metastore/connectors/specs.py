@@ -1,0 +1,269 @@
+"""Of which columns a connector wants statistics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument, NotFound
+from skiway.formats import TableSchema
+from skiway.formats.schemas import field_id, leaves
+from skiway.formats.web_access import check_named
+from skiway.metastore.connectors.credentials import refuse_connector_secrets, scheme
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE
+from skiway.metastore.records.names import dotted, normal_path, normal_text
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import full_path
+from skiway.model import v1
+
+__all__ = [
+    "DESTINATION_PAIRS",
+    "EVERY_COLUMN",
+    "ColumnChoice",
+    "check",
+    "check_columns",
+    "chosen_columns",
+    "settle_destination",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """Columns by dotted name, or `#` and an id; a struct stands for all that is in it.
+
+    A column is chosen that is in each of `includes`, and not in `exclude`. What a table does not have is passed over: other
+    tables of the connector may.
+    """
+
+    includes: tuple[frozenset[str], ...] = ()
+    exclude: frozenset[str] = frozenset()
+
+    def of(self, schema: TableSchema) -> TableSchema:
+        """The schema with the chosen columns only."""
+        if not self.includes and not self.exclude:
+            return schema
+        kept = filter(None, (self._kept(each, "", self.includes) for each in schema.arrow))
+        return TableSchema(schema.id, pa.schema(kept, metadata=schema.arrow.metadata), schema.json)
+
+    def left_out(self, schema: TableSchema) -> frozenset[int]:
+        """The ids of the columns that are not chosen."""
+        return _ids(schema) - _ids(self.of(schema))
+
+    def _kept(self, field: pa.Field, above: str, missing: tuple[frozenset[str], ...]) -> pa.Field | None:
+        """The field as far as it is chosen; `missing` are those includes that nothing above it is in."""
+        path = f"{above}{field.name}"
+        names = {path, f"#{field_id(field)}"}
+        if names & self.exclude:
+            return None
+        missing = tuple(include for include in missing if not names & include)
+        if not pa.types.is_struct(field.type):
+            return None if missing else field
+        inner = [kept for each in field.type.fields if (kept := self._kept(each, f"{path}.", missing)) is not None]
+        return field.with_type(pa.struct(inner)) if inner else None
+
+
+EVERY_COLUMN = ColumnChoice()
+
+
+def chosen_columns(source: v1.ConnectorSource, asked: Iterable[str] = ()) -> ColumnChoice:
+    """What a connector chooses, and of that what is asked for; all, where nothing is."""
+    includes = (frozenset(source.columns), frozenset(asked))
+    return ColumnChoice(tuple(filter(None, includes)), frozenset(source.exclude_columns))
+
+
+def _ids(schema: TableSchema) -> frozenset[int]:
+    return frozenset(leaf.id for leaf in leaves(schema.arrow))
+
+
+# --------------------
+# What a connector may be told: checked, and in the form that is kept.
+
+
+COLUMN_ID = re.compile(r"#[0-9]+")
+DIRECTORY_SOURCES = (("iceberg.source", "filesystem"), ("delta.source", "filesystem"))
+DESTINATION_PAIRS = (
+    ("catalog_id", "catalog_display_name"),
+    ("namespace_id", "namespace"),
+    ("table_id", "table_display_name"),
+)
+"""Each thing can be named by its id or otherwise."""
+
+
+def check(connector: v1.Connector) -> None:
+    """Raise unless the connector makes sense by itself; names are brought into the form that is kept."""
+    if connector.kind not in v1.ConnectorKind.values() or connector.kind == v1.CK_UNSPECIFIED:
+        wanted = f"use {', '.join(map(v1.ConnectorKind.Name, v1.ConnectorKind.values()[1:]))}"
+        raise failure(InvalidArgument, "field.invalid", field="kind", found=str(connector.kind), wanted=wanted)
+    _check_uri(connector)
+    refuse_connector_secrets(connector.properties, field="properties")
+    refuse_connector_secrets(connector.auth.properties, field="auth.properties")
+    refuse_connector_secrets(connector.auth.header_hints, field="auth.header_hints")
+    connector.auth.scheme = scheme(connector.auth.scheme)
+    _check_source(connector)
+    _check_tables(connector.destination)
+    _check_policy(connector.policy)
+
+
+def check_columns(columns: Iterable[str], *, field: str) -> None:
+    """Raise unless each is a name, or `#` and a number."""
+    for column in columns:
+        if not column.strip() or (column.startswith("#") and not COLUMN_ID.fullmatch(column)):
+            wanted = "give the column's name, or # and its id"
+            raise failure(InvalidArgument, "field.invalid", field=field, found=repr(column), wanted=wanted)
+
+
+def settle_destination(realm: Realm, destination: v1.ConnectorDestination) -> None:
+    """Put the ids of what exists in place of its names, which may change; where both are given they must agree."""
+    catalog = _destination_catalog(realm, destination)
+    destination.catalog_id.CopyFrom(catalog.resource_id)
+    destination.ClearField("catalog_display_name")
+    namespace_id = _destination_namespace(realm, destination, catalog)
+    if namespace_id is not None:
+        destination.namespace_id.CopyFrom(namespace_id)
+        destination.ClearField("namespace")
+    table_id = _destination_table(realm, destination)
+    if table_id is not None:
+        destination.table_id.CopyFrom(table_id)
+        destination.ClearField("table_display_name")
+
+
+def _check_uri(connector: v1.Connector) -> None:
+    connector.uri = connector.uri.strip()
+    if not connector.uri:
+        raise failure(InvalidArgument, "field", field="uri")
+    try:
+        has_password = urlsplit(connector.uri).password is not None
+    except ValueError:
+        wanted = "give a path or a URI"
+        raise failure(InvalidArgument, "field.invalid", field="uri", found="not a URI", wanted=wanted) from None
+    if has_password:
+        raise failure(InvalidArgument, "connector.uri.password", field="uri")
+    if connector.uri.startswith(("http:", "https:")):
+        check_named(connector.uri)
+
+
+def _check_source(connector: v1.Connector) -> None:
+    source = connector.source
+    source.namespace.segments[:] = normal_path(source.namespace.segments, field="source.namespace")
+    if not source.namespace.segments and not _may_mean_all(connector):
+        raise failure(InvalidArgument, "connector.missing.source.namespace", field="source.namespace")
+    if source.HasField("table"):
+        if not source.table.strip():
+            raise failure(InvalidArgument, "field", field="source.table")
+        if source.include_tables or source.exclude_tables:
+            chosen = "include_tables" if source.include_tables else "exclude_tables"
+            raise failure(InvalidArgument, "selector.ambiguous", first="source.table", second=f"source.{chosen}")
+    for pattern in (*source.include_tables, *source.exclude_tables):
+        if not pattern.strip():
+            raise failure(InvalidArgument, "field", field="source.include_tables or source.exclude_tables")
+    check_columns(source.columns, field="source.columns")
+    check_columns(source.exclude_columns, field="source.exclude_columns")
+
+
+def _check_tables(destination: v1.ConnectorDestination) -> None:
+    """What is said of single tables: each once, and something of each."""
+    met = set[str]()
+    for each in destination.tables:
+        field = "destination.tables"
+        each.table_display_name = normal_text(each.table_display_name)
+        each.namespace.segments[:] = normal_path(each.namespace.segments, field=f"{field}.namespace")
+        if not each.source.strip():
+            raise failure(InvalidArgument, "field", field=f"{field}.source")
+        if each.source in met:
+            wanted = "say of each table once where it goes"
+            raise failure(InvalidArgument, "field.invalid", field=field, found=f"{each.source} twice", wanted=wanted)
+        if not each.table_display_name and not each.namespace.segments:
+            wanted = f"say under which name or in which namespace {each.source} is to be"
+            raise failure(InvalidArgument, "field.invalid", field=field, found="no destination", wanted=wanted)
+        met.add(each.source)
+
+
+def _may_mean_all(connector: v1.Connector) -> bool:
+    """Whether the source is a directory: what is in it is all there is, so no namespace means all of them."""
+    chosen = connector.properties.items()
+    return connector.kind == v1.CK_PARQUET or any(each in chosen for each in DIRECTORY_SOURCES)
+
+
+def _check_policy(policy: v1.ConnectorPolicy) -> None:
+    for name, value in (
+        ("policy.interval", policy.interval.ToNanoseconds()),
+        ("policy.max_parallel", policy.max_parallel),
+        ("policy.latest_n", policy.latest_n),
+    ):
+        if value < 0:
+            raise failure(InvalidArgument, "field.invalid", field=name, found="negative", wanted="give 0 or more")
+    if policy.scope == v1.SNS_LATEST_N and policy.latest_n < 1:
+        wanted = "say how many snapshots, or choose another policy.scope"
+        raise failure(InvalidArgument, "field.invalid", field="policy.latest_n", found="0", wanted=wanted)
+
+
+def _destination_catalog(realm: Realm, destination: v1.ConnectorDestination) -> v1.Catalog:
+    name = normal_text(destination.catalog_display_name)
+    if not destination.HasField("catalog_id") and not name:
+        raise failure(InvalidArgument, "connector.missing.destination.catalog", field="destination")
+    named = realm.all(CATALOG).named(keys.catalog_name(realm.account_id, name)) if name else None
+    if name and named is None:
+        raise failure(NotFound, "connector.destination.catalog.not.found", display_name=name)
+    if not destination.HasField("catalog_id"):
+        assert named is not None
+        return named
+    found = hierarchy.catalog(realm, destination.catalog_id, field="destination.catalog_id").value
+    if named is not None and named.resource_id != found.resource_id:
+        given = f"{found.display_name} ({found.resource_id.id})"
+        raise failure(
+            InvalidArgument,
+            "connector.destination.catalog.mismatch",
+            display_name=name,
+            found=given,
+            field="destination",
+        )
+    return found
+
+
+def _destination_namespace(
+    realm: Realm, destination: v1.ConnectorDestination, catalog: v1.Catalog
+) -> v1.ResourceId | None:
+    path = normal_path(destination.namespace.segments, field="destination.namespace")
+    if destination.HasField("namespace_id"):
+        found = hierarchy.namespace_in(realm, destination.namespace_id, catalog.resource_id).value
+        if path and full_path(found) != path:
+            raise _disagreement("namespace", found.resource_id, dotted(path))
+        return found.resource_id
+    if not path:
+        return None
+    destination.namespace.segments[:] = path
+    named = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog.resource_id.id, path))
+    return None if named is None else named.resource_id
+
+
+def _destination_table(realm: Realm, destination: v1.ConnectorDestination) -> v1.ResourceId | None:
+    name = destination.table_display_name = normal_text(destination.table_display_name)
+    if destination.HasField("table_id"):
+        found = hierarchy.table(realm, destination.table_id, field="destination.table_id").value
+        if name and found.display_name != name:
+            raise _disagreement("table", found.resource_id, name)
+        if destination.HasField("namespace_id") and found.namespace_id.id != destination.namespace_id.id:
+            raise _disagreement("table", found.resource_id, f"of namespace {destination.namespace_id.id}")
+        return found.resource_id
+    if not name or not destination.HasField("namespace_id"):
+        return None
+    named = realm.all(TABLE).named(keys.table_name(realm.account_id, destination.namespace_id.id, name))
+    return None if named is None else named.resource_id
+
+
+def _disagreement(resource: str, found: v1.ResourceId, name: str) -> InvalidArgument:
+    return failure(
+        InvalidArgument,
+        "connector.destination.mismatch",
+        field=f"destination.{resource}_id",
+        resource=resource,
+        id=found.id,
+        name=name,
+    )

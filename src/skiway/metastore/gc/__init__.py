@@ -1,0 +1,18 @@
+"""Garbage collection: deletes unreachable pointers, blobs, jobs, secrets and warehouse files in small slices.
+
+`sweeps` works on the stores, `warehouse` on the files of managed tables.
+"""
+
+from skiway.metastore.gc.sweeps import Slice, run, sweep_blobs, sweep_expired, sweep_jobs, sweep_pointers, sweep_secrets
+from skiway.metastore.gc.warehouse import sweep_warehouse
+
+__all__ = [
+    "Slice",
+    "run",
+    "sweep_blobs",
+    "sweep_expired",
+    "sweep_jobs",
+    "sweep_pointers",
+    "sweep_secrets",
+    "sweep_warehouse",
+]

@@ -1,0 +1,199 @@
+"""Files of the warehouse that nothing refers to: what failed commits, dropped tables and expired snapshots leave.
+
+A file is removed if it is older than a minimum age, no state that the table was in within that age refers to it, and no
+query has pinned it. The age keeps what is being written now: a commit names files that are younger than it is long, and
+the files of one statement, which carry its id in their names, are all as young as the youngest of them. The states keep
+what is being read now: a query that began within that time may read one that was replaced since. So the age must be
+longer than any statement pauses, and any query reads; the default is three days.
+
+States are known by their metadata files, which are files of the folder too: the present one, those written within the
+age, and the one that was the present one when the age began. Older ones are found by the log that each state has of
+those before it: what a commit wrote that failed, or died, is in no log.
+
+A folder whose table is not there is that of a dropped or unfinished one if it was claimed (see `managed_folders`), else
+somebody else's, and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.formats.files import Found
+from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
+from skiway.formats.locations import Location, location
+from skiway.metastore.gc.sweeps import Slice
+from skiway.metastore.managed import locations, records
+from skiway.metastore.managed.locations import id_in
+from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import LEASE, TABLE
+from skiway.metastore.records.parents import applied
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.repository import Stored
+from skiway.model import v1
+from skiway.storage import Clock, Stores
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = ["THREE_DAYS_S", "sweep_warehouse"]
+
+THREE_DAYS_S: Final = 3 * 24 * 3600.0
+_METADATA: Final = ".metadata.json"
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def sweep_warehouse(
+    stores: Stores,
+    warehouse: Warehouse,
+    *,
+    clock: Clock,
+    min_age_s: float = THREE_DAYS_S,
+    size: int = 20,
+    token: str | None = None,
+    dry_run: bool = True,
+) -> Slice:
+    """Remove the files of the next `size` tables that nothing refers to, or say which they are.
+
+    A table whose metadata cannot be read is reported as damaged, and nothing of it is removed.
+    """
+    folders = _folders(warehouse, after=token or "", limit=size + 1)
+    done = Slice()
+    for account_id, table_id, folder in folders[:size]:
+        realm = Realm(stores, account_id, clock=clock)
+        done = done.followed_by(_sweep(realm, warehouse, table_id, folder, min_age_s=min_age_s, dry=dry_run))
+    more = len(folders) > size
+    return Slice(done.looked_at, done.removed, done.damaged, uri_of(folders[size - 1][2]) if more else None)
+
+
+def _folders(warehouse: Warehouse, *, after: str, limit: int) -> list[tuple[str, str, Location]]:
+    """The folders of tables, in the order of their locations, with the ids that name them."""
+    files, found = warehouse.everything(), []
+    for account in files.children(warehouse.root)[0]:
+        if after and uri_of(account) < after.rpartition("/")[0]:
+            continue
+        for table in files.children(account)[0]:
+            if uri_of(table) > after:
+                found.append((id_in(account.name), id_in(table.name), table))
+            if len(found) == limit:
+                return found
+    return found
+
+
+def _sweep(
+    realm: Realm, warehouse: Warehouse, table_id: str, folder: Location, *, min_age_s: float, dry: bool
+) -> Slice:
+    files = warehouse.files(uri_of(folder))
+    oldest = realm.clock() - timedelta(seconds=min_age_s)
+    oldest_us = int(oldest.timestamp() * 1_000_000)
+    # Listed before the table is looked at: what is committed after that is younger than the age.
+    listed = files.walk(folder)
+    table = realm.all(TABLE).find(keys.table(realm.account_id, table_id))
+    if table is None and not _is_abandoned(realm, table_id, listed, oldest):
+        return Slice(len(listed))
+    try:
+        used = _used(files, table.value, listed, oldest_us) if table else set()
+    except SkiwayError:
+        return Slice(len(listed), damaged=(uri_of(folder),))
+    unused = [each for each in _old(listed, oldest_us) if each not in used]
+    # Looked for after what is unused, never before: who pins makes sure afterwards that it still was in use.
+    pinned = _pinned(realm, table_id) if unused else set()
+    orphans = tuple(uri_of(each) for each in unused if each not in pinned)
+    if not dry:
+        files.remove(orphans)
+        _tidy(realm, files, table, folder)
+    return Slice(len(listed), orphans)
+
+
+def _is_abandoned(realm: Realm, table_id: str, listed: Sequence[Found], oldest: datetime) -> bool:
+    """Whether a folder without a table is ours, and nothing has happened in it since then; a drop leaves a file there."""
+    claimed_at = locations.claimed_at(realm, table_id)
+    if claimed_at is None:
+        return False
+    last_us = max((each.modified_us for each in listed), default=int(claimed_at.timestamp() * 1_000_000))
+    return last_us < int(oldest.timestamp() * 1_000_000)
+
+
+def _old(listed: Sequence[Found], oldest_us: int) -> Iterator[Location]:
+    """The files that no statement of within the age has written."""
+    at_work = {_written_by(each) for each in listed if each.modified_us >= oldest_us}
+    return (each.location for each in listed if _written_by(each) not in at_work)
+
+
+def _written_by(file: Found) -> str:
+    """What the files of one statement have in common: the id in their names; the whole name where there is none."""
+    found = _ID.search(file.location.name)
+    return found[0].lower() if found else uri_of(file.location)
+
+
+def _pinned(realm: Realm, table_id: str) -> set[Location]:
+    """The files of the table that queries of now may still ask for."""
+    leases = (realm.all(LEASE).follow(each) for each in realm.stores.pointers.scan(keys.lease_active(realm.account_id)))
+    read = chain.from_iterable(lease.value.tables for lease in leases if lease)
+    snapshots = [each for each in read if each.table_id.id == table_id and each.file_stats_uri]
+    return {
+        location(path)
+        for each in snapshots
+        if is_pinned(realm.stores, each.file_stats_uri)
+        for path in PinnedSnapshot(realm, each).files()["file_path"].to_pylist()
+    }
+
+
+def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, folder: Location) -> None:
+    """What is left beside files: folders of a table that is gone, records of snapshots that are."""
+    table_id = id_in(folder.name)
+    if table is None:
+        files.remove_folders(folder)
+        if not files.walk(folder):
+            locations.release(realm, table_id)
+        return
+    locations.claim(realm, table_id)  # as those are that were made before folders were claimed
+    metadata = read_metadata(files, table.value.metadata_location)
+    for batch in records.leftover(realm, table, metadata):
+        applied(realm, batch, what=f"a snapshot of table {table.value.display_name}")
+
+
+def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: int) -> set[Location]:
+    """The files that the table's states refer to."""
+    used: set[Location] = set()
+    _add_state(used, files, location(table.metadata_location))
+    states = [each for each in listed if _METADATA in each.location.name]
+    for each in states:
+        if each.modified_us >= oldest_us:
+            # It may be that of a commit that failed half-way: nobody was ever shown it.
+            with suppress(PreconditionFailed, InvalidArgument):
+                _add_state(used, files, each.location)
+    # By now all states within the age have told which ones were before them.
+    earlier = [each for each in states if each.modified_us < oldest_us and each.location in used]
+    if earlier:
+        _add_state(used, files, max(earlier, key=lambda each: each.modified_us).location)
+    return used
+
+
+def _add_state(used: set[Location], files: TableFiles, place: Location) -> None:
+    """All that a state refers to. A manifest in `used` has been read already, for this state or another."""
+    from skiway.formats.iceberg.file_io import WritingIO
+    from skiway.formats.iceberg.manifest_writer import entries, manifests
+
+    metadata = read_metadata(files, uri_of(place))
+    used |= {place, *_of_metadata(metadata)}
+    for snapshot in metadata.snapshots:
+        for manifest in manifests(snapshot, WritingIO(files)):
+            manifest_place = location(manifest.manifest_path)
+            if manifest_place not in used:
+                listed = entries(manifest, WritingIO(files))
+                used |= {manifest_place, *(location(entry.data_file.file_path) for entry in listed)}
+        used.add(location(snapshot.manifest_list))
+
+
+def _of_metadata(metadata: TableMetadata) -> Iterator[Location]:
+    yield from (location(each.metadata_file) for each in metadata.metadata_log)
+    yield from (location(each.statistics_path) for each in metadata.statistics)
+    yield from (location(each.statistics_path) for each in metadata.partition_statistics)

@@ -1,0 +1,21 @@
+"""Managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
+
+`tables` creates and drops them, `commits` changes them, `turns` orders concurrent commits.
+"""
+
+from skiway.metastore.managed.commits import ManagedTable, append_with_retry, change, commit, load
+from skiway.metastore.managed.tables import create, create_filled, create_staged, drop, rename, require_addressable
+
+__all__ = [
+    "ManagedTable",
+    "append_with_retry",
+    "change",
+    "commit",
+    "create",
+    "create_filled",
+    "create_staged",
+    "drop",
+    "load",
+    "rename",
+    "require_addressable",
+]

@@ -1,0 +1,132 @@
+"""Where a managed table is: in a folder of the warehouse that is named by ids, never by what a caller says.
+
+Whoever commits may name files: manifest lists, statistics, where to write. All of them must be in the table's folder, or
+one table could show the files of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.locations import location
+from skiway.metastore.records.names import encoded, refuse_secrets
+from skiway.metastore.records.realm import Realm
+from skiway.storage import ABSENT
+
+if TYPE_CHECKING:
+    from pyiceberg.table.update import TableUpdate
+
+__all__ = ["check_files", "check_properties", "check_updates", "claim", "claimed_at", "folder_of", "id_in", "release"]
+
+_PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
+
+def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
+    """The location of the table with this id."""
+    return warehouse.folder(_segment(realm.account_id), _segment(table_id))
+
+
+def check_updates(updates: Iterable[TableUpdate], folder: str) -> None:
+    """Raise unless all that the updates name is in `folder`."""
+    for update in updates:
+        for name, given in _named(update):
+            _check(name, given, folder)
+        if update.action == "set-properties":
+            check_properties(update.updates, folder)
+
+
+def check_properties(properties: Mapping[str, str], folder: str) -> None:
+    """Raise if properties look like secrets, or send files out of `folder`."""
+    refuse_secrets([*properties, *(key.rpartition(".")[2] for key in properties)], field="properties")
+    for name in _PATHS:
+        if name in properties:
+            _check(name, properties[name], folder)
+
+
+def check_files(paths: pa.ChunkedArray, folder: str) -> None:
+    """Raise unless all these data files are in `folder`."""
+    plain = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.invert(pc.match_substring(paths, "..")))
+    for path in paths.filter(pc.invert(plain)).to_pylist():
+        _check("a data file", path, folder)
+
+
+def _named(update: Any) -> Iterable[tuple[str, str]]:
+    match update.action:
+        case "set-location":
+            yield "location", update.location
+        case "add-snapshot":
+            yield "manifest-list", update.snapshot.manifest_list
+        case "set-statistics":
+            yield "statistics-path", update.statistics.statistics_path
+        case "set-partition-statistics":
+            yield "statistics-path", update.partition_statistics.statistics_path
+
+
+def _check(name: str, given: str, folder: str) -> None:
+    try:
+        inside = location(given).is_within(location(folder))
+    except SkiwayError:
+        inside = False
+    if not inside or (name == "location" and location(given) != location(folder)):
+        raise _refused(name, given)
+
+
+def _refused(name: str, given: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name} {given!r} is not in the table's folder; the server chooses where a managed table is, and all its files "
+        "are there: leave the location out",
+        key="location.refused",
+        location=given,
+    )
+
+
+def _segment(text: str) -> str:
+    # Only letters, digits, - _ ~ and =: the same name on every disk and in every store.
+    return quote(text, safe="").replace(".", "%2E").replace("%", "=")
+
+
+def id_in(segment: str) -> str:
+    """The id that a folder of the warehouse is named by."""
+    return unquote(segment.replace("=", "%"))
+
+
+# --------------------
+# Which folders of the warehouse are this store's: those of tables that were made here, or were about to be.
+#
+# A warehouse may hold other things: tables of another store, such as one that was lost and has a new one in its place, or
+# whatever people put there. So a folder is claimed before the first file is written to it, and gc takes a folder whose
+# table is gone for a dropped or unfinished one only if it was claimed.
+
+
+def claim(realm: Realm, table_id: str) -> None:
+    """Let the folder of the table with this id be ours; nothing happens if it is already."""
+    if claimed_at(realm, table_id) is None:
+        with suppress(AlreadyExists):  # another server was faster
+            realm.stores.pointers.compare_and_set(_key(realm, table_id), realm.clock().isoformat(), expect=ABSENT)
+
+
+def claimed_at(realm: Realm, table_id: str) -> datetime | None:
+    """When the folder became one of ours; None if it is not."""
+    pointer = realm.stores.pointers.get(_key(realm, table_id))
+    return None if pointer is None else datetime.fromisoformat(pointer.blob_uri)
+
+
+def release(realm: Realm, table_id: str) -> None:
+    """Forget a folder that is gone."""
+    pointer = realm.stores.pointers.get(_key(realm, table_id))
+    if pointer is not None:
+        with suppress(Conflict, NotFound):  # another server was faster
+            realm.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
+
+
+def _key(realm: Realm, table_id: str) -> str:
+    return f"/folders/{encoded(realm.account_id)}/{encoded(table_id)}"

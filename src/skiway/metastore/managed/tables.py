@@ -1,0 +1,227 @@
+"""Managed tables: Iceberg tables in the warehouse, whose catalog is the metastore.
+
+    create, load, commit, change, drop, rename
+
+What others commit through Iceberg's REST catalog and what we commit for DuckDB goes through the same functions. A table's
+folder is named by ids, so names can change, and nothing that a caller says becomes part of a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.locations import location as at
+from skiway.metastore.managed import locations, records
+from skiway.metastore.managed.commits import (
+    ManagedTable,
+    handle_of,
+    managed_record,
+    record,
+    surely_undone,
+)
+from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
+from skiway.metastore.records.kinds import TABLE
+from skiway.metastore.records.names import normal_name, normal_text
+from skiway.metastore.records.parents import retrying
+from skiway.metastore.records.realm import Realm, resource_id
+from skiway.metastore.records.repository import Stored
+from skiway.metastore.resources import hierarchy, relations, tables
+from skiway.metastore.resources.ownership import is_managed, writable_id, writer
+from skiway.model import v1
+from skiway.storage import ABSENT, Operation, Pointer
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.sorting import SortOrder
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+__all__ = ["create", "create_filled", "create_staged", "drop", "rename", "require_addressable"]
+
+
+def create(
+    realm: Realm,
+    warehouse: Warehouse,
+    *,
+    namespace_id: v1.ResourceId,
+    name: str,
+    schema: pa.Schema | Schema,
+    partition_by: Sequence[str] = (),
+    spec: PartitionSpec | None = None,
+    order: SortOrder | None = None,
+    properties: Mapping[str, str] | None = None,
+    location: str | None = None,
+    stage: bool = False,
+) -> ManagedTable:
+    """A new table without snapshots.
+
+    `partition_by` says what `spec` does, by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and
+    `comment` describes the table. With `stage` nothing is stored: the table comes into being by `create_staged`.
+    """
+    if location:
+        raise InvalidArgument(
+            f"location {location!r} was given, but the server chooses where a managed table is: leave it out",
+            key="location.refused",
+            location=location,
+        )
+    place = _place(realm, namespace_id)
+    table_id = realm.ids()
+    folder = folder_of(realm, warehouse, table_id)
+    kept = dict(properties or {})
+    check_properties(kept, folder)
+    wanted, spec = _shape(schema, partition_by, spec, version=kept.get("format-version", "2"))
+    metadata = new_metadata(wanted, location=folder, spec=spec, order=order, properties=kept)
+    table = _table(realm, place, table_id, name)
+    if stage:
+        locations.claim(realm, table_id)
+        return ManagedTable(Stored(table, Pointer("", "", ABSENT)), metadata, warehouse.files(folder))
+    return _created(realm, warehouse, table, metadata)
+
+
+def create_filled(realm: Realm, warehouse: Warehouse, staged: ManagedTable, added: Sequence[DataFile]) -> ManagedTable:
+    """The table that `create` staged, with its first rows: nobody sees it without them."""
+    first = append(added)(staged.metadata, staged.files, realm.clock)
+    try:
+        return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
+    except SkiwayError as error:
+        if surely_undone(error):
+            staged.files.remove(first.written)
+        raise
+
+
+def create_staged(
+    realm: Realm,
+    warehouse: Warehouse,
+    *,
+    namespace_id: v1.ResourceId,
+    name: str,
+    requirements: Sequence[TableRequirement],
+    updates: Sequence[TableUpdate],
+) -> ManagedTable:
+    """The table that was staged, made of all its updates, with its first snapshots if they are among them."""
+    from pyiceberg.table.update import SetLocationUpdate
+
+    named = [update.location for update in updates if update.action == "set-location"]
+    table_id = id_in(at(named[-1]).name) if named else realm.ids()
+    folder = folder_of(realm, warehouse, table_id)
+    check_updates(updates, folder)  # also that the location is the one of this id
+    at_home = SetLocationUpdate(location=folder)
+    metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
+    return _created(realm, warehouse, _table(realm, _place(realm, namespace_id), table_id, name), metadata)
+
+
+def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
+    """Delete the table. With `purge` its files go at once, else when gc finds them: queries may still read them.
+
+    Its metadata is not looked at: a table that is damaged can be dropped too.
+    """
+    found = managed_record(realm, table_id).value.resource_id
+    folder = folder_of(realm, warehouse, found.id)
+    tables.delete(realm, v1.DeleteTableRequest(table_id=found))
+    files = warehouse.files(folder)
+    if purge:
+        files.remove(str(each.location) for each in files.walk(at(folder)))
+        files.remove_folders(at(folder))
+        locations.release(realm, found.id)
+    else:
+        # Says when: files are old, and queries that began before must find them for a while.
+        files.write(f"{folder}/dropped", b"")
+
+
+def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1.ResourceId | None = None) -> v1.Table:
+    """The table under another name, in its namespace or in another one. Its files stay where they are."""
+    require_addressable(name)
+    spec, paths = v1.TableSpec(display_name=name), ["display_name"]
+    if namespace_id is not None:
+        place = _place(realm, namespace_id)
+        spec.catalog_id.CopyFrom(place.catalog_id)
+        spec.namespace_id.CopyFrom(place.resource_id)
+        paths += ["catalog_id", "namespace_id"]
+    request = v1.UpdateTableRequest(table_id=table_id, spec=spec)
+    request.update_mask.paths.extend(paths)
+    return tables.update(realm, request).table
+
+
+def require_addressable(*names: str) -> None:
+    """Raise if a new name is one that clients of Iceberg's REST protocol take out of paths, so that it is never found."""
+    for name in names:
+        if normal_text(name) in (".", ".."):
+            raise InvalidArgument(
+                f"nothing can be called {name!r} here, as clients take it out of paths: choose another name",
+                key="name.dots",
+                field="name",
+            )
+
+
+def _place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
+    """The namespace, which must be in a managed catalog."""
+    writable_id(realm, namespace_id, v1.RK_NAMESPACE, field="namespace_id")
+    namespace = hierarchy.namespace(realm, namespace_id).value
+    catalog = hierarchy.catalog(realm, namespace.catalog_id).value
+    if not is_managed(catalog):
+        raise PreconditionFailed(
+            f"catalog {catalog.display_name} shows the tables of a connector: create the table there, or in a managed "
+            "catalog",
+            key="catalog.not_managed",
+            display_name=catalog.display_name,
+        )
+    return namespace
+
+
+def _shape(
+    schema: pa.Schema | Schema, partition_by: Sequence[str], spec: PartitionSpec | None, *, version: str
+) -> tuple[Schema, PartitionSpec | None]:
+    from skiway.formats.iceberg.partitions import partition_spec
+    from skiway.formats.iceberg.types import iceberg_schema
+
+    if isinstance(schema, pa.Schema):
+        schema = iceberg_schema(schema, format_version=3 if version == "3" else 2)
+    return schema, partition_spec(schema, partition_by) if partition_by else spec
+
+
+def _table(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Table:
+    require_addressable(name)
+    now = realm.now()
+    return v1.Table(
+        resource_id=resource_id(realm, table_id, v1.RK_TABLE),
+        catalog_id=place.catalog_id,
+        namespace_id=place.resource_id,
+        display_name=normal_name(name, resource="table"),
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata) -> ManagedTable:
+    files = warehouse.files(metadata.location)
+    locations.claim(realm, table.resource_id.id)
+    location = write_metadata(files, metadata, version=0)
+    record(table, metadata, location)
+
+    def attempt() -> Stored[v1.Table]:
+        checks = relations.entered(realm, table)
+
+        def also(stored: Stored[v1.Table]) -> list[Operation]:
+            handle = handle_of(stored.value, metadata, files)
+            added = records.added(realm, stored.value, handle, None)
+            current = records.current(realm, table.resource_id.id, metadata) if metadata.snapshots else ()
+            return [*checks, *added, *current]
+
+        return writer(realm, TABLE).create(table, also=also)
+
+    try:
+        return ManagedTable(retrying(attempt), metadata, files)
+    except SkiwayError as error:
+        if surely_undone(error):
+            files.remove([location])
+            files.remove_folders(files.reach.roots[0])  # unless a client has written to it
+        raise

@@ -1,0 +1,254 @@
+"""Bounds as typed arrays: what is kept as text, made comparable for all files at once.
+
+Where text cannot be read as the type it is said to be of, there is no bound, and nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.metastore.statistics.bounds import LogicalType, bound, logical_type
+from skiway.model import v1
+
+__all__ = ["ColumnFacts", "FileFacts", "Ordered", "ordered"]
+
+_DIGITS: Final = pa.decimal256(76, 38)
+
+
+class Ordered:
+    """A type whose values have an order: how its texts become values."""
+
+    def __init__(self, kind: LogicalType) -> None:
+        self._kind = kind
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether there may be values that no bound tells of."""
+        return self._kind.name in ("FLOAT", "DOUBLE")
+
+    def values(self, texts: pa.Array) -> pa.Array:
+        """The values of canonical texts."""
+        return _READERS[self._kind.name](texts)
+
+    def literals(self, texts: Sequence[str]) -> list[pa.Scalar] | None:
+        """The values that texts of a caller stand for; None if one of them is none of this type, or not a number."""
+        try:
+            # Without the column's precision: a finer literal must not be moved to where the column has a value.
+            found = [bound(LogicalType(self._kind.name), text) for text in texts]
+        except (ValueError, OverflowError):
+            return None
+        if any(each.value is None for each in found):
+            return None
+        values = self.values(pa.array([each.text for each in found], pa.string()))
+        return None if values.null_count else list(values)
+
+    def around(self, value: pa.Scalar) -> list[pa.Scalar]:
+        """All that an engine may make of a literal when it compares it with the column.
+
+        A column of floats is compared by some with the nearest float, by others with the number as it was written.
+        """
+        if self._kind.name != "FLOAT":
+            return [value]
+        return [value, value.cast(pa.float32(), safe=False).cast(pa.float64())]
+
+
+def ordered(text: str) -> Ordered | None:
+    """The type of this name, if its values have an order."""
+    try:
+        kind = logical_type(text)
+    except ValueError:
+        return None
+    return Ordered(kind) if kind.ordered else None
+
+
+def _cast(of: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """All at once; where one text is out of the ordinary, one by one."""
+
+    def read(texts: pa.Array) -> pa.Array:
+        try:
+            return texts.cast(of)
+        except pa.ArrowInvalid:
+            return pa.concat_arrays([_one(texts[place : place + 1], of) for place in range(len(texts))])
+
+    return read
+
+
+def _one(text: pa.Array, of: pa.DataType) -> pa.Array:
+    try:
+        return text.cast(of)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, of)
+
+
+def _floats(texts: pa.Array) -> pa.Array:
+    values = _cast(pa.float64())(pc.replace_substring(texts, "Infinity", "inf"))
+    return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, pa.float64()), values)
+
+
+def _booleans(texts: pa.Array) -> pa.Array:
+    return _cast(pa.bool_())(texts).cast(pa.int8())  # which have an order
+
+
+def _times(texts: pa.Array) -> pa.Array:
+    return _cast(pa.timestamp("us"))(pc.binary_join_element_wise("1970-01-01T", texts, ""))
+
+
+def _bytes(texts: pa.Array) -> pa.Array:
+    return pa.array([None if text is None else _decoded(text) for text in texts.to_pylist()], pa.binary())
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+
+
+_READERS: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
+    "BOOLEAN": _booleans,
+    "INT": _cast(pa.decimal128(38, 0)),
+    "FLOAT": _floats,
+    "DOUBLE": _floats,
+    "DECIMAL": _cast(_DIGITS),
+    "DATE": _cast(pa.date32()),
+    "TIME": _times,
+    "TIMESTAMP": _cast(pa.timestamp("us")),
+    "TIMESTAMPTZ": _cast(pa.timestamp("us", tz="UTC")),
+    "STRING": lambda texts: texts,
+    "UUID": lambda texts: texts,  # lower-case hexadecimal sorts as the bytes do
+    "BINARY": _bytes,
+}
+
+
+# --------------------
+# The files of a snapshot, made ready for planning: once, and then kept, for they never change.
+
+
+_COUNTS: Final = ("null_count", "nan_count")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """What is known of one column in every file; NULL where nothing is. Without a type, bounds say nothing."""
+
+    type: Ordered | None
+    null_count: pa.Array
+    nan_count: pa.Array
+    min: pa.Array | None
+    max: pa.Array | None
+
+
+class FileFacts:
+    """All files of a snapshot, with their statistics by column. What a column needs is made when it is first asked for."""
+
+    def __init__(self, files: pa.Table, spec: v1.PartitionSpecInfo | None = None) -> None:
+        self.files = files.combine_chunks()
+        self._spec = spec or v1.PartitionSpecInfo()
+        self._columns: dict[int, ColumnFacts] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return 2 * int(self.files.nbytes) + 1024
+
+    @cached_property
+    def is_data(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of the files hold rows, and not deletes."""
+        return np.asarray(pc.equal(self.files["file_content"], v1.FC_DATA))
+
+    @cached_property
+    def sizes(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The size of each file."""
+        return np.asarray(pc.fill_null(self.files["size_bytes"], 0))
+
+    @cached_property
+    def row_counts(self) -> pa.Array:
+        """How many rows each file holds; 0 where nobody said."""
+        return pc.fill_null(self.files["row_count"], 0).combine_chunks()
+
+    def column(self, name: str) -> ColumnFacts | None:
+        """What is known of a column; None if nothing is, or if the name may mean several."""
+        ids = self._ids.get(name) or self._folded.get(name.casefold(), set())
+        if len(ids) != 1:
+            return None
+        (number,) = ids
+        if number not in self._columns:
+            self._columns[number] = self._facts(number, name)
+        return self._columns[number]
+
+    # --- how it is made -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _flat(self) -> tuple[pa.StructArray, np.ndarray[Any, np.dtype[np.int64]]]:
+        """The statistics of all columns in all files, and which file each is of."""
+        lists = self.files["columns"].combine_chunks() if self.files.num_rows else self.files["columns"].chunk(0)
+        return lists.flatten(), np.asarray(pc.list_parent_indices(lists))
+
+    @cached_property
+    def _ids(self) -> dict[str, set[int]]:
+        values, _ = self._flat
+        pairs = pa.table({"name": values.field("column_name"), "id": values.field("column_id")})
+        found: dict[str, set[int]] = {}
+        for row in pairs.group_by(["name", "id"]).aggregate([]).to_pylist():
+            found.setdefault(row["name"], set()).add(row["id"])
+        return found
+
+    @cached_property
+    def _folded(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for name, ids in self._ids.items():
+            found.setdefault(name.casefold(), set()).update(ids)
+        return found
+
+    def _facts(self, number: int, name: str) -> ColumnFacts:
+        values, parents = self._flat
+        places = np.flatnonzero(np.asarray(pc.equal(values.field("column_id"), number)))
+        index = np.full(self.files.num_rows, -1, dtype=np.int64)
+        index[parents[places]] = places
+        own = values.take(pa.array(index, mask=index < 0))
+        types = [each for each in pc.unique(own.field("logical_type")).to_pylist() if each is not None]
+        of = ordered(types[0]) if len(types) == 1 else None
+        counts = {each: own.field(each) for each in _COUNTS}
+        if of is None:
+            return ColumnFacts(None, **counts, min=None, max=None)
+        low, high = (of.values(own.field(each)) for each in ("min", "max"))
+        return self._with_partitions(name, ColumnFacts(of, **counts, min=low, max=high))
+
+    def _with_partitions(self, name: str, facts: ColumnFacts) -> ColumnFacts:
+        """A column that files are partitioned by has one value in each, whatever statistics say, or if they do not."""
+        texts = self._partition(name)
+        if texts is None or facts.type is None:
+            return facts
+        values = facts.type.values(texts)
+        low, high = pc.coalesce(facts.min, values), pc.coalesce(facts.max, values)
+        return ColumnFacts(facts.type, facts.null_count, facts.nan_count, low, high)
+
+    def _partition(self, name: str) -> pa.Array | None:
+        """The values of a column by which files are partitioned as they are: such a field is called as its column."""
+        fields = {each.name for each in self._spec.fields if each.transform == "identity"}
+        if name not in fields:
+            return None
+        specs = self.files["partition_spec_id"].to_pylist()
+        said = [
+            _value(text, name) if spec == self._spec.spec_id else None
+            for text, spec in zip(self.files["partition_data_json"].to_pylist(), specs, strict=True)
+        ]
+        return pa.array(said, pa.string())
+
+
+def _value(text: str | None, name: str) -> str | None:
+    try:
+        found = json.loads(text or "{}").get(name)
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,225 @@
+"""Which delete files may apply to a data file.
+
+Deletes apply to what was there before them: by position also to what came with them. Those of a partition apply to that
+partition only; deletes by equality without a partition apply to all. Where order or place is not known, they apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.errors import InvalidArgument, SkiwayError, Unsupported
+from skiway.metastore import queries
+from skiway.metastore.planning.planner import Plan, Planner
+from skiway.metastore.queries import leases
+from skiway.metastore.queries.leases import QueryRules
+from skiway.metastore.queries.pins import PinnedSnapshot
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.statistics import file_table
+from skiway.metastore.statistics.file_table import DELETED_ROWS
+from skiway.model import v1
+
+__all__ = ["MESSAGE_BYTES", "MESSAGE_FILES", "Deletes", "fetch"]
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+UNPARTITIONED = ("", "{}")
+
+
+class Deletes:
+    """The delete files of a plan, numbered in the order in which they are told."""
+
+    def __init__(self, files: pa.Table, deletes: Numbers) -> None:
+        self._sequence = np.asarray(pc.fill_null(files["sequence_number"], -1))
+        self._partition = _codes(files)
+        self._deletes = deletes
+        contents = np.asarray(files["file_content"])[deletes]
+        by_equality = contents == v1.FC_EQUALITY_DELETES
+        plain = np.asarray(pc.is_in(files["partition_data_json"], value_set=pa.array(UNPARTITIONED, pa.string())))[
+            deletes
+        ]
+        unknown = np.asarray(pc.equal(pc.fill_null(files["partition_data_json"], ""), ""))
+        self._unplaced = unknown
+        self._everywhere = (by_equality & plain) | unknown[deletes]
+        # By position, those of the same commit apply too: one less must be older than the data.
+        self._before = np.where(by_equality, 0, 1)
+
+    def applying(self, data: Numbers) -> list[list[int]]:
+        """For each of these data files the numbers of the delete files."""
+        if not len(self._deletes):
+            return [[] for _ in data]
+        own, others = self._sequence[data][:, None], self._sequence[self._deletes][None, :]
+        unordered = (own < 0) | (others < 0)
+        later = own < others + self._before[None, :]
+        same = self._partition[data][:, None] == self._partition[self._deletes][None, :]
+        anywhere = self._everywhere[None, :] | self._unplaced[data][:, None]
+        applies = (unordered | later) & (same | anywhere)
+        return [np.flatnonzero(row).tolist() for row in applies]
+
+
+def _codes(files: pa.Table) -> Numbers:
+    """A number for each file, the same for those of the same partition."""
+    said = pc.binary_join_element_wise(
+        files["partition_spec_id"].cast(pa.string()), pc.fill_null(files["partition_data_json"], ""), " "
+    )
+    whole = said.combine_chunks() if isinstance(said, pa.ChunkedArray) else said
+    return np.asarray(whole.dictionary_encode().indices, dtype=np.int64)
+
+
+# --------------------
+# Scan bundles: what an engine reads of a pinned table, told in messages of bounded size.
+#
+# Everything comes from the store: the upstream is not asked. First comes what is to come, then the delete files, then the
+# data files, each with the delete files that may apply to it.
+
+
+MESSAGE_FILES: Final = 1_000
+MESSAGE_BYTES: Final = 1_000_000
+
+
+def fetch(
+    realm: Realm,
+    request: v1.FetchScanBundleRequest,
+    *,
+    planner: Planner,
+    rules: QueryRules = queries.RULES,
+) -> Iterator[v1.FetchScanBundleResponse]:
+    """The files of a table that a query may have to read. How planning went is written into the query."""
+    if not request.table_id.id.strip():
+        raise InvalidArgument(
+            "say which table is read: table_id is missing", key="query.table.id.required", field="table_id"
+        )
+    pinned = queries.pinned(realm, request.query_id, request.table_id, rules=rules)
+    try:
+        _refuse_hidden_deletes(pinned)
+        plan = planner.plan(pinned, request.predicates, tasks=request.tasks)
+        yield v1.FetchScanBundleResponse(table_info=_info(pinned), report=_report(plan))
+        yield from _files(pinned, plan, request)
+    except SkiwayError:
+        _planned(realm, request.query_id, v1.QS_FAILED, rules)
+        raise
+    _planned(realm, request.query_id, v1.QS_COMPLETED, rules)
+
+
+def _refuse_hidden_deletes(pinned: PinnedSnapshot) -> None:
+    gone = pinned.snapshot().format_metadata.get(DELETED_ROWS, b"").decode()
+    if gone:
+        raise Unsupported(
+            f"{gone} rows of table {pinned.table().display_name} are deleted by deletion vectors inside its log, which a"
+            " scan bundle cannot tell: read the table through Airport",
+            key="scanbundle.deletes.unsupported",
+            table_id=pinned.of.table_id.id,
+        )
+
+
+def _info(pinned: PinnedSnapshot) -> v1.TableInfo:
+    table, snapshot = pinned.table(), pinned.snapshot()
+    return v1.TableInfo(
+        table_id=table.resource_id,
+        schema_json=snapshot.schema_json or table.schema_json,
+        partition_spec=snapshot.partition_spec,
+        properties=table.properties,
+        metadata_location=snapshot.metadata_location or table.metadata_location,
+        snapshot_id=snapshot.snapshot_id,
+    )
+
+
+def _report(plan: Plan) -> v1.ScanReport:
+    return v1.ScanReport(
+        files_total=int(plan.facts.is_data.sum()),
+        files_kept=len(plan.data),
+        bytes_kept=plan.bytes,
+        delete_files_kept=len(plan.deletes),
+        tasks=int(plan.tasks.max()) + 1 if len(plan.tasks) else 0,
+        predicates=[
+            v1.PredicateReport(predicate=each.predicate, files_removed=each.removed, unused_because=each.unused_because)
+            for each in plan.pruned
+        ],
+    )
+
+
+def _files(
+    pinned: PinnedSnapshot, plan: Plan, request: v1.FetchScanBundleRequest
+) -> Iterator[v1.FetchScanBundleResponse]:
+    told = _Told(pinned, request)
+    for some in _in_bounds(told.files(plan.facts.files, plan.deletes)):
+        yield v1.FetchScanBundleResponse(delete_files=some)
+    for some in _in_bounds(_data(plan, told)):
+        yield v1.FetchScanBundleResponse(data_files=some)
+
+
+def _data(plan: Plan, told: _Told) -> Iterator[v1.ScanFile]:
+    """The data files with what belongs to each; some at a time, so that memory does not grow with their number."""
+    deletes = Deletes(plan.facts.files, plan.deletes)
+    for first in range(0, len(plan.data), MESSAGE_FILES):
+        places = plan.data[first : first + MESSAGE_FILES]
+        tasks = plan.tasks[first : first + MESSAGE_FILES].tolist()
+        applying = deletes.applying(places)
+        for file, task, indices in zip(told.files(plan.facts.files, places), tasks, applying, strict=True):
+            file.task = task
+            file.delete_file_indices.extend(indices)
+            yield file
+
+
+class _Told:
+    """How files are told: with the statistics of those columns that the caller asked for."""
+
+    def __init__(self, pinned: PinnedSnapshot, request: v1.FetchScanBundleRequest) -> None:
+        self._pinned = pinned
+        self._without = request.exclude_column_stats
+        self._wanted = {name.casefold() for name in request.required_columns}
+
+    def files(self, files: pa.Table, places: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[v1.ScanFile]:
+        table_id, snapshot_id = self._pinned.of.table_id, self._pinned.of.snapshot_id
+        for first in range(0, len(places), MESSAGE_FILES):
+            some = files.take(pa.array(places[first : first + MESSAGE_FILES]))
+            if self._without:
+                none = pa.array([[]] * some.num_rows, files.schema.field("columns").type)
+                some = some.set_column(some.schema.get_field_index("columns"), "columns", none)
+            for stats in file_table.files_after(
+                some, "", limit=some.num_rows, table_id=table_id, snapshot_id=snapshot_id
+            ):
+                yield self._file(stats)
+
+    def _file(self, stats: v1.FileColumnStats) -> v1.ScanFile:
+        columns: Sequence[v1.ColumnStats] = stats.columns
+        if self._wanted:
+            columns = [each for each in columns if each.column_name.casefold() in self._wanted]
+        return v1.ScanFile(
+            file_path=stats.file_path,
+            file_format=stats.file_format,
+            file_size_in_bytes=stats.size_bytes,
+            record_count=stats.row_count,
+            file_content=stats.file_content,
+            columns=columns,
+            partition_data_json=stats.partition_data_json,
+            partition_spec_id=stats.partition_spec_id,
+            equality_field_ids=stats.equality_field_ids,
+            sequence_number=stats.sequence_number if stats.HasField("sequence_number") else None,
+        )
+
+
+def _in_bounds(files: Iterator[v1.ScanFile]) -> Iterator[list[v1.ScanFile]]:
+    """The files in groups that fit into a message; one that is larger comes alone."""
+    group: list[v1.ScanFile] = []
+    size = 0
+    for file in files:
+        own = file.ByteSize()
+        if group and (size + own > MESSAGE_BYTES or len(group) >= MESSAGE_FILES):
+            yield group
+            group, size = [], 0
+        group.append(file)
+        size += own
+    if group:
+        yield group
+
+
+def _planned(realm: Realm, query_id: str, status: v1.QueryStatus.ValueType, rules: QueryRules) -> None:
+    def edit(lease: v1.QueryLease) -> None:
+        lease.descriptor.query_status = status
+
+    leases.amended(realm, query_id.strip(), rules, edit=edit)

@@ -1,0 +1,213 @@
+"""Pins: a query names the blobs it reads, and gc keeps them as long as it does.
+
+What a query reads may be replaced or deleted meanwhile; its blobs stay. A pin is a pointer of its own for each blob and
+query, and expires with the query's lease, so a process that dies leaves nothing to clean up.
+
+Pinning is safe against a gc at the same time because of the order on both sides. Here: first the pins, then a look
+whether what they name still is what the pointers name. There: first whether a blob is unused, then whether it is
+pinned. If the pointers still stood after the pins were set, whoever finds the blobs unused later finds the pins too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+import pyarrow as pa
+
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
+from skiway.metastore.queries.inputs import Read
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import SNAPSHOT
+from skiway.metastore.records.parents import applied, retrying
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.repository import Stored
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.current_snapshot import current, meant
+from skiway.metastore.resources.snapshots import STATISTICS
+from skiway.metastore.statistics import file_table
+from skiway.model import v1
+from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
+
+__all__ = ["Pin", "PinnedSnapshot", "hold", "is_pinned", "pinned_uris", "pins", "release", "still_there"]
+
+
+def pinned_uris(tables: Iterable[v1.PinnedTable]) -> list[str]:
+    """The blobs that these tables are read from, each once."""
+    return sorted({uri for table in tables for uri in _uris(table) if uri})
+
+
+def hold(realm: Realm, query_id: str, uris: Sequence[str], *, until: datetime) -> None:
+    """Let gc keep these blobs until then, for this query; what it has pinned already is pinned for longer."""
+    # Pins need not come all at once, only before they are relied on.
+    for some in _batches(realm, uris):
+        retrying(partial(_hold, realm, query_id, some, until))
+
+
+def release(realm: Realm, query_id: str, uris: Sequence[str]) -> None:
+    """Let gc have them. What cannot be released now expires by itself."""
+    for some in _batches(realm, uris):
+        found = filter(None, (realm.stores.pointers.get(keys.pin(uri, query_id)) for uri in some))
+        deletes: list[Operation] = [Delete(pin.key, expect=pin.version) for pin in found]
+        try:
+            realm.stores.pointers.apply(deletes)
+        except Conflict:
+            continue
+
+
+def still_there(realm: Realm, pointers: Iterable[Pointer]) -> bool:
+    """Whether all these pointers stand as they were read."""
+    return all(realm.stores.pointers.get(each.key) == each for each in pointers)
+
+
+def is_pinned(stores: Stores, uri: str) -> bool:
+    """Whether some query still reads this blob."""
+    return bool(stores.pointers.page(keys.pin(uri), size=1).items)
+
+
+def _uris(table: v1.PinnedTable) -> Iterator[str]:
+    yield table.table_uri
+    yield table.snapshot_uri
+    yield table.table_stats_uri
+    yield table.column_stats_uri
+    yield table.file_stats_uri
+
+
+def _batches(realm: Realm, uris: Sequence[str]) -> Iterator[Sequence[str]]:
+    size = realm.stores.pointers.max_batch
+    return (uris[start : start + size] for start in range(0, len(uris), size))
+
+
+def _hold(realm: Realm, query_id: str, uris: Sequence[str], until: datetime) -> None:
+    applied(realm, [_put(realm, keys.pin(uri, query_id), uri, until) for uri in uris], what=f"query {query_id}")
+
+
+def _put(realm: Realm, key: str, uri: str, until: datetime) -> Put:
+    pin = realm.stores.pointers.get(key)
+    expect = ABSENT if pin is None else pin.version
+    lasting = until if pin is None or pin.expires_at is None else max(until, pin.expires_at)
+    return Put(key, uri, expect=expect, expires_at=lasting)
+
+
+# --------------------
+# The snapshot of each table that a query reads, and where all of it is stored.
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A table in one state: what the query is told, what is stored of it, and the pointers it was read from."""
+
+    told: v1.SnapshotPin
+    stored: v1.PinnedTable
+    pointers: tuple[Pointer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSnapshot:
+    """A table as a query reads it, whatever happened to it since."""
+
+    realm: Realm
+    of: v1.PinnedTable
+
+    def table(self) -> v1.Table:
+        """The table, as it was defined when the query began."""
+        return v1.Table.FromString(self._blob(self.of.table_uri))
+
+    def snapshot(self) -> v1.Snapshot:
+        """The snapshot."""
+        return v1.Snapshot.FromString(self._blob(self.of.snapshot_uri))
+
+    def table_stats(self) -> v1.TableStats | None:
+        """The statistics of the table, if there were any."""
+        return v1.TableStats.FromString(self._blob(self.of.table_stats_uri)) if self.of.table_stats_uri else None
+
+    def columns(self) -> list[v1.ColumnStats]:
+        """The statistics of the columns that had any."""
+        uri = self.of.column_stats_uri
+        return list(v1.ColumnStatsSet.FromString(self._blob(uri)).columns) if uri else []
+
+    def files(self) -> pa.Table:
+        """All files with their statistics, as `file_table.SCHEMA` says; empty where none were put."""
+        uri = self.of.file_stats_uri
+        return file_table.opened(v1.FileStatsSet.FromString(self._blob(uri)).arrow_file if uri else b"")
+
+    def _blob(self, uri: str) -> bytes:
+        return self.realm.stores.blobs.get(uri)
+
+
+def pins(realm: Realm, reads: Iterable[Read], *, default: v1.SnapshotRef) -> list[Pin]:
+    """One pin for each table, in the order in which the tables first come up; `default` is for what is left open."""
+    wishes: dict[str, list[Read]] = {}
+    for read in reads:
+        wishes.setdefault(read.table_id.id, []).append(read)
+    return [_pin(realm, each, default) for each in wishes.values()]
+
+
+def _pin(realm: Realm, reads: list[Read], default: v1.SnapshotRef) -> Pin:
+    table = hierarchy.table(realm, reads[0].table_id)
+    said = [read.snapshot for read in reads if read.snapshot.WhichOneof("which")]
+    first, *others = said or [default]
+    snapshot = _snapshot(realm, table.value.resource_id.id, first)
+    for other in others:
+        _require_same(snapshot.value, _snapshot(realm, table.value.resource_id.id, other).value)
+    return _stored(realm, table, snapshot, first)
+
+
+def _snapshot(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapshot]:
+    match ref.WhichOneof("which"):
+        case "snapshot_id":
+            found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, ref.snapshot_id))
+            if found is None:
+                snapshot_id = str(ref.snapshot_id)
+                raise failure(NotFound, "query.snapshot.not.in.table", table_id=table_id, snapshot_id=snapshot_id)
+            return found
+        case "as_of":
+            try:
+                return meant(realm, table_id, ref)
+            except NotFound:
+                as_of = ref.as_of.ToJsonString()
+                raise failure(NotFound, "query.snapshot.not.found.at.time", table_id=table_id, as_of=as_of) from None
+        case "special" if ref.special != v1.SS_CURRENT:
+            raise failure(InvalidArgument, "snapshot.special.unsupported", field="snapshot", found=str(ref.special))
+        case _:
+            found = current(realm, table_id)
+            if found is None:
+                raise failure(NotFound, "query.table.no.queryable.snapshot", table_id=table_id)
+            return found
+
+
+def _require_same(pinned: v1.Snapshot, requested: v1.Snapshot) -> None:
+    if pinned.snapshot_id != requested.snapshot_id:
+        raise failure(
+            PreconditionFailed,
+            "query.table.pin.conflict",
+            table_id=pinned.table_id.id,
+            pinned_snapshot=str(pinned.snapshot_id),
+            requested_snapshot=str(requested.snapshot_id),
+        )
+
+
+def _stored(realm: Realm, table: Stored[v1.Table], snapshot: Stored[v1.Snapshot], ref: v1.SnapshotRef) -> Pin:
+    table_id, snapshot_id = table.value.resource_id, snapshot.value.snapshot_id
+    statistics = {
+        of: realm.stores.pointers.get(keys.statistics(realm.account_id, table_id.id, snapshot_id, of=of))
+        for of in STATISTICS
+    }
+    uris = {of: pointer.blob_uri if pointer else "" for of, pointer in statistics.items()}
+    as_of = ref.as_of if ref.WhichOneof("which") == "as_of" else None
+    return Pin(
+        v1.SnapshotPin(table_id=table_id, snapshot_id=snapshot_id, as_of=as_of),
+        v1.PinnedTable(
+            table_id=table_id,
+            snapshot_id=snapshot_id,
+            table_uri=table.pointer.blob_uri,
+            snapshot_uri=snapshot.pointer.blob_uri,
+            table_stats_uri=uris["table"],
+            column_stats_uri=uris["columns"],
+            file_stats_uri=uris["files"],
+        ),
+        (table.pointer, snapshot.pointer, *filter(None, statistics.values())),
+    )

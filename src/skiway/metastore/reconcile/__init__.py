@@ -1,0 +1,10 @@
+"""Reconciliation: brings the tables of a connector's upstream into the metastore.
+
+`Reconciler` runs passes over a connector; `validate` tries a connector before it is stored.
+"""
+
+from skiway.metastore.reconcile.outcomes import Control, Outcome
+from skiway.metastore.reconcile.reconciler import Reconciler, capture
+from skiway.metastore.reconcile.validation import validate
+
+__all__ = ["Control", "Outcome", "Reconciler", "capture", "validate"]

@@ -1,0 +1,159 @@
+"""Which tables of an upstream are meant, and where each of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from skiway.errors import Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.formats import Source, TableName
+from skiway.metastore.connectors.api import selects
+from skiway.metastore.reconcile.mirroring import mirrored_tables
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import CONNECTOR, NAMESPACE, TABLE
+from skiway.metastore.records.names import dotted, normal_text
+from skiway.metastore.records.parents import retrying
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import full_path
+from skiway.model import v1
+
+__all__ = ["Aim", "Destinations", "settled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A table upstream, and the namespace and name it gets here."""
+
+    source: TableName
+    namespace: tuple[str, ...]
+    name: str
+
+    def existing(self, realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId | None:
+        """The namespace it goes to, if there is one."""
+        found = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id.id, self.namespace))
+        return None if found is None else found.resource_id
+
+
+@dataclass(slots=True)
+class Destinations:
+    """Where the tables of a connector go, as far as a job's scope asks for them."""
+
+    realm: Realm
+    connector: v1.Connector
+    scope: v1.JobScope
+    met: list[Aim] = field(default_factory=list, init=False)
+
+    def aims(self, source: Source) -> list[Aim]:
+        """All of them. NotFound where nothing is left: a filter that matches nothing is most likely misspelled."""
+        chosen = list(self._chosen(source))
+        if not chosen:
+            raise self._nothing("the upstream has no table that the connector selects", "connector.tables.none")
+        if len(chosen) > 1 and self._own_name():
+            raise InvalidArgument(
+                f"connector {self.connector.display_name} names one table to write to and selects {len(chosen)}:"
+                " leave destination.table out, or set source.table",
+                key="connector.destination.table.many",
+                field="destination.table_display_name",
+            )
+        self.met = [aim for aim in map(self._aim, chosen) if self._in_scope(aim)]
+        if not self.met:
+            raise self._nothing("no table of the connector is in the scope that was asked for", "scope.unmatched")
+        return self.met
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the connector is for one table."""
+        return self.connector.source.HasField("table")
+
+    def base(self) -> tuple[str, ...]:
+        """The namespace below which all tables go; the empty path where it is their own upstream."""
+        to = self.connector.destination
+        if to.HasField("namespace_id"):
+            return full_path(hierarchy.namespace(self.realm, to.namespace_id, field="destination.namespace_id").value)
+        return tuple(to.namespace.segments) or self._source_path
+
+    def _chosen(self, source: Source) -> Iterator[TableName]:
+        wanted = self.connector.source
+        for namespace in [self._source_path] if self._source_path else source.namespaces():
+            for name in source.tables(namespace):
+                if selects(wanted, namespace, name):
+                    yield TableName(namespace, name)
+
+    def _aim(self, table: TableName) -> Aim:
+        below = table.namespace[len(self._source_path) :]
+        path = (*self.base(), *below) or (normal_text(self.connector.display_name),)
+        own = self._by_table(table)
+        name = own.table_display_name or self._own_name() or normal_text(table.name)
+        return Aim(table, tuple(own.namespace.segments) or path, name)
+
+    def _by_table(self, table: TableName) -> v1.TableDestination:
+        """Where this table goes by itself; the full name counts before the plain one."""
+        said = {each.source: each for each in self.connector.destination.tables}
+        return said.get(str(table)) or said.get(table.name) or v1.TableDestination()
+
+    def _own_name(self) -> str:
+        to = self.connector.destination
+        if to.HasField("table_id"):
+            key = keys.table(self.realm.account_id, to.table_id.id)
+            found = self.realm.all(TABLE).find(key)
+            return found.value.display_name if found else ""
+        return to.table_display_name
+
+    def _in_scope(self, aim: Aim) -> bool:
+        paths = [tuple(each.segments) for each in self.scope.namespaces]
+        return (not paths or aim.namespace in paths) and self.scope.table in ("", aim.name)
+
+    @property
+    def _source_path(self) -> tuple[str, ...]:
+        return tuple(self.connector.source.namespace.segments)
+
+    def _nothing(self, what: str, key: str) -> NotFound:
+        name = self.connector.display_name
+        asked = [dotted(each.segments) for each in self.scope.namespaces] + [self.scope.table]
+        said = ", ".join(filter(None, asked))
+        return NotFound(
+            f"{what} (connector {name}{f', asked for: {said}' if said else ''}): check names and filters",
+            key=key,
+            name=name,
+        )
+
+
+def settled(realm: Realm, connector: v1.Connector, destinations: Destinations) -> None:
+    """Write down the ids of what the connector's names have become, so that it may be renamed from now on."""
+    catalog_id = connector.destination.catalog_id
+    base = destinations.base()
+    if not base or not destinations.met:
+        return
+    namespace = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id.id, base))
+    if namespace is None:
+        return
+    table_id = _table_id(realm, connector, destinations, namespace) if destinations.is_single else None
+
+    def edit(record: v1.Connector) -> None:
+        if record.destination != connector.destination:
+            return  # changed meanwhile: what was found belongs to the old one
+        record.destination.namespace_id.CopyFrom(namespace.resource_id)
+        record.destination.ClearField("namespace")
+        if table_id is not None:
+            record.destination.table_id.CopyFrom(table_id)
+            record.destination.ClearField("table_display_name")
+
+    def attempt() -> None:
+        key = keys.connector(realm.account_id, connector.resource_id.id)
+        try:
+            updates.update(realm, realm.all(CONNECTOR), key, name=key, precondition=v1.Precondition(), edit=edit)
+        except PreconditionFailed:
+            raise failure(Contention, "store.contended", what=f"connector {connector.display_name}") from None
+
+    retrying(attempt)
+
+
+def _table_id(
+    realm: Realm, connector: v1.Connector, destinations: Destinations, namespace: v1.Namespace
+) -> v1.ResourceId | None:
+    (aim, *_) = destinations.met
+    found = mirrored_tables(realm, namespace.resource_id.id, connector.resource_id.id)
+    table = found.get((*aim.source.namespace, aim.source.name))
+    return None if table is None else table.resource_id

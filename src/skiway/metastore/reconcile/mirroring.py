@@ -1,0 +1,257 @@
+"""What a table of others looks like in the metastore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument
+from skiway.formats import Format, Snapshot, TableHandle
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.kinds import FILE_STATS, NAMESPACE, SNAPSHOT, TABLE
+from skiway.metastore.records.names import refuse_secrets
+from skiway.metastore.records.parents import applied, retrying
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import copy_field
+from skiway.metastore.resources import hierarchy, namespaces, tables
+from skiway.metastore.resources.current_snapshot import advancing, current_id
+from skiway.metastore.statistics import file_table
+from skiway.metastore.statistics.file_table import DIGEST, partition_spec, snapshot_record, stored_files
+from skiway.model import v1
+from skiway.storage import Check, Operation, Pointer
+
+__all__ = ["Mirror", "ensured_namespace", "mirrored_tables", "table_spec", "wanted"]
+
+FORMATS = {Format.ICEBERG: v1.TF_ICEBERG, Format.DELTA: v1.TF_DELTA, Format.PARQUET: v1.TF_PARQUET}
+
+
+def table_spec(handle: TableHandle, connector_id: v1.ResourceId) -> v1.TableSpec:
+    """The table as it is upstream now; what looks like a secret among its properties stays there."""
+    ids = v1.CID_FIELD_ID if handle.format == Format.ICEBERG else v1.CID_PATH_ORDINAL
+    spec = partition_spec(handle)
+    return v1.TableSpec(
+        schema_json=handle.schema.json,
+        properties={name: value for name, value in handle.properties.items() if _is_public(name)},
+        upstream=v1.UpstreamRef(
+            connector_id=connector_id,
+            uri=handle.location,
+            namespace_path=handle.name.namespace,
+            table_display_name=handle.name.name,
+            format=FORMATS[handle.format],
+            partition_keys=[field.name for field in spec.fields],
+            column_id_algorithm=ids,
+        ),
+    )
+
+
+def _is_public(name: str) -> bool:
+    try:
+        refuse_secrets([name], field="properties")
+    except InvalidArgument:
+        return False
+    return True
+
+
+# --------------------
+# A table of others, mirrored: its record, its snapshots, the files of each, and which snapshot is current.
+#
+# Everything is written only where it differs from what is stored, so that mirroring the same again writes nothing. A
+# snapshot and its files appear in one batch, and only while the table is as it was read.
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def ensured_namespace(realm: Realm, catalog_id: v1.ResourceId, path: tuple[str, ...]) -> v1.ResourceId:
+    """The namespace at a path, made where it is missing."""
+    key = keys.namespace_path(realm.account_id, catalog_id.id, path)
+    found = realm.all(NAMESPACE).named(key)
+    if found is None:
+        spec = v1.NamespaceSpec(catalog_id=catalog_id, path=path[:-1], display_name=path[-1])
+        try:
+            return namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec)).namespace.resource_id
+        except AlreadyExists:
+            found = realm.all(NAMESPACE).named(key)
+            if found is None:
+                raise
+    return found.resource_id
+
+
+def mirrored_tables(realm: Realm, namespace_id: str, connector_id: str) -> dict[tuple[str, ...], v1.Table]:
+    """The tables of a namespace that a connector mirrors, by their paths upstream: whatever they are called here."""
+    pointers = realm.stores.pointers.scan(keys.table_name(realm.account_id, namespace_id))
+    found = filter(None, map(realm.all(TABLE).follow, pointers))
+    return {
+        (*each.value.upstream.namespace_path, each.value.upstream.table_display_name): each.value
+        for each in found
+        if each.value.upstream.connector_id.id == connector_id
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """One table upstream, and where it goes. `check` is called before everything that is written."""
+
+    realm: Realm
+    connector_id: v1.ResourceId
+    handle: TableHandle
+    check: Callable[[], None] = lambda: None
+
+    def ensured(self, namespace_id: v1.ResourceId, name: str, known: v1.Table | None) -> tuple[v1.ResourceId, bool]:
+        """The table's record, made or brought up to date; and whether that changed anything.
+
+        `known` is the one that mirrors this table already.
+        """
+        spec = table_spec(self.handle, self.connector_id)
+        self.check()
+        if known is None:
+            return self._created(spec, namespace_id, name), True
+        request = v1.UpdateTableRequest(table_id=known.resource_id, spec=spec)
+        request.update_mask.paths.extend(("schema_json", "upstream", "properties"))
+        before = hierarchy.table(self.realm, known.resource_id).pointer
+        after = tables.update(self.realm, request).meta
+        return known.resource_id, after.pointer_version != before.version
+
+    def record(self, table_id: v1.ResourceId, policy: v1.ConnectorPolicy, *, again: bool) -> bool:
+        """Store the snapshots that are not known yet, or all of them `again`, and make the right one current.
+
+        Whether that changed anything.
+        """
+        known = self.known(table_id)
+        current = self.handle.current(known)
+        ids = {each.id for each in known}
+        chosen = [each for each in self.reachable(known, policy) if again or each.id not in ids]
+        changed = [self._stored(table_id, snapshot, is_known=snapshot.id in ids) for snapshot in chosen]
+        moved = current is not None and self._made_current(table_id, current.id)
+        return any(changed) or moved
+
+    def reachable(self, known: Sequence[Snapshot], policy: v1.ConnectorPolicy) -> list[Snapshot]:
+        """The snapshots whose files can be listed upstream now, as far as the policy wants them; older ones first."""
+        current = self.handle.current(known)
+        if current is None:
+            return []
+        # Of a folder only what is there now can be listed; its number depends on those known.
+        listed = [current] if self.handle.format == Format.PARQUET else self.handle.snapshots()
+        return wanted(listed, current, policy)
+
+    def known(self, table_id: v1.ResourceId) -> list[Snapshot]:
+        """The snapshots that are stored, as far as it takes to tell them from others."""
+        prefix = keys.snapshot(self.realm.account_id, table_id.id, 0).rpartition("/")[0] + "/"
+        pointers = self.realm.stores.pointers.scan(prefix)
+        if self.handle.format != Format.PARQUET:
+            return [Snapshot(int(pointer.key.rpartition("/")[2]), EPOCH) for pointer in pointers]
+        found = filter(None, map(self.realm.all(SNAPSHOT).follow, pointers))
+        return [_upstream(each.value) for each in found]
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _created(self, spec: v1.TableSpec, namespace_id: v1.ResourceId, name: str) -> v1.ResourceId:
+        place = hierarchy.namespace(self.realm, namespace_id).value
+        spec.display_name = name
+        spec.catalog_id.CopyFrom(place.catalog_id)
+        spec.namespace_id.CopyFrom(namespace_id)
+        try:
+            return tables.create(self.realm, v1.CreateTableRequest(spec=spec)).table.resource_id
+        except AlreadyExists:
+            raise Conflict(
+                f"{self.handle.name} cannot be mirrored as {name}: a table or view of this name is there, which is not its"
+                " mirror; rename that one, or choose another destination",
+                key="mirror.name.taken",
+                table=str(self.handle.name),
+                name=name,
+            ) from None
+
+    def _stored(self, table_id: v1.ResourceId, snapshot: Snapshot, *, is_known: bool) -> bool:
+        files = self.handle.files(snapshot)
+        self.check()
+        record = snapshot_record(self.realm, table_id, self.handle, snapshot, files=files)
+        stored = file_table.written(stored_files(self.handle, snapshot, files))
+        facts = v1.FileStatsSet(
+            table_id=record.table_id, snapshot_id=record.snapshot_id, arrow_file=stored, updated_at=record.updated_at
+        )
+        if is_known:
+            return retrying(lambda: self._updated(record, facts))
+        return retrying(lambda: self._published(record, facts))
+
+    def _published(self, record: v1.Snapshot, facts: v1.FileStatsSet) -> bool:
+        table = hierarchy.table(self.realm, record.table_id)
+        if self.realm.stores.pointers.get(SNAPSHOT.key(record)) is not None:
+            return False  # another worker was faster: the facts are the same
+        batch: list[Operation] = [Check(table.pointer.key, expect=table.pointer.version)]
+        batch += self.realm.all(SNAPSHOT).reservation(record)[1]
+        batch += self.realm.all(FILE_STATS).reservation(facts)[1]
+        if self._current_pointer(record.table_id) is None:
+            # A table that has snapshots has a current one; which one it is in the end is said last.
+            batch.append(advancing(self.realm, record.table_id.id, record.snapshot_id, before=None))
+        applied(self.realm, batch, what=f"snapshot {record.snapshot_id} of table {record.table_id.id}")
+        return True
+
+    def _updated(self, record: v1.Snapshot, facts: v1.FileStatsSet) -> bool:
+        snapshots, files = self.realm.all(SNAPSHOT), self.realm.all(FILE_STATS)
+        stored = snapshots.require(SNAPSHOT.key(record), name=str(record.snapshot_id))
+        merged = _merged(stored.value, record)
+        if merged != stored.value:
+            merged.updated_at.CopyFrom(record.updated_at)
+            snapshots.update(stored, merged)
+        return _replaced(self.realm, files.find(FILE_STATS.key(facts)), facts) or merged != stored.value
+
+    def _made_current(self, table_id: v1.ResourceId, snapshot_id: int) -> bool:
+        def attempt() -> bool:
+            pointer = self._current_pointer(table_id)
+            if pointer is not None and current_id(pointer) == snapshot_id:
+                return False
+            key = keys.snapshot(self.realm.account_id, table_id.id, snapshot_id)
+            found = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
+            batch: list[Operation] = [Check(key, expect=found.pointer.version)]
+            batch.append(advancing(self.realm, table_id.id, snapshot_id, before=pointer))
+            applied(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
+            return True
+
+        self.check()
+        return retrying(attempt)
+
+    def _current_pointer(self, table_id: v1.ResourceId) -> Pointer | None:
+        return self.realm.stores.pointers.get(keys.current_snapshot(self.realm.account_id, table_id.id))
+
+
+def wanted(listed: Sequence[Snapshot], current: Snapshot, policy: v1.ConnectorPolicy) -> list[Snapshot]:
+    """Those of the snapshots, older ones first, that a policy asks for: all, the last ones, or just the current one."""
+    match policy.scope:
+        case v1.SNS_CURRENT:
+            return [current]
+        case v1.SNS_LATEST_N:
+            latest = list(listed[-policy.latest_n :])
+            return latest if current.id in {each.id for each in latest} else [current, *latest]
+        case _:
+            return list(listed)
+
+
+def _upstream(record: v1.Snapshot) -> Snapshot:
+    created_at = record.upstream_created_at.ToDatetime(UTC)
+    return Snapshot(record.snapshot_id, created_at, digest=record.format_metadata[DIGEST].decode())
+
+
+def _merged(stored: v1.Snapshot, upstream: v1.Snapshot) -> v1.Snapshot:
+    """The stored record with what upstream says now; what it no longer says stays, and so does when it came."""
+    merged = updates.copied(stored)
+    for field, value in upstream.ListFields():
+        if field.name in ("ingested_at", "updated_at"):
+            continue
+        if field.name in ("summary", "format_metadata"):
+            getattr(merged, field.name).update(value)
+        else:
+            copy_field(upstream, merged, field.name)
+    return merged
+
+
+def _replaced(realm: Realm, stored: Stored[v1.FileStatsSet] | None, facts: v1.FileStatsSet) -> bool:
+    """Whether the files of a snapshot had to be written again."""
+    if stored is None:
+        realm.all(FILE_STATS).create(facts)
+        return True
+    if stored.value.arrow_file == facts.arrow_file:
+        return False
+    realm.all(FILE_STATS).update(stored, facts)
+    return True

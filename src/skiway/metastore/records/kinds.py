@@ -1,0 +1,231 @@
+"""One declaration per kind of resource: its message, its canonical key, and the other keys it is found by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from skiway.metastore.records import keys
+from skiway.metastore.records.names import folded
+from skiway.model import v1
+
+__all__ = [
+    "ACCOUNT",
+    "CATALOG",
+    "COLUMN_STATS",
+    "CONNECTOR",
+    "FILE_STATS",
+    "IDEMPOTENCY",
+    "JOB",
+    "KINDS",
+    "LEASE",
+    "NAMESPACE",
+    "SNAPSHOT",
+    "TABLE",
+    "TABLE_STATS",
+    "VIEW",
+    "Kind",
+    "folding",
+    "work_digest",
+]
+
+M = TypeVar("M", bound=Message)
+C = TypeVar("C", v1.Namespace, v1.Table, v1.View)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[M]):
+    """What a repository must know: the messages of a kind, and where their pointers are.
+
+    `title` is what a message calls the resource. `names` are the keys beside the canonical one; each is unique. `folds`
+    are the further ones in managed catalogs; see `folding`.
+    """
+
+    noun: str
+    message: type[M]
+    title: Callable[[M], str]
+    key: Callable[[M], str]
+    names: Callable[[M], tuple[str, ...]] = lambda _: ()
+    folds: Callable[[M], tuple[str, ...]] = lambda _: ()
+
+
+def folding(kind: Kind[C], managed: Callable[[str], bool]) -> Kind[C]:
+    """The same kind; in the catalogs whose ids are `managed`, a name is taken for all that differ in case only.
+
+    It is asked about a catalog only if that makes a difference.
+    """
+
+    def names(of: C) -> tuple[str, ...]:
+        plain: tuple[str, ...] = kind.names(of)
+        more: tuple[str, ...] = tuple(key for key in kind.folds(of) if key not in plain)
+        return (*plain, *more) if more and managed(of.catalog_id.id) else plain
+
+    return replace(kind, names=names)
+
+
+def _namespace_names(of: v1.Namespace) -> tuple[str, ...]:
+    account, catalog, path = of.resource_id.account_id, of.catalog_id.id, (*of.parents, of.display_name)
+    return keys.namespace_path(account, catalog, path), keys.namespace_level(account, catalog, path)
+
+
+def _namespace_folds(of: v1.Namespace) -> tuple[str, ...]:
+    path = *of.parents, of.display_name
+    return (keys.namespace_fold(of.resource_id.account_id, of.catalog_id.id, path),)
+
+
+def _relation_folds(of: v1.Table | v1.View) -> tuple[str, ...]:
+    # A name in lower case is its own fold, so it costs nothing; another also takes the one in lower case.
+    return (keys.relation_name(of.resource_id.account_id, of.namespace_id.id, folded(of.display_name)),)
+
+
+def _table_names(of: v1.Table) -> tuple[str, ...]:
+    place = of.resource_id.account_id, of.namespace_id.id, of.display_name
+    return keys.table_name(*place), keys.relation_name(*place)
+
+
+def _view_names(of: v1.View) -> tuple[str, ...]:
+    place = of.resource_id.account_id, of.namespace_id.id, of.display_name
+    return keys.view_name(*place), keys.relation_name(*place)
+
+
+def _snapshot_names(of: v1.Snapshot) -> tuple[str, ...]:
+    # No time sorts oldest.
+    micros = of.upstream_created_at.ToMicroseconds()
+    return (keys.snapshot_time(of.table_id.account_id, of.table_id.id, micros, of.snapshot_id),)
+
+
+def _statistics_key(of: str) -> Callable[[v1.TableStats | v1.ColumnStatsSet | v1.FileStatsSet], str]:
+    return lambda stats: keys.statistics(stats.table_id.account_id, stats.table_id.id, stats.snapshot_id, of=of)
+
+
+def _statistics_title(stats: v1.TableStats | v1.ColumnStatsSet | v1.FileStatsSet) -> str:
+    return f"{stats.table_id.id}@{stats.snapshot_id}"
+
+
+def _job_names(of: v1.Job) -> tuple[str, ...]:
+    """Where a job is listed and, until it is over, where it waits or runs, and that nobody else does the same work."""
+    place = of.account_id, of.job_id
+    created = of.created_at.ToMicroseconds()
+    listed = tuple(
+        keys.job_listing(of.account_id, connector_id=connector, state=state, created_micros=created, job_id=of.job_id)
+        for connector in {"", of.connector_id.id}
+        for state in {0, of.state}
+    )
+    active = keys.job_active(of.account_id, work_digest(of))
+    match of.state:
+        case v1.JS_QUEUED:
+            return *listed, active, keys.job_ready(of.next_attempt_at.ToMicroseconds(), *place)
+        case v1.JS_RUNNING:
+            return *listed, active, keys.job_leased(of.lease_expires_at.ToMicroseconds(), *place)
+        case _:
+            return listed
+
+
+def work_digest(of: v1.Job) -> str:
+    """Equal for jobs that do the same work."""
+    work = v1.Job(connector_id=of.connector_id, full_rescan=of.full_rescan, scope=of.scope, modes=of.modes)
+    if of.HasField("table_id"):
+        work.table_id.CopyFrom(of.table_id)
+    return sha256(work.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _lease_names(of: v1.QueryLease) -> tuple[str, ...]:
+    query = of.descriptor
+    return (keys.lease_active(query.account_id, query.query_id),) if query.state == v1.LS_ACTIVE else ()
+
+
+ACCOUNT = Kind(
+    "account",
+    v1.Account,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.account(of.resource_id.id),
+    names=lambda of: (keys.account_name(of.display_name),),
+)
+CATALOG = Kind(
+    "catalog",
+    v1.Catalog,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.catalog(of.resource_id.account_id, of.resource_id.id),
+    names=lambda of: (keys.catalog_name(of.resource_id.account_id, of.display_name),),
+)
+NAMESPACE = Kind(
+    "namespace",
+    v1.Namespace,
+    title=lambda of: ".".join((*of.parents, of.display_name)),
+    key=lambda of: keys.namespace(of.resource_id.account_id, of.resource_id.id),
+    names=_namespace_names,
+    folds=_namespace_folds,
+)
+TABLE = Kind(
+    "table",
+    v1.Table,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.table(of.resource_id.account_id, of.resource_id.id),
+    names=_table_names,
+    folds=_relation_folds,
+)
+VIEW = Kind(
+    "view",
+    v1.View,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.view(of.resource_id.account_id, of.resource_id.id),
+    names=_view_names,
+    folds=_relation_folds,
+)
+SNAPSHOT = Kind(
+    "snapshot",
+    v1.Snapshot,
+    title=lambda of: str(of.snapshot_id),
+    key=lambda of: keys.snapshot(of.table_id.account_id, of.table_id.id, of.snapshot_id),
+    names=_snapshot_names,
+)
+TABLE_STATS = Kind("table_stats", v1.TableStats, title=_statistics_title, key=_statistics_key("table"))
+COLUMN_STATS = Kind("column_stats", v1.ColumnStatsSet, title=_statistics_title, key=_statistics_key("columns"))
+FILE_STATS = Kind("file_stats", v1.FileStatsSet, title=_statistics_title, key=_statistics_key("files"))
+CONNECTOR = Kind(
+    "connector",
+    v1.Connector,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.connector(of.resource_id.account_id, of.resource_id.id),
+    names=lambda of: (keys.connector_name(of.resource_id.account_id, of.display_name),),
+)
+JOB = Kind(
+    "job",
+    v1.Job,
+    title=lambda of: of.job_id,
+    key=lambda of: keys.job(of.account_id, of.job_id),
+    names=_job_names,
+)
+LEASE = Kind(
+    "lease",
+    v1.QueryLease,
+    title=lambda of: of.descriptor.query_id,
+    key=lambda of: keys.lease(of.descriptor.account_id, of.descriptor.query_id),
+    names=_lease_names,
+)
+IDEMPOTENCY = Kind(
+    "idempotency",
+    v1.IdempotencyRecord,
+    title=lambda of: of.key,
+    key=lambda of: keys.idempotency(of.account_id, of.operation, of.key),
+)
+
+KINDS = (
+    ACCOUNT,
+    CATALOG,
+    NAMESPACE,
+    TABLE,
+    VIEW,
+    SNAPSHOT,
+    TABLE_STATS,
+    COLUMN_STATS,
+    FILE_STATS,
+    CONNECTOR,
+    JOB,
+    LEASE,
+    IDEMPOTENCY,
+)

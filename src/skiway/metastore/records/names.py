@@ -1,0 +1,128 @@
+"""Names as they are kept: trimmed, in Unicode's form NFKC, every run of white space one blank. Case is kept.
+
+Everything else may be part of a name, dots and slashes too: in keys each name is percent-encoded by itself, so that a
+namespace `a.b` and a namespace `b` in `a` are different things.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from skiway.errors import InvalidArgument, LimitExceeded
+from skiway.metastore.records.errors import failure
+
+__all__ = [
+    "HUMPS",
+    "MAX_DEPTH",
+    "MAX_NAME",
+    "PUNCTUATION",
+    "SECRETS",
+    "dotted",
+    "encoded",
+    "folded",
+    "normal_name",
+    "normal_path",
+    "normal_text",
+    "refuse_secrets",
+]
+
+MAX_NAME = 255
+MAX_DEPTH = 16
+INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
+"""Control and format characters, and blanks, by their category in Unicode."""
+
+
+def normal_text(text: str) -> str:
+    r"""`text` as names are kept; empty for one in which there is nothing to see.
+
+    >>> normal_text("  Ｓales  \t 2025 ")
+    'Sales 2025'
+    """
+    name = " ".join(unicodedata.normalize("NFKC", text).split())
+    return name if any(unicodedata.category(character) not in INVISIBLE for character in name) else ""
+
+
+def normal_name(text: str, *, resource: str) -> str:
+    """The name of a resource as it is kept."""
+    name = normal_text(text)
+    if not name:
+        raise failure(InvalidArgument, "display.name.required", resource=resource, field="display_name")
+    return _short_enough(name, field="display_name")
+
+
+def normal_path(segments: Iterable[str], *, field: str) -> tuple[str, ...]:
+    """The segments of a namespace's path as they are kept."""
+    path = tuple(map(normal_text, segments))
+    if not all(path):
+        raise failure(InvalidArgument, "path.segment.blank", field=field)
+    if len(path) > MAX_DEPTH:
+        raise failure(LimitExceeded, "path.too_deep", found=str(len(path)), limit=str(MAX_DEPTH))
+    return tuple(_short_enough(segment, field=field) for segment in path)
+
+
+def folded(name: str) -> str:
+    """The same text for all names that differ in case only.
+
+    >>> folded("Straße") == folded("STRASSE")
+    True
+    """
+    return unicodedata.normalize("NFKC", name.casefold())
+
+
+def dotted(path: Iterable[str]) -> str:
+    """A path for people; different paths may look the same."""
+    return ".".join(path)
+
+
+def encoded(segment: str) -> str:
+    """`segment` as one part of a key: all but letters, digits and `-._~` of ASCII become `%XX`."""
+    return quote(segment, safe="")
+
+
+def _short_enough(name: str, *, field: str) -> str:
+    if len(name) > MAX_NAME:
+        raise failure(LimitExceeded, "name.too_long", field=field, found=str(len(name)), limit=str(MAX_NAME))
+    return name
+
+
+# --------------------
+# Properties are shown to everybody who may see the resource, so they must not hold secrets.
+
+
+# What secrets are called, words joined by underscores.
+SECRETS = frozenset(
+    (
+        "authorization",
+        "bearer",
+        "token",
+        "access_token",
+        "refresh_token",
+        "session_token",
+        "id_token",
+        "client_secret",
+        "secret",
+        "password",
+        "access_key",
+        "access_key_id",
+        "secret_key",
+        "secret_access_key",
+        "private_key",
+        "private_key_pem",
+        "api_key",
+        "assertion",
+        "credentials",
+        "jwt",
+    )
+)
+HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+PUNCTUATION = re.compile(r"[^A-Za-z0-9]+")
+
+
+def refuse_secrets(properties: Iterable[str], *, field: str) -> None:
+    """Raise if a key, in whatever spelling, is what secrets are called."""
+    for key in properties:
+        if PUNCTUATION.sub("_", HUMPS.sub("_", key)).strip("_").lower() in SECRETS:
+            raise failure(InvalidArgument, "property.secret", field=field, property=key)

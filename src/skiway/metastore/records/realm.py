@@ -1,0 +1,87 @@
+"""The metastore as one account sees it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from skiway.errors import InvalidArgument, NotFound
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import Kind
+from skiway.metastore.records.repository import Repository
+from skiway.model import v1
+from skiway.storage import Clock, Stores, utc_now
+
+__all__ = ["PLATFORM", "Realm", "kind_name", "local_id", "random_id", "resource_id", "timestamp"]
+
+M = TypeVar("M", bound=Message)
+
+PLATFORM = ""
+"""The account of those who look after all accounts, and own nothing themselves."""
+
+
+def random_id() -> str:
+    """A new id, like no other."""
+    return str(uuid.uuid4())
+
+
+@dataclass(frozen=True, slots=True)
+class Realm:
+    """What every function of the metastore is given: whose resources, in which stores, with which clock and ids.
+
+    Nothing outside the account can be reached through it.
+    """
+
+    stores: Stores
+    account_id: str
+    clock: Clock = utc_now
+    ids: Callable[[], str] = random_id
+    idempotency_ttl_s: float = 900.0
+    closing_s: float = 30.0
+
+    def all(self, kind: Kind[M]) -> Repository[M]:
+        """The repository of a kind."""
+        return Repository(self.stores, kind)
+
+    def now(self) -> Timestamp:
+        """The present moment, as messages hold it."""
+        return timestamp(self.clock())
+
+
+def timestamp(moment: datetime) -> Timestamp:
+    """`moment` as messages hold it."""
+    made = Timestamp()
+    made.FromDatetime(moment)
+    return made
+
+
+# --------------------
+# Ids as callers send them: checked for kind, and never looked for outside the caller's account.
+
+
+def resource_id(realm: Realm, text: str, kind: v1.ResourceKind.ValueType) -> v1.ResourceId:
+    """The id `text` in the realm's account."""
+    return v1.ResourceId(account_id=realm.account_id, id=text, kind=kind)
+
+
+def local_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType, *, field: str) -> str:
+    """The text of an id that was sent as `field`. An id of another account is answered as one that does not exist."""
+    if given.kind not in (kind, v1.RK_UNSPECIFIED):
+        raise failure(InvalidArgument, "kind", field=field, found=kind_name(given.kind), wanted=kind_name(kind))
+    if not given.id.strip():
+        raise failure(InvalidArgument, "field", field=field)
+    if given.account_id not in ("", realm.account_id):
+        raise failure(NotFound, kind_name(kind), resource=kind_name(kind), id=given.id)
+    return given.id
+
+
+def kind_name(kind: int) -> str:
+    """What people call a kind of resource; numbers of the future have no name yet."""
+    known = v1.ResourceKind.DESCRIPTOR.values_by_number.get(kind)
+    return f"kind {kind}" if known is None else known.name.removeprefix("RK_").lower()

@@ -1,0 +1,278 @@
+"""Resources over pointers and blobs.
+
+A write puts the blob first and then moves all pointers of the resource in one batch: whoever reads sees the resource as
+it was or as it is, never in between, and a process that dies leaves at most a blob that nobody names. When a batch is
+refused, reading back tells why.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from google.protobuf.message import DecodeError, Message
+
+from skiway.errors import AlreadyExists, Conflict, Contention, Internal, NotFound, PreconditionFailed, SkiwayError
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import Kind
+from skiway.model import v1
+from skiway.storage import ABSENT, Delete, Operation, Page, Pointer, Put, Stores, blob_digest
+
+__all__ = ["Also", "Repository", "Stored", "etag", "meta_of"]
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[M]):
+    """A resource as read or written, and its canonical pointer. The message is the reader's own to change."""
+
+    value: M
+    pointer: Pointer
+
+    @property
+    def meta(self) -> v1.MutationMeta:
+        """Where and in which version it is stored."""
+        return meta_of(self.pointer, self.value)
+
+
+Also = Callable[[Stored[M]], Iterable[Operation]]
+"""What else is to happen in the batch that writes a resource, told what will be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository(Generic[M]):
+    """All resources of one kind."""
+
+    stores: Stores
+    kind: Kind[M]
+
+    def find(self, key: str) -> Stored[M] | None:
+        """The resource at a canonical key, or None."""
+        return self.follow(self.stores.pointers.get(key))
+
+    def named(self, key: str) -> M | None:
+        """The resource at any of its other keys, or None."""
+        found = self.find(key)
+        return None if found is None else found.value
+
+    def find_named(self, key: str) -> Stored[M] | None:
+        """The resource at any of its other keys, with its canonical pointer, or None."""
+        while (found := self.find(key)) is not None:
+            own = self.stores.pointers.get(keys.owner(found.pointer))
+            if own is not None and own.blob_uri == found.pointer.blob_uri:
+                return Stored(found.value, own)
+            # Both move together: it was changed between the two reads, or a name without an owner is damage.
+            if self.stores.pointers.get(key) == found.pointer:
+                raise self._partial(found.value, key)
+        return None
+
+    def require(self, key: str, *, name: str) -> Stored[M]:
+        """The resource at a canonical key; `name` is what the caller calls it."""
+        found = self.find(key)
+        if found is None:
+            raise self.missing(name)
+        return found
+
+    def peek(self, key: str) -> tuple[Pointer, M | None] | None:
+        """The canonical pointer and, where its blob can still be read, the resource: what a delete goes by."""
+        pointer = self.stores.pointers.get(key)
+        if pointer is None:
+            return None
+        try:
+            return pointer, self._parsed(pointer.blob_uri)
+        except (NotFound, Internal):
+            return pointer, None
+
+    def missing(self, name: str) -> NotFound:
+        """The error that there is no such resource."""
+        return failure(NotFound, self.kind.noun, resource=self.kind.noun, id=name)
+
+    def page(self, prefix: str, *, size: int, token: str | None = None) -> Page[M]:
+        """The next resources whose pointers begin with `prefix`. What is deleted meanwhile is left out."""
+        page = self.stores.pointers.page(prefix, size=size, token=token)
+        return Page(tuple(found.value for found in map(self.follow, page.items) if found), page.next_token)
+
+    def follow(self, pointer: Pointer | None) -> Stored[M] | None:
+        """What a pointer leads to, now: None if the resource has gone meanwhile."""
+        while pointer is not None:
+            try:
+                return Stored(self._parsed(pointer.blob_uri), pointer)
+            except NotFound:
+                # Gone with the pointer, or replaced: the pointer tells. If it still stands, something is broken.
+                again = self.stores.pointers.get(pointer.key)
+                if again == pointer:
+                    raise failure(Internal, "pointer.dangling", pointer=pointer.key) from None
+                pointer = again
+        return None
+
+    def count(self, prefix: str) -> int:
+        """How many pointers begin with `prefix`."""
+        return self.stores.pointers.count(prefix)
+
+    def create(self, value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
+        """Reserve all keys of a new resource at once, or none. Writing the very same again is no error."""
+        stored, reserved = self.reservation(value)
+        more = tuple(also(stored))
+        try:
+            self.stores.pointers.apply([*reserved, *more])
+        except Contention:
+            raise
+        except Conflict:
+            return self._explain_create(stored, [put.key for put in reserved])
+        return stored
+
+    def reservation(self, value: M) -> tuple[Stored[M], list[Put]]:
+        """A new resource as it will be, its blob written, and what a batch must do to publish it."""
+        stored = self._put(value, version=ABSENT)
+        names = (stored.pointer.key, *self.kind.names(value))
+        return stored, [Put(key, stored.pointer.blob_uri, expect=ABSENT) for key in names]
+
+    def update(self, current: Stored[M], value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
+        """Replace a resource that still is as it was read; names it no longer has become free."""
+        stored = self._put(value, version=current.pointer.version)
+        more = tuple(also(stored))
+        held = {name.key: name for name in self._names(current)}
+        added = [key for key in self.kind.names(value) if key not in held]
+        uri, wanted = stored.pointer.blob_uri, set(self.kind.names(value))
+        batch: list[Operation] = [Put(stored.pointer.key, uri, expect=current.pointer.version)]
+        batch += (Put(key, uri, expect=ABSENT) for key in added)
+        batch += (Put(key, uri, expect=name.version) for key, name in held.items() if key in wanted)
+        batch += (Delete(key, expect=name.version) for key, name in held.items() if key not in wanted)
+        try:
+            self.stores.pointers.apply([*batch, *more])
+        except Contention:
+            raise
+        except Conflict:
+            raise self._explain_change(current.pointer, stored, added) from None
+        return stored
+
+    def delete(self, pointer: Pointer, value: M | None, *, also: Iterable[Operation] = ()) -> None:
+        """Delete a resource that still is as it was read, readable or not (see `peek`). Blobs are left to gc."""
+        names = self._namesakes(pointer) if value is None else self._names_of(pointer, value)
+        batch = [Delete(each.key, expect=each.version) for each in (pointer, *names)]
+        try:
+            self.stores.pointers.apply([*batch, *also])
+        except Contention:
+            raise
+        except Conflict:
+            raise self._explain_change(pointer, None, ()) from None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _parsed(self, uri: str) -> M:
+        data = self.stores.blobs.get(uri)
+        try:
+            return self.kind.message.FromString(data)
+        except DecodeError:
+            raise failure(Internal, "blob.unreadable", uri=uri, resource=self.kind.noun) from None
+
+    def _names(self, current: Stored[M]) -> list[Pointer]:
+        """The other pointers of a resource; they must stand together with the canonical one."""
+        found = {key: self.stores.pointers.get(key) for key in self.kind.names(current.value)}
+        for key, name in found.items():
+            if name is None or name.blob_uri != current.pointer.blob_uri:
+                if self.stores.pointers.get(current.pointer.key) != current.pointer:
+                    raise self._moved(current.pointer)
+                raise self._partial(current.value, key)
+        return [name for name in found.values() if name is not None]
+
+    def _namesakes(self, pointer: Pointer) -> list[Pointer]:
+        """The blob knew the other keys. Without it, all that carries its address is looked for, slow as that is."""
+        everything = self.stores.pointers.scan(_scope(pointer.key))
+        return [each for each in everything if each.blob_uri == pointer.blob_uri and each.key != pointer.key]
+
+    def _names_of(self, pointer: Pointer, value: M) -> list[Pointer]:
+        found = (self.stores.pointers.get(key) for key in self.kind.names(value))
+        return [name for name in found if name is not None and name.blob_uri == pointer.blob_uri]
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _put(self, value: M, *, version: int) -> Stored[M]:
+        key = self.kind.key(value)
+        data = value.SerializeToString(deterministic=True)
+        uri = self.stores.blobs.put(data, folder=keys.folder(key), suffix=".pb")
+        return Stored(value, Pointer(key, uri, version + 1))
+
+    def _explain_create(self, stored: Stored[M], names: Iterable[str]) -> Stored[M]:
+        found = {key: self.stores.pointers.get(key) for key in names}
+        ours = [key for key, name in found.items() if name and name.blob_uri == stored.pointer.blob_uri]
+        taken = [name for name in found.values() if name and name.blob_uri != stored.pointer.blob_uri]
+        if len(ours) == len(found):
+            return stored
+        for name in taken:
+            raise self._taken(stored.value, name)
+        if ours:
+            raise self._partial(stored.value, ours[0])
+        raise self._contended(stored.value)
+
+    def _explain_change(self, before: Pointer, stored: Stored[M] | None, added: Iterable[str]) -> SkiwayError:
+        if self.stores.pointers.get(before.key) != before:
+            return self._moved(before)
+        if stored is not None:
+            for name in map(self.stores.pointers.get, added):
+                if name is not None:
+                    return self._taken(stored.value, name)
+            return self._contended(stored.value)
+        return failure(Contention, "store.contended", what=f"{self.kind.noun} {_id_in(before.key)}")
+
+    def _moved(self, before: Pointer) -> SkiwayError:
+        now = self.stores.pointers.get(before.key)
+        name = _id_in(before.key)
+        if now is None:
+            return self.missing(name)
+        return failure(
+            PreconditionFailed,
+            "version.mismatch",
+            resource=self.kind.noun,
+            id=name,
+            expected=str(before.version),
+            actual=str(now.version),
+        )
+
+    def _taken(self, value: M, name: Pointer) -> SkiwayError:
+        """The name is another's, if that one is really there; a name without an owner is damage."""
+        if name.key != keys.owner(name) and self.stores.pointers.get(keys.owner(name)) is None:
+            if self.stores.pointers.get(name.key) == name:
+                return self._partial(value, name.key)
+            return self._contended(value)
+        noun, title = self.kind.noun, self.kind.title(value)
+        if "/relations/" in name.key:
+            return failure(AlreadyExists, "relation.name.already.claimed", resource=noun, name=title)
+        return failure(AlreadyExists, f"{noun}.already.exists", resource=noun, name=title)
+
+    def _partial(self, value: M, key: str) -> Internal:
+        title = self.kind.title(value)
+        return failure(Internal, "pointer.partial", resource=self.kind.noun, name=title, pointer=key)
+
+    def _contended(self, value: M) -> Contention:
+        return failure(Contention, "store.contended", what=f"{self.kind.noun} {self.kind.title(value)}")
+
+
+def etag(pointer: Pointer) -> str:
+    """The SHA-256 of the content, in Base64: known from the address, without asking the store."""
+    return base64.b64encode(bytes.fromhex(blob_digest(pointer.blob_uri))).decode()
+
+
+def meta_of(pointer: Pointer, value: Message | None = None) -> v1.MutationMeta:
+    """What callers learn of a stored resource; without its message, without the time of its last change."""
+    return v1.MutationMeta(
+        pointer_key=pointer.key,
+        blob_uri=pointer.blob_uri,
+        pointer_version=pointer.version,
+        etag=etag(pointer),
+        updated_at=None if value is None else cast(Any, value).updated_at,
+    )
+
+
+def _scope(key: str) -> str:
+    """What the keys of everything in the same account begin with."""
+    _, first, second, *_ = key.split("/")
+    return "/accounts/" if second in ("by-id", "by-name") else f"/{first}/{second}/"
+
+
+def _id_in(key: str) -> str:
+    return key.rpartition("/")[2]

@@ -1,0 +1,154 @@
+"""Catalogs: the tops of an account's names."""
+
+from __future__ import annotations
+
+from skiway.errors import Conflict, InvalidArgument
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.idempotency import Claim, once
+from skiway.metastore.records.kinds import ACCOUNT, CATALOG
+from skiway.metastore.records.names import normal_name, refuse_secrets
+from skiway.metastore.records.paging import listed
+from skiway.metastore.records.parents import closed, described, inside, opened, remove_empty, reopen, retrying
+from skiway.metastore.records.realm import Realm, resource_id
+from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.metastore.resources import hierarchy, namespaces
+from skiway.metastore.resources.ownership import is_managed, writable_id
+from skiway.model import v1
+from skiway.storage import Operation, Pointer
+
+__all__ = ["create", "delete", "get", "list_", "update"]
+
+MUTABLE = ("display_name", "description", "connector_ref", "policy_ref", "properties")
+
+
+def create(realm: Realm, request: v1.CreateCatalogRequest) -> v1.CreateCatalogResponse:
+    """A new, empty catalog."""
+    spec = _normal(request)
+    claim = Claim(realm, "CreateCatalog", request.idempotency.key, spec, v1.CreateCatalogResponse)
+    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
+
+
+def get(realm: Realm, request: v1.GetCatalogRequest) -> v1.GetCatalogResponse:
+    """The catalog, and in which version it is stored."""
+    found = hierarchy.catalog(realm, request.catalog_id, field="catalog_id")
+    return v1.GetCatalogResponse(catalog=found.value, meta=found.meta)
+
+
+def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsResponse:
+    """The account's catalogs, by name."""
+    catalogs, page = listed(realm.all(CATALOG), keys.catalog_name(realm.account_id), request.page)
+    return v1.ListCatalogsResponse(catalogs=catalogs, page=page)
+
+
+def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogResponse:
+    """The catalog after the masked fields were taken over."""
+    catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
+    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="catalog")
+    spec = updates.copied(request.spec)
+    if "display_name" in paths and spec.HasField("display_name"):
+        spec.display_name = normal_name(spec.display_name, resource="catalog")
+    if "properties" in paths:
+        refuse_secrets(spec.properties, field="properties")
+
+    def edit(catalog: v1.Catalog) -> None:
+        for path in paths:
+            copy_field(spec, catalog, path, required=path == "display_name")
+
+    updated = updates.update(
+        realm,
+        realm.all(CATALOG),
+        keys.catalog(realm.account_id, catalog_id),
+        name=catalog_id,
+        precondition=request.precondition,
+        edit=edit,
+        write=lambda current, desired: _write(realm, current, desired),
+    )
+    return v1.UpdateCatalogResponse(catalog=updated.value, meta=updated.meta)
+
+
+def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogResponse:
+    """Delete a catalog. One that holds namespaces is refused, or emptied where `require_empty` is said to be false."""
+    catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
+
+    def remove(pointer: Pointer, catalog: v1.Catalog | None) -> None:
+        name = catalog.display_name if catalog else catalog_id
+        if request.HasField("require_empty") and not request.require_empty:
+            namespaces.clear(realm, catalog_id, ())
+        remove_empty(
+            realm,
+            realm.all(CATALOG),
+            pointer,
+            catalog,
+            require_empty=lambda: _require_empty(realm, catalog_id, name),
+        )
+
+    meta = updates.delete(
+        realm.all(CATALOG),
+        keys.catalog(realm.account_id, catalog_id),
+        name=catalog_id,
+        precondition=request.precondition,
+        remove=remove,
+    )
+    return v1.DeleteCatalogResponse(meta=meta)
+
+
+def _normal(request: v1.CreateCatalogRequest) -> v1.CatalogSpec:
+    if not request.HasField("spec"):
+        raise failure(InvalidArgument, "spec.required", field="spec")
+    spec = updates.copied(request.spec)
+    spec.display_name = normal_name(spec.display_name, resource="catalog")
+    refuse_secrets(spec.properties, field="properties")
+    return spec
+
+
+def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogResponse]) -> v1.CreateCatalogResponse:
+    account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
+    now = realm.now()
+    catalog = v1.Catalog(
+        resource_id=resource_id(realm, realm.ids(), v1.RK_CATALOG),
+        created_at=now,
+        updated_at=now,
+    )
+    for path in MUTABLE:
+        copy_field(spec, catalog, path)
+
+    def also(stored: Stored[v1.Catalog]) -> tuple[Operation, ...]:
+        answer = v1.CreateCatalogResponse(catalog=stored.value, meta=stored.meta)
+        return *inside(account.pointer), *claim.remembering(answer)
+
+    created = realm.all(CATALOG).create(catalog, also=also)
+    return v1.CreateCatalogResponse(catalog=created.value, meta=created.meta)
+
+
+def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> Stored[v1.Catalog]:
+    """A connector comes to an empty catalog, or goes from one: the names in it obey other rules from then on."""
+    if is_managed(current.value) == is_managed(desired):
+        return realm.all(CATALOG).update(current, desired)
+    _require_unused(realm, current.value)
+    moved = closed(realm, current.pointer, resource="catalog")
+    try:
+        _require_unused(realm, current.value)
+        return realm.all(CATALOG).update(Stored(current.value, moved), desired, also=lambda _: opened(moved))
+    except Conflict:
+        reopen(realm, moved)
+        raise
+
+
+def _require_unused(realm: Realm, catalog: v1.Catalog) -> None:
+    found = _held(realm, catalog.resource_id.id)
+    if found:
+        raise failure(Conflict, "catalog.connector.fixed", display_name=catalog.display_name, found=found)
+
+
+def _held(realm: Realm, catalog_id: str) -> str:
+    """What a catalog holds, in words; empty for nothing."""
+    namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
+    return described([(namespaces, "namespace")])
+
+
+def _require_empty(realm: Realm, catalog_id: str, name: str) -> None:
+    found = _held(realm, catalog_id)
+    if found:
+        raise failure(Conflict, "catalog.not_empty", display_name=name, found=found)

@@ -1,0 +1,236 @@
+"""Names to ids and back. Resolving insists on an answer; looking up answers with nothing where there is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from skiway.errors import InvalidArgument, NotFound
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import CATALOG, TABLE, VIEW, Kind
+from skiway.metastore.records.names import dotted, normal_path, normal_text
+from skiway.metastore.records.paging import listed
+from skiway.metastore.records.realm import Realm, local_id
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import full_path, require_path
+from skiway.model import v1
+
+__all__ = [
+    "lookup_catalog",
+    "lookup_namespace",
+    "lookup_table",
+    "lookup_table_by_ref",
+    "lookup_view",
+    "resolve_catalog",
+    "resolve_fq_tables",
+    "resolve_fq_views",
+    "resolve_namespace",
+    "resolve_table",
+    "resolve_view",
+]
+
+R = TypeVar("R", v1.Table, v1.View)
+
+
+@dataclass(frozen=True, slots=True)
+class Relations(Generic[R]):
+    """What tables and views differ in, for the directory."""
+
+    kind: Kind[R]
+    number: v1.ResourceKind.ValueType
+    by_id: Callable[[str, str], str]
+    by_name: Callable[[str, str, str], str]
+
+
+TABLES: Relations[v1.Table] = Relations(TABLE, v1.RK_TABLE, keys.table, keys.table_name)
+VIEWS: Relations[v1.View] = Relations(VIEW, v1.RK_VIEW, keys.view, keys.view_name)
+
+
+def resolve_catalog(realm: Realm, request: v1.ResolveCatalogRequest) -> v1.ResolveCatalogResponse:
+    """The id of the catalog with a name."""
+    return v1.ResolveCatalogResponse(resource_id=_catalog(realm, request.ref).resource_id)
+
+
+def resolve_namespace(realm: Realm, request: v1.ResolveNamespaceRequest) -> v1.ResolveNamespaceResponse:
+    """The id of the namespace at a path; the name, if there is one, is its last segment."""
+    if request.ref.HasField("resource_id"):
+        found = hierarchy.namespace(realm, request.ref.resource_id, field="ref.resource_id").value
+        return v1.ResolveNamespaceResponse(resource_id=found.resource_id)
+    _, namespace = _namespace(realm, request.ref, (*request.ref.path, *_last(request.ref)))
+    return v1.ResolveNamespaceResponse(resource_id=namespace.resource_id)
+
+
+def resolve_table(realm: Realm, request: v1.ResolveTableRequest) -> v1.ResolveTableResponse:
+    """The id of the table with a name."""
+    return v1.ResolveTableResponse(resource_id=_relation(realm, TABLES, request.ref).resource_id)
+
+
+def resolve_view(realm: Realm, request: v1.ResolveViewRequest) -> v1.ResolveViewResponse:
+    """The id of the view with a name."""
+    return v1.ResolveViewResponse(resource_id=_relation(realm, VIEWS, request.ref).resource_id)
+
+
+def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupCatalogResponse:
+    """The name of a catalog, or nothing."""
+    try:
+        found = hierarchy.catalog(realm, request.resource_id, field="resource_id").value
+    except NotFound:
+        return v1.LookupCatalogResponse()
+    return v1.LookupCatalogResponse(display_name=found.display_name)
+
+
+def lookup_namespace(realm: Realm, request: v1.LookupNamespaceRequest) -> v1.LookupNamespaceResponse:
+    """The name of a namespace, or nothing."""
+    try:
+        found = hierarchy.namespace(realm, request.resource_id, field="resource_id").value
+        catalog = hierarchy.catalog(realm, found.catalog_id).value
+    except NotFound:
+        return v1.LookupNamespaceResponse()
+    ref = v1.NameRef(
+        catalog=catalog.display_name, path=found.parents, name=found.display_name, resource_id=found.resource_id
+    )
+    return v1.LookupNamespaceResponse(ref=ref)
+
+
+def lookup_table(realm: Realm, request: v1.LookupTableRequest) -> v1.LookupTableResponse:
+    """The name of a table, or nothing."""
+    return v1.LookupTableResponse(ref=_lookup(realm, TABLES, request.resource_id))
+
+
+def lookup_view(realm: Realm, request: v1.LookupViewRequest) -> v1.LookupViewResponse:
+    """The name of a view, or nothing."""
+    return v1.LookupViewResponse(ref=_lookup(realm, VIEWS, request.resource_id))
+
+
+def lookup_table_by_ref(realm: Realm, request: v1.LookupTableByRefRequest) -> v1.LookupTableByRefResponse:
+    """The id of the table with a name, or nothing."""
+    try:
+        return v1.LookupTableByRefResponse(resource_id=_relation(realm, TABLES, request.ref).resource_id)
+    except NotFound:
+        return v1.LookupTableByRefResponse()
+
+
+def resolve_fq_tables(realm: Realm, request: v1.ResolveFQTablesRequest) -> v1.ResolveFQTablesResponse:
+    """The tables with these names, as far as they exist, or those of one namespace, page by page."""
+    match request.WhichOneof("selector"):
+        case "names":
+            entries, page = _named(realm, TABLES, request.names, request.page)
+        case "prefix":
+            entries, page = _in_namespace(realm, TABLES, request.prefix, request.page)
+        case _:
+            raise failure(InvalidArgument, "selector.required", choices="names or prefix")
+    return v1.ResolveFQTablesResponse(tables=entries, page=page)
+
+
+def resolve_fq_views(realm: Realm, request: v1.ResolveFQViewsRequest) -> v1.ResolveFQViewsResponse:
+    """The views with these names, as far as they exist, or those of one namespace, page by page."""
+    match request.WhichOneof("selector"):
+        case "names":
+            entries, page = _named(realm, VIEWS, request.names, request.page)
+        case "prefix":
+            entries, page = _in_namespace(realm, VIEWS, request.prefix, request.page)
+        case _:
+            raise failure(InvalidArgument, "selector.required", choices="names or prefix")
+    return v1.ResolveFQViewsResponse(views=entries, page=page)
+
+
+def _catalog(realm: Realm, ref: v1.NameRef) -> v1.Catalog:
+    # The id of a name is that of its last part; only a name that is a catalog's can carry a catalog's.
+    if ref.HasField("resource_id") and not ref.name and not ref.path:
+        return hierarchy.catalog(realm, ref.resource_id, field="ref.resource_id").value
+    name = normal_text(ref.catalog)
+    if not name:
+        raise failure(InvalidArgument, "catalog.missing", field="ref.catalog")
+    found = realm.all(CATALOG).named(keys.catalog_name(realm.account_id, name))
+    if found is None:
+        raise failure(NotFound, "catalog.by.name.missing", catalog=name)
+    return found
+
+
+def _namespace(realm: Realm, ref: v1.NameRef, path: tuple[str, ...]) -> tuple[v1.Catalog, v1.Namespace]:
+    catalog = _catalog(realm, v1.NameRef(catalog=ref.catalog))
+    wanted = normal_path(path, field="ref.path")
+    if not wanted:
+        raise failure(InvalidArgument, "field", field="ref.path")
+    return catalog, require_path(realm, catalog, wanted).value
+
+
+def _last(ref: v1.NameRef) -> tuple[str, ...]:
+    """The name as a segment of its own, unless the path ends with it already."""
+    name = normal_text(ref.name)
+    ends_with_it = bool(ref.path) and normal_text(ref.path[-1]) == name
+    return (name,) if name and not ends_with_it else ()
+
+
+def _relation(realm: Realm, of: Relations[R], ref: v1.NameRef) -> R:
+    noun = of.kind.noun
+    if ref.HasField("resource_id"):
+        text = local_id(realm, ref.resource_id, of.number, field="ref.resource_id")
+        return realm.all(of.kind).require(of.by_id(realm.account_id, text), name=text).value
+    name = normal_text(ref.name)
+    if normal_text(ref.catalog) and not name:
+        raise failure(InvalidArgument, f"{noun}.name.missing", resource=noun, field="ref.name")
+    _, namespace = _namespace(realm, ref, tuple(ref.path))
+    found = realm.all(of.kind).named(of.by_name(realm.account_id, namespace.resource_id.id, name))
+    if found is None:
+        path = dotted(full_path(namespace))
+        catalog = normal_text(ref.catalog)
+        raise failure(NotFound, f"{noun}.by.name.missing", resource=noun, catalog=catalog, path=path, name=name)
+    return found
+
+
+def _lookup(realm: Realm, of: Relations[R], given: v1.ResourceId) -> v1.NameRef | None:
+    try:
+        found = _relation(realm, of, v1.NameRef(resource_id=given))
+        return _entry(realm, found).name
+    except NotFound:
+        return None
+
+
+def _entry(realm: Realm, relation: v1.Table | v1.View) -> v1.DirectoryEntry:
+    """A relation under the names it, its namespace and its catalog are stored with."""
+    namespace = hierarchy.namespace(realm, relation.namespace_id).value
+    catalog = hierarchy.catalog(realm, namespace.catalog_id).value
+    return _said(catalog, namespace, relation)
+
+
+def _said(catalog: v1.Catalog, namespace: v1.Namespace, relation: v1.Table | v1.View) -> v1.DirectoryEntry:
+    name = v1.NameRef(
+        catalog=catalog.display_name,
+        path=full_path(namespace),
+        name=relation.display_name,
+        resource_id=relation.resource_id,
+    )
+    return v1.DirectoryEntry(resource_id=relation.resource_id, name=name)
+
+
+def _named(
+    realm: Realm, of: Relations[R], refs: v1.NameRefs, page: v1.PageRequest
+) -> tuple[list[v1.DirectoryEntry], v1.PageResponse]:
+    if page.page_token:
+        raise failure(InvalidArgument, "page.token.invalid", page_token=page.page_token[:100])
+    found = []
+    for ref in refs.names:
+        try:
+            found.append(_entry(realm, _relation(realm, of, ref)))
+        except NotFound:
+            continue
+    return found, v1.PageResponse(total_size=len(found))
+
+
+def _prefix(realm: Realm, ref: v1.NameRef) -> tuple[v1.Catalog, v1.Namespace]:
+    if not ref.HasField("resource_id"):
+        return _namespace(realm, ref, (*ref.path, *_last(ref)))
+    namespace = hierarchy.namespace(realm, ref.resource_id, field="prefix.resource_id").value
+    return hierarchy.catalog(realm, namespace.catalog_id).value, namespace
+
+
+def _in_namespace(
+    realm: Realm, of: Relations[R], prefix: v1.NameRef, page: v1.PageRequest
+) -> tuple[list[v1.DirectoryEntry], v1.PageResponse]:
+    catalog, namespace = _prefix(realm, prefix)
+    where = of.by_name(realm.account_id, namespace.resource_id.id, "")
+    relations, shown = listed(realm.all(of.kind), where, page)
+    return [_said(catalog, namespace, relation) for relation in relations], shown

@@ -1,0 +1,170 @@
+"""Where a table comes from, checked before it is stored."""
+
+from __future__ import annotations
+
+import json
+
+from skiway.errors import InvalidArgument, NotFound
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.idempotency import Claim, once
+from skiway.metastore.records.kinds import TABLE
+from skiway.metastore.records.names import normal_name, normal_text, refuse_secrets
+from skiway.metastore.records.paging import listed
+from skiway.metastore.records.parents import retrying
+from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.metastore.resources import hierarchy, relations
+from skiway.metastore.resources.current_snapshot import meant
+from skiway.metastore.resources.ownership import refuse_fields, remover, writable_id, writer
+from skiway.metastore.resources.relations import purge_table
+from skiway.model import v1
+from skiway.storage import Operation
+
+__all__ = ["create", "delete", "get", "list_", "update"]
+
+
+def _checked_upstream(realm: Realm, upstream: v1.UpstreamRef) -> None:
+    """Raise unless the reference can be stored: it must say where, and its connector must exist."""
+    if not upstream.uri.strip():
+        raise failure(InvalidArgument, "upstream.uri.required", field="upstream.uri")
+    if not all(map(normal_text, upstream.namespace_path)):
+        raise failure(InvalidArgument, "path.segment.blank", field="upstream.namespace_path")
+    if upstream.column_id_algorithm == v1.CID_UNKNOWN:
+        raise failure(InvalidArgument, "upstream.algorithm.unknown", field="upstream.column_id_algorithm")
+    if upstream.HasField("connector_id"):
+        _check_connector(realm, upstream.connector_id)
+
+
+def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
+    if given.kind not in (v1.RK_CONNECTOR, v1.RK_UNSPECIFIED) or not given.id.strip():
+        raise failure(InvalidArgument, "upstream.connector.invalid", field="upstream.connector_id")
+    connector_id = local_id(realm, given, v1.RK_CONNECTOR, field="upstream.connector_id")
+    if realm.stores.pointers.get(keys.connector(realm.account_id, connector_id)) is None:
+        raise failure(NotFound, "connector", resource="connector", id=connector_id)
+    given.CopyFrom(resource_id(realm, connector_id, v1.RK_CONNECTOR))
+
+
+# --------------------
+# Tables: a name, a schema, and where the data comes from. Their states are in `snapshots`.
+
+
+FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
+REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "schema_json", "upstream.uri"))
+MUTABLE = (*FIELDS, *(f"upstream.{field.name}" for field in v1.UpstreamRef.DESCRIPTOR.fields))
+
+
+def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableResponse:
+    """A new table, without snapshots."""
+    if not request.HasField("spec"):
+        raise failure(InvalidArgument, "spec.required", field="spec")
+    spec = updates.copied(request.spec)
+    spec.display_name = request.spec.display_name  # so that a missing name is refused like a blank one
+    spec = _normal(realm, spec, set(FIELDS))
+    for field in ("catalog_id", "namespace_id", "schema_json"):
+        if not spec.HasField(field):
+            raise failure(InvalidArgument, "field", field=field)
+    if spec.HasField("upstream"):
+        _checked_upstream(realm, spec.upstream)
+    claim = Claim(realm, "CreateTable", request.idempotency.key, spec, v1.CreateTableResponse)
+    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
+
+
+def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
+    """The table, and in which version it is stored; with the schema of a snapshot, where one is asked for."""
+    found = hierarchy.table(realm, request.table_id)
+    if request.HasField("snapshot"):
+        then = meant(realm, found.value.resource_id.id, request.snapshot)
+        found.value.schema_json = then.value.schema_json
+    return v1.GetTableResponse(table=found.value, meta=found.meta)
+
+
+def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
+    """The tables of a namespace, by name."""
+    namespace_id = hierarchy.namespace(realm, request.namespace_id).value.resource_id.id
+    tables, page = listed(realm.all(TABLE), keys.table_name(realm.account_id, namespace_id), request.page)
+    return v1.ListTablesResponse(tables=tables, page=page)
+
+
+def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
+    """The table after the masked fields were taken over; it moves if its namespace changed."""
+    table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
+    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="table")
+    if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
+        raise failure(InvalidArgument, "update.mask.upstream.mix.forbidden", field="update_mask")
+    spec = _normal(realm, request.spec, paths)
+
+    def write(current: Stored[v1.Table], desired: v1.Table) -> Stored[v1.Table]:
+        checks = relations.entered(realm, desired, current.value)
+        return writer(realm, TABLE).update(current, desired, also=lambda _: checks)
+
+    def attempt() -> Stored[v1.Table]:
+        return updates.update(
+            realm,
+            realm.all(TABLE),
+            keys.table(realm.account_id, table_id),
+            name=table_id,
+            precondition=request.precondition,
+            edit=lambda table: _edit(realm, table, spec, paths),
+            write=write,
+        )
+
+    updated = retrying(attempt)
+    return v1.UpdateTableResponse(table=updated.value, meta=updated.meta)
+
+
+def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableResponse:
+    """Delete a table; its snapshots and statistics are out of reach at once, and then purged."""
+    table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
+    key = keys.table(realm.account_id, table_id)
+    meta = updates.delete(remover(realm, TABLE), key, name=table_id, precondition=request.precondition)
+    purge_table(realm, table_id)
+    return v1.DeleteTableResponse(meta=meta)
+
+
+def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
+    """A spec in the form that is kept, as far as `paths` name its fields."""
+    spec = updates.copied(given)
+    if "display_name" in paths and spec.HasField("display_name"):
+        spec.display_name = normal_name(spec.display_name, resource="table")
+    if "schema_json" in paths and spec.HasField("schema_json"):
+        _check_json(spec.schema_json)
+    if "properties" in paths:
+        refuse_secrets(spec.properties, field="properties")
+    relations.place_ids(realm, spec)
+    return spec
+
+
+def _check_json(text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError:
+        found = "blank" if not text.strip() else "not JSON"
+        raise failure(
+            InvalidArgument, "field.invalid", field="schema_json", found=found, wanted="give the schema as JSON"
+        ) from None
+
+
+def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableResponse]) -> v1.CreateTableResponse:
+    now = realm.now()
+    table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
+    for field in FIELDS:
+        copy_field(spec, table, field)
+    checks = relations.entered(realm, table)
+
+    def also(stored: Stored[v1.Table]) -> tuple[Operation, ...]:
+        return *checks, *claim.remembering(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
+
+    created = writer(realm, TABLE).create(table, also=also)
+    return v1.CreateTableResponse(table=created.value, meta=created.meta)
+
+
+def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) -> None:
+    refuse_fields(table, paths)
+    if not table.HasField("upstream") and any(path.startswith("upstream.") for path in paths):
+        raise failure(InvalidArgument, "upstream.missing.for.replacement", id=table.resource_id.id)
+    for path in paths:
+        copy_field(spec, table, path, required=path in REQUIRED)
+    if table.HasField("upstream") and any(path.startswith("upstream") for path in paths):
+        _checked_upstream(realm, table.upstream)

@@ -1,0 +1,8 @@
+"""What a new store contains: an account with a catalog and, on request, demo tables.
+
+`catalog` writes records, `iceberg` writes managed tables with rows.
+"""
+
+from skiway.metastore.seeding.catalog import seed_demo, seed_home
+
+__all__ = ["seed_demo", "seed_home"]

@@ -1,0 +1,8 @@
+"""Profiles: one Spark pass over data files, and the statistics merged from it.
+
+`profile_snapshot` runs the whole job for one snapshot. Importing this package does not load Spark.
+"""
+
+from skiway.pipeline.profile.snapshots import ProfileReport, profile_snapshot
+
+__all__ = ["ProfileReport", "profile_snapshot"]

@@ -1,0 +1,144 @@
+"""Where Spark finds the columns of a table in a data file: by which name, as which type, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from skiway.formats import Snapshot, TableHandle
+from skiway.formats.conform import widens
+from skiway.formats.schemas import Leaf, leaves
+from skiway.pipeline.profile.values import kept_type, value_kind
+
+__all__ = ["FileSchemas", "Found", "Layout", "file_schemas", "layout_of"]
+
+FileSchemas: TypeAlias = Callable[[str], pa.Schema]
+"""The schema of the data file at a path, its fields with the ids of the table's."""
+
+_PLAIN: Final = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "SMALLINT",
+    pa.uint16(): "INT",
+    pa.uint32(): "BIGINT",
+    pa.uint64(): "DECIMAL(20,0)",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+}
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A column as it is in a file: the path of names there, its type there, and its value as the table has it."""
+
+    path: tuple[str, ...]
+    stored: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a file holds of the table's columns, by id: `found` ones, and why others are `refused`.
+
+    What is neither is not in the file. Files of the same layout are read together.
+    """
+
+    found: tuple[tuple[int, Found], ...]
+    refused: tuple[tuple[int, str], ...]
+
+    def schema(self, numbers: Sequence[int]) -> str:
+        """The columns with these ids as Spark is to read them, written as DDL."""
+        tree: dict[str, object] = {}
+        for number, found in self.found:
+            if number in numbers:
+                *above, name = found.path
+                inner = tree
+                for each in above:
+                    inner = inner.setdefault(each, {})  # type: ignore[assignment]
+                inner[name] = found.stored
+        return ", ".join(f"{quoted(name)} {_ddl(part)}" for name, part in tree.items())
+
+
+def _ddl(part: object) -> str:
+    if isinstance(part, dict):
+        return f"STRUCT<{', '.join(f'{quoted(name)}: {_ddl(inner)}' for name, inner in part.items())}>"
+    return str(part)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it literally."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def file_schemas(handle: TableHandle, snapshot: Snapshot) -> FileSchemas:
+    """Reads the schemas of a table's data files from their footers; Conflict where a file is no longer the listed one."""
+    listed = handle.files(snapshot)
+    etags = dict(zip(listed["path"].to_pylist(), listed["etag"].to_pylist(), strict=True))
+    return lambda path: handle.file_schema(snapshot, path, etag=etags.get(path))
+
+
+def layout_of(file: pa.Schema, columns: Sequence[Leaf]) -> Layout:
+    """How a file of this schema holds the table's columns."""
+    here = {leaf.id: leaf for leaf in leaves(file)}
+    found, refused = [], []
+    for column in columns:
+        inside = here.get(column.id)
+        if inside is None or pa.types.is_null(inside.type):
+            continue
+        stored, value = _read_as(inside), _value(inside, column)
+        if stored is None or value_kind(column.type) is None:
+            refused.append((column.id, f"Spark cannot read {inside.type} as {column.type}"))
+        elif value is None:
+            refused.append((column.id, f"{inside.type} in the file does not widen to {column.type}"))
+        else:
+            found.append((column.id, Found(inside.path, stored, value)))
+    return Layout(tuple(found), tuple(refused))
+
+
+def _read_as(inside: Leaf) -> str | None:
+    """The Spark type that a column of a file is read as; moments it has no type for, as numbers."""
+    of = kept_type(inside.type)
+    if pa.types.is_decimal(of) and of.precision <= 38:
+        return f"DECIMAL({of.precision},{of.scale})"
+    if pa.types.is_date(of):
+        return "DATE"
+    if pa.types.is_timestamp(of) and of.unit != "ns":
+        return "TIMESTAMP" if of.tz else "TIMESTAMP_NTZ"
+    if pa.types.is_time(of):
+        return "INT" if of.bit_width == 32 else "BIGINT"
+    if pa.types.is_timestamp(of):
+        return "BIGINT"
+    return "BINARY" if pa.types.is_fixed_size_binary(of) else _PLAIN.get(of)
+
+
+def _value(inside: Leaf, column: Leaf) -> str | None:
+    """The value as the table has it; None where the types are too different."""
+    source, target = kept_type(inside.type), kept_type(column.type)
+    if source != target and not widens(source, target):
+        return None
+    path = ".".join(map(quoted, inside.path))
+    if pa.types.is_time(target) or (pa.types.is_timestamp(target) and target.unit == "ns"):
+        return _number_of_moment(path, source, target)
+    if pa.types.is_timestamp(source) and source.unit == "ns":
+        path = f"timestamp_micros({path} DIV 1000)"
+    kind = value_kind(target)
+    return None if kind is None else f"CAST({path} AS {kind.sql})"
+
+
+def _number_of_moment(path: str, source: pa.DataType, target: pa.DataType) -> str:
+    """As a number of nanoseconds where the table counts these, else of microseconds."""
+    unit = source.unit
+    if pa.types.is_timestamp(source) and unit != "ns":
+        path, unit = f"unix_micros(CAST({path} AS TIMESTAMP))", "us"
+    wanted, given = _PER_SECOND["ns" if target.unit == "ns" else "us"], _PER_SECOND[unit]
+    scale = f"* {wanted // given}L" if wanted >= given else f"DIV {given // wanted}L"
+    return f"CAST({path} AS BIGINT) {scale}"

@@ -1,0 +1,319 @@
+"""Profiles of files merged into the statistics of a table and its columns.
+
+Counts and bounds are taken from the file table where they are exact there, and from the profiles otherwise; the rest
+is in the profiles only. Every figure says how far it can be trusted, in the properties (see docs/pipeline.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.formats import Content, TableSchema
+from skiway.formats.canonical import logical_type
+from skiway.formats.schemas import Leaf, leaves
+from skiway.formats.statistics import column_stats, constant_stats, merged_stats
+from skiway.metastore.statistics.bounds import bound
+from skiway.metastore.statistics.bounds import logical_type as known_type
+from skiway.model import v1
+from skiway.pipeline.profile.files import BOUND, ESTIMATE, EXACT, ProfiledFiles
+from skiway.pipeline.profile.sketches import CONFIDENCE, THETA, DistinctCount, either, spread, united
+from skiway.pipeline.profile.values import kept_type, parsed, texts, value_kind
+
+__all__ = ["Merged", "merge"]
+
+_RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+_MOST: Final = 2**63 - 1  # which a double can only round up
+_SKETCH_BYTES: Final = 2 << 20  # of all columns of a table; if there are more, none is kept with the statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The statistics of a snapshot, without the names of table and snapshot. `sketches` are theta, by column id."""
+
+    table: v1.TableStats
+    columns: list[v1.ColumnStats]
+    sketches: dict[int, bytes]
+
+
+def merge(profiles: pa.Table, files: pa.Table, schema: TableSchema, *, buckets: int = 32, top: int = 16) -> Merged:
+    """The statistics of the snapshot that has these `files`, from the `profiles` of as many of them as there are."""
+    snapshot = ProfiledFiles(files.filter(pc.field("content") == Content.DATA), profiles)
+    columns = [
+        _Column(snapshot, leaf).statistics(buckets=buckets, top=top)
+        for leaf in leaves(schema.arrow)
+        if value_kind(leaf.type) is not None
+    ]
+    sketches = {column.column_id: each.data for column in columns for each in column.ndv.sketches}
+    if sum(map(len, sketches.values())) > _SKETCH_BYTES:
+        for column in columns:
+            column.ndv.ClearField("sketches")
+    return Merged(snapshot.statistics(), columns, sketches)
+
+
+class _Column:
+    """One column of a snapshot."""
+
+    def __init__(self, snapshot: ProfiledFiles, leaf: Leaf) -> None:
+        self.leaf = leaf
+        self._of = snapshot
+        self._profiles, self._places = snapshot.column(leaf.id)
+
+    def statistics(self, *, buckets: int, top: int) -> v1.ColumnStats:
+        totals = self._totals()
+        trust = BOUND if self._of.has_deletes else EXACT
+        stats = v1.ColumnStats(
+            column_id=self.leaf.id,
+            column_name=".".join(self.leaf.path),
+            logical_type=logical_type(self.leaf.type),
+            value_count=self._of.rows,
+        )
+        said = {"quality.value_count": trust, "rows.profiled": str(self._seen_rows()), "rows.total": str(self._of.rows)}
+        for field in ("null_count", "nan_count"):
+            number = totals.field(field)[0].as_py()
+            if number is not None:
+                setattr(stats, field, number)
+                said[f"quality.{field}"] = trust
+        said |= self._put_bounds(stats, totals, trust)
+        said |= self._put_distinct(stats)
+        said |= self._put_spread(stats, buckets)
+        said |= self._frequent(top) | self._width() | self._errors()
+        stats.properties.update(said)
+        return stats
+
+    # --- counts and bounds --------------------------------------------------------------------------------------------
+
+    def _profiled(self, name: str) -> pa.Array:
+        """A figure of all files; NULL for those without a profile."""
+        return self._profiles[name].combine_chunks().take(self._places)
+
+    @cached_property
+    def _stats(self) -> pa.StructArray:
+        """What the file table says; nothing, where it does not know the column."""
+        stats, name = self._of.files["stats"].combine_chunks(), str(self.leaf.id)
+        if stats.type.get_field_index(name) < 0:
+            return column_stats(kept_type(self.leaf.type), self._of.files.num_rows)
+        return stats.field(name)
+
+    @cached_property
+    def _absent(self) -> pa.Array:
+        """The files that were profiled when there was no such column yet: all NULL."""
+        return pc.and_(self._of.known, self._places.is_null())
+
+    @cached_property
+    def _seen(self) -> pa.Array:
+        """The files of which the profile tells all about the column."""
+        profiled = pc.and_(self._places.is_valid(), self._profiled("error").is_null())
+        return pc.or_(profiled, self._absent)
+
+    @cached_property
+    def _null_counts(self) -> pa.Array:
+        absent = pc.if_else(self._absent, self._of.row_counts, pa.scalar(None, pa.int64()))
+        return pc.coalesce(self._stats.field("null_count"), self._profiled("null_count"), absent)
+
+    def _seen_rows(self) -> int:
+        return int(pc.sum(self._of.row_counts.filter(self._seen), min_count=0).as_py())
+
+    def _totals(self) -> pa.StructArray:
+        """Counts and bounds of all files together."""
+        files, of = self._of.files.num_rows, kept_type(self.leaf.type)
+        if files == 0:
+            return merged_stats(constant_stats(pa.nulls(0, of), pa.array([], pa.int64())))
+        stats = self._stats
+        if pc.all(stats.field("exact")).as_py():
+            low, high, exact = stats.field("min"), stats.field("max"), stats.field("exact")
+        else:
+            low, high = (self._best_bounds(name) for name in ("min", "max"))
+            exact = pc.or_(stats.field("exact"), pc.fill_null(self._profiled("exact"), False))
+        nans = pc.coalesce(stats.field("nan_count"), self._profiled("nan_count"), self._none_of_absent())
+        return merged_stats(
+            column_stats(
+                self.leaf.type,
+                files,
+                exact=exact,
+                value_count=self._of.row_counts,
+                null_count=self._null_counts,
+                nan_count=nans,
+                min=low,
+                max=high,
+            )
+        )
+
+    def _none_of_absent(self) -> pa.Array:
+        return pc.if_else(self._absent, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
+
+    def _best_bounds(self, name: str) -> pa.Array:
+        """Those of the file table if they are exact, else the profile's, else what there is."""
+        told = self._stats.field(name)
+        mine = parsed(self._profiled(name), self.leaf.type).cast(told.type)
+        return pc.if_else(self._stats.field("exact"), told, pc.coalesce(mine, told))
+
+    def _put_bounds(self, stats: v1.ColumnStats, totals: pa.StructArray, trust: str) -> dict[str, str]:
+        if not stats.logical_type:
+            return {}
+        said = {}
+        for name in ("min", "max"):
+            found = totals.field(name)
+            text = texts(found, self.leaf.type, up=name == "max")
+            if text[0].is_valid and _is_bound(stats.logical_type, text[0].as_py()):
+                setattr(stats, name, text[0].as_py())
+                whole = totals.field("exact")[0].as_py() and parsed(text, self.leaf.type) == found
+                said[f"quality.{name}"] = trust if whole else BOUND
+        return said
+
+    # --- sketches -----------------------------------------------------------------------------------------------------
+
+    def _distinct(self) -> DistinctCount | None:
+        """What the theta sketches say of the profiled files; None where nothing is profiled."""
+        if not self._seen_rows():
+            return None
+        sketched = self._profiles.filter(self._profiles["theta"].is_valid())
+        domains = sketched["domain"].unique().to_pylist()
+        parts = [united(sketched.filter(pc.field("domain") == domain)["theta"].to_pylist()) for domain in domains]
+        return parts[0] if len(parts) == 1 else either(parts)
+
+    def _put_distinct(self, stats: v1.ColumnStats) -> dict[str, str]:
+        count = self._distinct()
+        if count is None:
+            return {}
+        seen, total = self._seen_rows(), self._of.rows
+        if count.exact and seen == total and not self._of.has_deletes:
+            stats.ndv.exact = round(count.estimate)
+            quality = EXACT
+        else:
+            quality = ESTIMATE if count.sketch and seen == total and not self._of.has_deletes else BOUND
+            self._put_estimate(stats, count, seen)
+        if count.sketch:
+            domain = set(self._profiles["domain"].drop_null().to_pylist())
+            stats.ndv.sketches.add(
+                type=THETA, data=count.sketch, version=1, properties={"domain": min(domain, default="")}
+            )
+        return {"quality.ndv": quality}
+
+    def _put_estimate(self, stats: v1.ColumnStats, count: DistinctCount, seen: int) -> None:
+        """What is not profiled may hold other values only; what is deleted may have been the last of its kind."""
+        missing = self._of.rows - seen
+        gone = self._of.deleted
+        lower = 0.0 if gone is None else max(0.0, count.lower - gone)
+        estimate = min(count.estimate, float(self._of.rows))
+        stats.ndv.approx.CopyFrom(
+            v1.NdvApprox(
+                estimate=estimate,
+                relative_standard_error=count.error,
+                confidence_lower=min(lower, estimate),
+                confidence_upper=max(estimate, min(count.upper + missing, float(self._of.rows))),
+                confidence_level=CONFIDENCE,
+                rows_seen=seen,
+                rows_total=self._of.rows,
+                method=THETA,
+            )
+        )
+
+    def _put_spread(self, stats: v1.ColumnStats, buckets: int) -> dict[str, str]:
+        kind = value_kind(self.leaf.type)
+        sketches = self._profiles["kll"].drop_null().to_pylist()
+        found = spread(sketches, buckets=buckets, ranks=_RANKS) if kind and kind.number else None
+        if found is None or not stats.HasField("min") or not stats.HasField("max"):
+            return {}
+        bounds = self._numbers_as_text(found.bounds)
+        if any(text is None or not _is_bound(stats.logical_type, text) for text in bounds):
+            return {}
+        _put_histogram(stats, found.counts, bounds)
+        said = self._numbers_as_text(list(found.quantiles.values()))
+        shown = {f"{rank:g}": text for rank, text in zip(found.quantiles, said, strict=True)}
+        quality = EXACT if found.exact and not self._of.has_deletes else ESTIMATE
+        return {
+            "quality.histogram": quality,
+            "quality.quantiles": quality,
+            "quantiles": json.dumps(shown),
+            "quantiles.rank_error": "0" if found.exact else f"{found.rank_error:.4f}",
+        }
+
+    def _numbers_as_text(self, numbers: Sequence[float]) -> list[Any]:
+        """Numbers as the KLL sketch was fed with them, as values of the column."""
+        of = pa.decimal128(20, 0) if self.leaf.type == pa.uint64() else kept_type(self.leaf.type)
+        if pa.types.is_floating(of):
+            values = pa.array(numbers, pa.float64()).cast(of)
+        elif pa.types.is_decimal(of):
+            values = _decimals(numbers, of)
+        else:
+            values = _moments(pa.array([min(round(number), _MOST) for number in numbers], pa.int64()), of)
+        said: list[Any] = texts(values, self.leaf.type).to_pylist()
+        return said
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def _frequent(self, top: int) -> dict[str, str]:
+        pairs = self._profiles["top"].combine_chunks().flatten()
+        pairs = pairs.filter(pairs.field("value").is_valid())
+        if not len(pairs):
+            return {}
+        table = pa.table({"value": pairs.field("value"), "count": pairs.field("count")})
+        summed = table.group_by("value").aggregate([("count", "sum")])
+        ranked = summed.sort_by([("count_sum", "descending"), ("value", "ascending")]).slice(0, top)
+        shown = [[row["value"], row["count_sum"]] for row in ranked.to_pylist()]
+        return {
+            "top_values": json.dumps(shown, ensure_ascii=False),
+            "quality.top_values": EXACT if self._all_told(pc.sum(summed["count_sum"]).as_py()) else ESTIMATE,
+        }
+
+    def _all_told(self, counted: int) -> bool:
+        """Whether every value is among the frequent ones of its file: then they were counted, not estimated."""
+        values = pc.sum(pc.subtract(self._of.row_counts, self._null_counts), skip_nulls=False, min_count=0).as_py()
+        return bool(values == counted and not self._of.has_deletes and self._seen_rows() == self._of.rows)
+
+    def _width(self) -> dict[str, str]:
+        width = pc.sum(self._profiles["total_width"]).as_py()
+        values = pc.sum(pc.subtract(self._profiles["row_count"], self._profiles["null_count"])).as_py()
+        return {"avg_width_bytes": f"{width / values:.2f}"} if values and width is not None else {}
+
+    def _errors(self) -> dict[str, str]:
+        reasons = self._profiles["error"].drop_null().unique().to_pylist()
+        return {"errors": "; ".join(reasons[:3])} if reasons else {}
+
+
+def _is_bound(kind: str, text: str) -> bool:
+    """Whether the metastore can keep it: it has no years before 1 or after 9999."""
+    try:
+        bound(known_type(kind), text)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _put_histogram(stats: v1.ColumnStats, numbers: Sequence[int], said: Sequence[str]) -> None:
+    """Buckets whose bounds are written down alike are one; no bound is outside of the exact ones."""
+    kind = known_type(stats.logical_type)
+    least, most = bound(kind, stats.min), bound(kind, stats.max)
+    bounds, counts = [stats.min], [0]
+    for text, number in zip(said[1:], numbers, strict=True):
+        counts[-1] += number
+        if least.value < bound(kind, text).value < most.value and text != bounds[-1]:
+            bounds.append(text)
+            counts.append(0)
+    if counts[-1] == 0 and len(counts) > 1:
+        counts.pop()
+        bounds.pop()
+    stats.histogram.CopyFrom(v1.Histogram(bounds=[*bounds, stats.max], counts=counts))
+
+
+def _decimals(numbers: Sequence[float], of: pa.DataType) -> pa.Array:
+    from decimal import Decimal, localcontext
+
+    with localcontext(prec=of.precision + of.scale + 20):
+        return pa.array([Decimal(number).quantize(Decimal(1).scaleb(-of.scale)) for number in numbers], of)
+
+
+def _moments(numbers: pa.Array, of: pa.DataType) -> pa.Array:
+    """What counts from a beginning, in the unit of its type."""
+    if pa.types.is_timestamp(of) and of.unit != "ns":
+        return numbers.cast(pa.timestamp("us", tz=of.tz)).cast(of, safe=False)
+    if pa.types.is_time(of) and of.unit != "ns":
+        return numbers.cast(pa.time64("us")).cast(of, safe=False)
+    return numbers.cast(pa.int32()).cast(of) if pa.types.is_date32(of) else numbers.cast(of)

@@ -1,0 +1,122 @@
+"""The whole way for one snapshot: its files, those never profiled, Spark, and the statistics that planners read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.errors import Cancelled
+from skiway.formats import Content, Snapshot, TableHandle, TableSchema
+from skiway.metastore import statistics
+from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
+from skiway.metastore.reconcile.outcomes import LEFT_OUT
+from skiway.metastore.records.realm import Realm
+from skiway.model import v1
+from skiway.pipeline.profile.files import ESTIMATE, EXACT
+from skiway.pipeline.profile.job import USUAL, Budget, profiled
+from skiway.pipeline.profile.layouts import file_schemas
+from skiway.pipeline.profile.merging import Merged, merge
+from skiway.pipeline.profile.sketches import Puffin, written
+from skiway.pipeline.profile.store import ProfileStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ProfileReport", "profile_snapshot"]
+
+_COLUMNS_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """What was done: files that were read now, those known before, and why others could not be read."""
+
+    files_total: int
+    files_profiled: int
+    files_known: int
+    failed: dict[str, str]
+    merged: Merged
+    schema: TableSchema
+    snapshot: Snapshot
+
+    def puffin(self) -> Puffin:
+        """The sketches as Iceberg keeps them, of those columns whose number of distinct values they tell of all rows."""
+        sure = {
+            each.column_id for each in self.merged.columns if each.properties.get("quality.ndv") in (EXACT, ESTIMATE)
+        }
+        sketches = {number: sketch for number, sketch in self.merged.sketches.items() if number in sure}
+        of = self.snapshot
+        return written(sketches, self.schema, snapshot_id=of.id, sequence_number=of.sequence_number)
+
+
+def profile_snapshot(
+    realm: Realm,
+    table_id: v1.ResourceId,
+    snapshot: Snapshot,
+    *,
+    handle: TableHandle,
+    spark: Callable[[], SparkSession],
+    columns: ColumnChoice = EVERY_COLUMN,
+    on_progress: Callable[[int, int], None] = lambda _, __: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    budget: Budget = USUAL,
+) -> ProfileReport:
+    """Profile the files of a snapshot that never were, and store the statistics of its table and of the chosen columns.
+
+    `spark` is asked for a session where there are files to read. `on_progress` is told how many of these are done.
+    `cancelled` is asked between batches; what is done by then is kept, so that the next run goes on from there. Doing it
+    again changes nothing.
+    """
+    files, whole = handle.files(snapshot), handle.schema_at(snapshot)
+    schema, left_out = columns.of(whole), columns.left_out(whole)
+    store = ProfileStore(realm, table_id, left_out=left_out)
+    data = files.filter(pc.field("content") == Content.DATA)
+    todo = store.unknown(data)
+    on_progress(0, todo.num_rows)
+    done, failed = 0, dict[str, str]()
+    schemas, specs = file_schemas(handle, snapshot), handle.partition_specs
+    parts = profiled(spark(), todo, schema, schemas=schemas, specs=specs, budget=budget) if todo.num_rows else ()
+    for part in parts:
+        store.add(part)
+        failed |= _failures(part)
+        done += len(part["path"].unique())
+        on_progress(done, todo.num_rows)
+        if done < todo.num_rows and cancelled():
+            raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; those are kept")
+    merged = merge(store.load(data), files, schema)
+    if left_out:
+        merged.table.properties[LEFT_OUT] = ",".join(map(str, sorted(left_out)))
+    _publish(realm, table_id, snapshot.id, merged)
+    return ProfileReport(
+        data.num_rows,
+        files_profiled=done - len(failed),
+        files_known=data.num_rows - todo.num_rows,
+        failed=failed,
+        merged=merged,
+        schema=schema,
+        snapshot=snapshot,
+    )
+
+
+def _failures(part: pa.Table) -> dict[str, str]:
+    failed = part.filter(part["column_id"].is_null())
+    return dict(zip(failed["path"].to_pylist(), failed["error"].to_pylist(), strict=True))
+
+
+def _publish(realm: Realm, table_id: v1.ResourceId, snapshot_id: int, merged: Merged) -> None:
+    """Those of the table come last: where they are, all of them are, also after a death in between."""
+    if merged.columns:
+        statistics.put_columns(
+            realm,
+            (
+                v1.PutColumnStatsRequest(
+                    table_id=table_id, snapshot_id=snapshot_id, columns=merged.columns[first : first + _COLUMNS_AT_ONCE]
+                )
+                for first in range(0, len(merged.columns), _COLUMNS_AT_ONCE)
+            ),
+        )
+    statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot_id, stats=merged.table))

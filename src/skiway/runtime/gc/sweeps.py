@@ -1,0 +1,182 @@
+"""The sweeps of the metastore's gc, with the times and sizes that the settings give them.
+
+| sweep       | settings                      | removes                                               |
+|-------------|-------------------------------|-------------------------------------------------------|
+| idempotency | gc.idempotency                | what has expired                                      |
+| cas         | gc.cas                        | blobs that nothing names                              |
+| pointer     | gc.pointer                    | names that lead nowhere                               |
+| jobs        | gc.reconcile_jobs             | jobs that were over long ago                          |
+| secrets     | gc.pointer                    | credentials that no connector names                   |
+| warehouse   | gc.warehouse                  | files of managed tables that nothing refers to        |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from skiway.config.metastore import Gc
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import gc
+from skiway.metastore.gc.warehouse import sweep_warehouse
+from skiway.runtime.gc.schedule import Progress, Sweep
+from skiway.security import SecretsStore
+from skiway.storage import Clock, Stores, utc_now
+
+__all__ = ["once_round", "sweeps"]
+
+
+def sweeps(
+    stores: Stores,
+    secrets: SecretsStore,
+    settings: Gc,
+    *,
+    warehouse: Warehouse | None = None,
+    clock: Clock = utc_now,
+) -> list[Sweep]:
+    """All sweeps, also those that are off: that of the warehouse, where there is none."""
+    work = _Work(stores, secrets, settings, clock, warehouse)
+    expired, cas, pointer, jobs = settings.idempotency, settings.cas, settings.pointer, settings.reconcile_jobs
+    files = settings.warehouse
+    return [
+        Sweep(
+            "idempotency",
+            partial(_expired, stores, expired.page_size),
+            every_s=expired.tick_every.total_seconds(),
+            slice_s=expired.slice_millis / 1000,
+            batch_limit=expired.batch_limit,
+            enabled=expired.enabled,
+        ),
+        Sweep(
+            "cas",
+            lambda token: _progress(_blobs(work, token)),
+            every_s=cas.tick_every.total_seconds(),
+            slice_s=cas.max_tick_millis / 1000,
+            enabled=cas.enabled,
+        ),
+        Sweep(
+            "pointer",
+            lambda token: _progress(_pointers(work, token)),
+            every_s=pointer.tick_every.total_seconds(),
+            slice_s=pointer.max_tick_millis / 1000,
+            enabled=pointer.enabled,
+        ),
+        Sweep(
+            "jobs",
+            lambda token: _progress(_jobs(work, token)),
+            every_s=jobs.tick_every.total_seconds(),
+            slice_s=min(jobs.slice_millis, jobs.max_tick_millis) / 1000,
+            batch_limit=jobs.batch_limit,
+            enabled=jobs.enabled,
+        ),
+        Sweep(
+            "secrets",
+            lambda token: _progress(_secrets(work, token)),
+            every_s=pointer.tick_every.total_seconds(),
+            slice_s=pointer.max_tick_millis / 1000,
+            enabled=pointer.enabled,
+        ),
+        Sweep(
+            "warehouse",
+            lambda token: _progress(_files(work, token)),
+            every_s=files.tick_every.total_seconds(),
+            slice_s=files.max_tick_millis / 1000,
+            enabled=files.enabled and warehouse is not None,
+        ),
+    ]
+
+
+def once_round(
+    stores: Stores,
+    secrets: SecretsStore,
+    settings: Gc,
+    *,
+    dry_run: bool,
+    warehouse: Warehouse | None = None,
+    clock: Clock = utc_now,
+) -> Iterator[tuple[str, gc.Slice]]:
+    """Every sweep from its beginning to its end, page by page, whatever the schedule does meanwhile.
+
+    A dry run says what would go. It does not tell of what has expired: nobody sees that any more.
+    """
+    if not dry_run:
+        gc.sweep_expired(stores)
+    work = _Work(stores, secrets, settings, clock, warehouse, dry_run=dry_run)
+    steps = {"pointer": _pointers, "jobs": _jobs, "secrets": _secrets, "cas": _blobs}
+    if warehouse is not None:
+        steps["warehouse"] = _files
+    for name, step in steps.items():
+        token: str | None = None
+        while True:
+            done = step(work, token)
+            yield name, done
+            if (token := done.next_token) is None:
+                break
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What every step needs."""
+
+    stores: Stores
+    secrets: SecretsStore
+    settings: Gc
+    clock: Clock
+    warehouse: Warehouse | None = None
+    dry_run: bool = False
+
+
+def _expired(stores: Stores, page_size: int, _: str | None) -> Progress:
+    count = gc.sweep_expired(stores, limit=page_size)
+    return Progress(count, count, next_token="more" if count == page_size else None)
+
+
+def _blobs(work: _Work, token: str | None) -> gc.Slice:
+    return gc.sweep_blobs(
+        work.stores,
+        clock=work.clock,
+        min_age_s=work.settings.cas.min_age_ms / 1000,
+        size=work.settings.cas.page_size,
+        token=token,
+        dry_run=work.dry_run,
+    )
+
+
+def _pointers(work: _Work, token: str | None) -> gc.Slice:
+    return gc.sweep_pointers(work.stores, size=work.settings.pointer.page_size, token=token, dry_run=work.dry_run)
+
+
+def _jobs(work: _Work, token: str | None) -> gc.Slice:
+    jobs = work.settings.reconcile_jobs
+    return gc.sweep_jobs(
+        work.stores,
+        clock=work.clock,
+        retention_s=jobs.retention_ms / 1000,
+        size=jobs.page_size,
+        accounts=jobs.accounts_page_size,
+        token=token,
+        dry_run=work.dry_run,
+    )
+
+
+def _secrets(work: _Work, token: str | None) -> gc.Slice:
+    size = work.settings.pointer.page_size
+    return gc.sweep_secrets(work.stores, work.secrets, clock=work.clock, size=size, token=token, dry_run=work.dry_run)
+
+
+def _files(work: _Work, token: str | None) -> gc.Slice:
+    assert work.warehouse is not None, "without one the sweep is off"
+    return sweep_warehouse(
+        work.stores,
+        work.warehouse,
+        clock=work.clock,
+        min_age_s=work.settings.warehouse.min_age_ms / 1000,
+        size=work.settings.warehouse.page_size,
+        token=token,
+        dry_run=work.dry_run,
+    )
+
+
+def _progress(done: gc.Slice) -> Progress:
+    return Progress(done.looked_at, len(done.removed), done.damaged, done.next_token)

@@ -1,0 +1,108 @@
+"""The secrets store by URL. The scheme chooses it; packages add theirs as entry points.
+
+An entry point of the group `skiway.secrets_stores` is named after its URL scheme and leads to a function with the
+signature of `OpenSecrets`. A store is imported when first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from skiway.clock import Clock, utc_now
+from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.security.secrets.store import MemorySecrets, SecretsStore
+
+__all__ = ["SECRETS_STORES", "OpenSecrets", "open_secrets"]
+
+SECRETS_STORES = "skiway.secrets_stores"
+
+BUILT_IN = {
+    "memory": "skiway.security.secrets.opening:open_memory",
+    "file": "skiway.security.secrets.opening:open_directory",
+    "aws": "skiway.security.secrets.opening:open_aws",
+}
+
+AWS_CREDENTIALS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
+
+
+class OpenSecrets(Protocol):
+    """Opens a secrets store. `options` hold what does not belong into a URL, such as keys and credentials."""
+
+    def __call__(self, url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:
+        """The store that `url` names."""
+
+
+def open_secrets(url: str, *, options: Mapping[str, str] | None = None, clock: Clock = utc_now) -> SecretsStore:
+    """The secrets store that `url` names, such as `file:///srv/skiway/secrets`."""
+    scheme, _, _ = url.partition(":")
+    known = {name: EntryPoint(name, value, SECRETS_STORES) for name, value in BUILT_IN.items()}
+    for entry in entry_points(group=SECRETS_STORES):
+        if known.setdefault(entry.name, entry).value != entry.value:
+            raise PreconditionFailed(
+                f"both {known[entry.name].value} and {entry.value} are installed for {entry.name}: URLs: remove one"
+            )
+    if scheme not in known:
+        raise InvalidArgument(
+            f"no secrets store is called {scheme!r}: begin the URL with one of "
+            f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that adds it",
+            key="store.scheme.unknown",
+        )
+    return cast(OpenSecrets, known[scheme].load())(url, options=options or {}, clock=clock)
+
+
+def open_memory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001
+    """An empty store, from `memory://`."""
+    if url.removeprefix("memory:").strip("/") or options:
+        raise InvalidArgument(
+            "the URL of secrets in memory names something, or has options, and such a store has neither: write memory://"
+        )
+    return MemorySecrets()
+
+
+def open_directory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001
+    """Encrypted files, from `file:///directory?key_file=...`; option `keys` holds keys that are in no file."""
+    from skiway.security.secrets.files import KEY_FILE, FileSecrets, KeyRing, key_ring_in
+
+    parsed = urlsplit(url)
+    given = _parameters(parsed.query, options, known={"key_file", "keys"})
+    if parsed.netloc not in ("", "localhost") or not parsed.path.startswith("/"):
+        raise InvalidArgument(
+            f"{parsed.scheme}://{parsed.netloc}{parsed.path} names no directory of this machine: write file:///path"
+        )
+    directory = Path(unquote(parsed.path))
+    if keys := given.get("keys"):
+        return FileSecrets(directory, KeyRing.parsed(keys))
+    key_file = Path(given.get("key_file") or directory / KEY_FILE)
+    return FileSecrets(directory, key_ring_in(key_file, secrets=directory))
+
+
+def open_aws(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:
+    """AWS Secrets Manager, from `aws://prefix?region=...&role_arn=...`; credentials are options."""
+    from skiway.security.secrets.aws import AssumedRole, AwsAccess, AwsSecrets, OneClient
+
+    parsed = urlsplit(url)
+    given = _parameters(parsed.query, options, known={"region", "endpoint", "role_arn", *AWS_CREDENTIALS})
+    credentials = {name: value for name, value in given.items() if name in AWS_CREDENTIALS}
+    access = AwsAccess(region=given.get("region"), endpoint=given.get("endpoint"), credentials=credentials)
+    role = given.get("role_arn")
+    clients = AssumedRole(access, role, clock=clock) if role else OneClient(access)
+    return AwsSecrets(clients, prefix=f"{parsed.netloc}{unquote(parsed.path)}" or "skiway")
+
+
+def _parameters(query: str, options: Mapping[str, str], *, known: set[str]) -> dict[str, str]:
+    """Of the URL and the options together. Values are in no error: they may be secret."""
+    in_url = dict(parse_qsl(query))
+    given = {**in_url, **options}
+    if unknown := sorted(given.keys() - known):
+        raise InvalidArgument(
+            f"the secrets store has no parameter {', '.join(unknown)}: use any of {', '.join(sorted(known))}"
+        )
+    if secret := sorted(in_url.keys() & {"keys", *AWS_CREDENTIALS}):
+        raise InvalidArgument(
+            f"the URL of the secrets store holds {', '.join(secret)}, and URLs get into logs: give it as an option"
+        )
+    return given

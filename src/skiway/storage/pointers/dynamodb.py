@@ -1,0 +1,360 @@
+"""The DynamoDB table of a pointer store: its keys, its index of what expires, its format."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import groupby, islice
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+from skiway.clock import Clock, from_micros, to_micros, utc_now
+from skiway.errors import (
+    Contention,
+    Internal,
+    InvalidArgument,
+    LimitExceeded,
+    PreconditionFailed,
+    SkiwayError,
+    Unavailable,
+)
+from skiway.storage.calls import OnCall
+from skiway.storage.format_version import FORMAT_VERSION, check_format
+from skiway.storage.pointers.keys import HEAD_BYTES, KeyParts, key_range
+from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+
+__all__ = ["DynamoPointerStore", "ensure_table", "open_pointers"]
+
+FORMAT_KEY = {"pk": {"S": "format"}, "sk": {"B": b"format"}}
+
+
+def ensure_table(client: Any, table: str, *, create: bool) -> None:
+    """Make `table` if it is missing and may be made, and check that its format is ours."""
+    if not _exists(client, table):
+        if not create:
+            raise PreconditionFailed(f"DynamoDB table {table} does not exist: create it, or open it with create=true")
+        _create(client, table)
+    _ensure_format(client, table)
+
+
+def _exists(client: Any, table: str) -> bool:
+    try:
+        client.describe_table(TableName=table)
+    except ClientError as error:
+        if _code(error) == "ResourceNotFoundException":
+            return False
+        raise
+    return True
+
+
+def _create(client: Any, table: str) -> None:
+    try:
+        client.create_table(
+            TableName=table,
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[
+                {"AttributeName": "pk", "AttributeType": "S"},
+                {"AttributeName": "sk", "AttributeType": "B"},
+                {"AttributeName": "expires_at_us", "AttributeType": "N"},
+            ],
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+            # Sparse: only pointers that expire have the attribute, so only they are in the index.
+            GlobalSecondaryIndexes=[
+                {
+                    "IndexName": "expiry",
+                    "KeySchema": [
+                        {"AttributeName": "pk", "KeyType": "HASH"},
+                        {"AttributeName": "expires_at_us", "KeyType": "RANGE"},
+                    ],
+                    "Projection": {"ProjectionType": "KEYS_ONLY"},
+                }
+            ],
+        )
+    except ClientError as error:
+        if _code(error) != "ResourceInUseException":  # somebody else is making it
+            raise
+    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
+    _enable_sweep(client, table)
+
+
+def _enable_sweep(client: Any, table: str) -> None:
+    try:
+        client.update_time_to_live(TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"})
+    except ClientError as error:
+        if _code(error) != "ValidationException":  # it is enabled already
+            raise
+
+
+def _ensure_format(client: Any, table: str) -> None:
+    try:
+        client.put_item(
+            TableName=table,
+            Item=FORMAT_KEY | {"format": {"S": str(FORMAT_VERSION)}},
+            ConditionExpression="attribute_not_exists(pk)",
+        )
+    except ClientError as error:
+        if _code(error) != "ConditionalCheckFailedException":
+            raise
+        found = client.get_item(TableName=table, Key=FORMAT_KEY, ConsistentRead=True)
+        check_format(found["Item"]["format"]["S"], f"DynamoDB table {table}")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response["Error"]["Code"])
+
+
+# --------------------
+# Pointers in a DynamoDB table: for stores without a database to look after.
+#
+# All pointers share one partition key, so that listings are in order; DynamoDB spreads a busy partition over machines by
+# sort key on its own. Every write is a transaction with a request token, because a plain conditional write that the SDK
+# repeats after a lost answer would take its own success for a conflict.
+
+
+Item = dict[str, dict[str, Any]]
+
+ATTEMPTS = 8
+MAX_TRANSACTION_BYTES = 4_000_000
+PARTITION = {"S": "pointers"}
+ABSENT_NOW = "attribute_not_exists(pk) OR expires_at_us <= :now"
+AT_VERSION = "version = :version AND (attribute_not_exists(expires_at_us) OR expires_at_us > :now)"
+# Reasons for which DynamoDB gives up a transaction although its conditions may hold.
+PASSING_REASONS = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded", "None"}
+CONDITION_ERRORS = {"ConditionalCheckFailedException", "TransactionCanceledException"}
+PASSING_ERRORS = {"TransactionInProgressException", "ThrottlingException", "ProvisionedThroughputExceededException"}
+
+
+class DynamoPointerStore(PointerStore):
+    """Pointers as items of one table, which is made when missing."""
+
+    max_batch: ClassVar[int] = 100
+
+    def __init__(
+        self,
+        client: Any,
+        table: str,
+        *,
+        create: bool = True,
+        clock: Clock = utc_now,
+        on_call: OnCall | None = None,
+        ids: Callable[[], str] = lambda: str(uuid.uuid4()),
+        randomness: Callable[[], float] = random.random,
+    ) -> None:
+        super().__init__(clock=clock, on_call=on_call)
+        self._client = client
+        self._table = table
+        self._ids = ids
+        self._randomness = randomness
+        with _translated(table):
+            ensure_table(client, table, create=create)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _get(self, key: str) -> Pointer | None:
+        with _translated(self._table):
+            answer = self._client.get_item(TableName=self._table, Key=_item_key(key), ConsistentRead=True)
+        return _to_pointer(answer["Item"]) if "Item" in answer else None
+
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        size = sum(len(each.key.encode()) + len(getattr(each, "blob_uri", "").encode()) for each in batch)
+        if size > MAX_TRANSACTION_BYTES:
+            raise LimitExceeded(
+                f"a batch of {size} bytes was asked for, DynamoDB takes {MAX_TRANSACTION_BYTES}: use shorter keys and "
+                "addresses, or split the batch if its parts may succeed alone",
+                key="pointer.batch.too_large",
+            )
+        now, token = self._clock(), self._ids()
+        writes = [self._transact_item(operation, now) for operation in batch]
+        retrying = Retrying(
+            retry=retry_if_exception_type(Contention), wait=self._pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
+        )
+        retrying(lambda: self._transact(batch, writes, token=token, now=now))
+
+    def _scan(self, prefix: str, *, after: str, limit: int, now: datetime) -> Sequence[Pointer]:
+        return tuple(islice(self._live(prefix, after=after, page_size=limit, now=now), limit))
+
+    def _count(self, prefix: str, *, now: datetime) -> int:
+        return sum(1 for _ in self._live(prefix, after="", page_size=1000, now=now))
+
+    def _purge(self, limit: int, *, now: datetime) -> int:
+        expired = self._query(
+            "pk = :pk AND expires_at_us <= :now",
+            {":now": _number(to_micros(now))},
+            page_size=limit,
+            IndexName="expiry",
+        )
+        return sum(self._delete_expired(item, now) for item in islice(expired, limit))
+
+    def _delete_expired(self, item: Item, now: datetime) -> bool:
+        """Whether the item was still expired, and deleted: the index lags behind the table."""
+        try:
+            with _translated(self._table):
+                self._client.delete_item(
+                    TableName=self._table,
+                    Key={"pk": item["pk"], "sk": item["sk"]},
+                    ConditionExpression="expires_at_us <= :now",
+                    ExpressionAttributeValues={":now": _number(to_micros(now))},
+                )
+        except self._client.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    def _transact(self, batch: Sequence[Operation], writes: list[Any], *, token: str, now: datetime) -> None:
+        try:
+            with _translated(self._table):
+                self._client.transact_write_items(TransactItems=writes, ClientRequestToken=token)
+        except self._client.exceptions.TransactionCanceledException as cancelled:
+            reasons = cancelled.response["CancellationReasons"]
+            for operation, reason in zip(batch, reasons, strict=True):
+                if reason["Code"] == "ConditionalCheckFailed":
+                    require(operation, _to_pointer(reason["Item"]) if reason.get("Item") else None, now)
+            codes = {reason["Code"] for reason in reasons}
+            if codes <= PASSING_REASONS:
+                raise Contention(
+                    f"others kept writing the same keys of DynamoDB table {self._table}: try again", key="store.busy"
+                ) from cancelled
+            raise Internal(
+                f"DynamoDB table {self._table} gave up a transaction: {', '.join(sorted(codes))}", key="store.failed"
+            ) from cancelled
+
+    def _transact_item(self, operation: Operation, now: datetime) -> dict[str, Any]:
+        """`operation` as an entry of a transaction, with its condition."""
+        condition: dict[str, Any] = {
+            "TableName": self._table,
+            "ConditionExpression": AT_VERSION if operation.expect else ABSENT_NOW,
+            "ExpressionAttributeValues": {":now": _number(to_micros(now))},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        if operation.expect:
+            condition["ExpressionAttributeValues"][":version"] = _number(operation.expect)
+        if isinstance(operation, Put):
+            return {"Put": condition | {"Item": _to_item(operation)}}
+        kind = "Delete" if isinstance(operation, Delete) else "ConditionCheck"
+        return {kind: condition | {"Key": _item_key(operation.key)}}
+
+    def _live(self, prefix: str, *, after: str, page_size: int, now: datetime) -> Iterator[Pointer]:
+        """The live pointers under `prefix` that follow `after`, in order of their keys."""
+        low, high = key_range(prefix, after)
+        if high is not None and low >= high:
+            return
+        # Long keys of the same head sort by digest in the table: such a group is read whole, and sorted here.
+        for _, group in groupby(self._between(low, high, page_size), key=lambda item: item["sk"]["B"][:HEAD_BYTES]):
+            for pointer in sorted(map(_to_pointer, group), key=lambda pointer: pointer.key):
+                key = pointer.key.encode()
+                if low <= key and (high is None or key < high) and not pointer.expired(now):
+                    yield pointer
+
+    def _between(self, low: bytes, high: bytes | None, page_size: int) -> Iterator[Item]:
+        """All items whose keys may be in the range: some more at its ends."""
+        values = {":low": {"B": KeyParts.of(low).head or b"\0"}}  # the service takes no empty key, not even to compare
+        if high is None:
+            return self._query("pk = :pk AND sk >= :low", values, page_size=page_size, ConsistentRead=True)
+        head = KeyParts.of(high).head
+        values[":high"] = {"B": head + b"\xff" * 32 if len(head) == HEAD_BYTES else head}
+        return self._query("pk = :pk AND sk BETWEEN :low AND :high", values, page_size=page_size, ConsistentRead=True)
+
+    def _query(self, condition: str, values: Mapping[str, Any], *, page_size: int, **more: Any) -> Iterator[Item]:
+        request = {
+            "TableName": self._table,
+            "KeyConditionExpression": condition,
+            "ExpressionAttributeValues": {":pk": PARTITION, **values},
+            "Limit": page_size,
+            **more,
+        }
+        while True:
+            with _translated(self._table):
+                answer = self._client.query(**request)
+            yield from answer["Items"]
+            if "LastEvaluatedKey" not in answer:
+                return
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    def _pause(self, state: RetryCallState) -> float:
+        longest: float = min(0.4, 0.01 * 2**state.attempt_number)
+        return longest * (0.5 + self._randomness() / 2)
+
+
+@contextmanager
+def _translated(table: str) -> Iterator[None]:
+    """A block whose SDK errors become ours, but for conditions that did not hold: their callers know what they mean."""
+    try:
+        yield
+    except ClientError as error:
+        if error.response["Error"]["Code"] in CONDITION_ERRORS:
+            raise
+        raise _meaning(error, table) from error
+    except BotoCoreError as error:
+        raise Unavailable(
+            f"DynamoDB table {table}: {error}: see region, credentials and network", key="store.unavailable"
+        ) from error
+
+
+def _meaning(error: ClientError, table: str) -> SkiwayError:
+    code = error.response["Error"]["Code"]
+    what = f"DynamoDB table {table}: {error.response['Error'].get('Message', code)}"
+    if code in PASSING_ERRORS:
+        return Contention(f"{what}: too much is written at once, try again", key="store.busy")
+    if error.response["ResponseMetadata"].get("HTTPStatusCode", 500) >= 500 or "AccessDenied" in code:
+        return Unavailable(f"{what}: see the service's health and the permissions", key="store.unavailable")
+    return Internal(what, key="store.failed")
+
+
+def _item_key(key: str) -> Item:
+    parts = KeyParts.of(key.encode())
+    return {"pk": PARTITION, "sk": {"B": parts.head + parts.tail_digest}}
+
+
+def _to_item(put: Put) -> Item:
+    parts = KeyParts.of(put.key.encode())
+    item = _item_key(put.key) | {"blob_uri": {"S": put.blob_uri}, "version": _number(put.expect + 1)}
+    if parts.tail:
+        item["tail"] = {"B": parts.tail}
+    if put.expires_at is not None:
+        expires_at_us = to_micros(put.expires_at)
+        # DynamoDB's own sweep wants whole seconds; rounded up, so that nothing goes before its time.
+        item |= {"expires_at_us": _number(expires_at_us), "ttl": _number(-(-expires_at_us // 1_000_000))}
+    return item
+
+
+def _to_pointer(item: Item) -> Pointer:
+    head = item["sk"]["B"][:HEAD_BYTES]
+    tail = item["tail"]["B"] if "tail" in item else b""
+    expires_at = from_micros(int(item["expires_at_us"]["N"])) if "expires_at_us" in item else None
+    return Pointer(KeyParts(head, tail).key, item["blob_uri"]["S"], int(item["version"]["N"]), expires_at)
+
+
+def _number(value: int) -> dict[str, str]:
+    return {"N": str(value)}
+
+
+def open_pointers(
+    url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
+) -> DynamoPointerStore:
+    """The store in the table that `dynamodb://table?region=...` names; see `docs/storage.md` for the parameters."""
+    parsed = urlsplit(url)
+    settings = dict(parse_qsl(parsed.query)) | dict(options)
+    known = {"region", "endpoint", "create", "aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
+    if not parsed.netloc or parsed.path.strip("/") or not settings.keys() <= known:
+        raise InvalidArgument(
+            f"{parsed.scheme}://{parsed.netloc}{parsed.path} with {', '.join(sorted(settings)) or 'no parameters'} cannot "
+            f"be opened: write dynamodb://table?region=..., with any of {', '.join(sorted(known))}"
+        )
+    client = boto3.client(
+        "dynamodb",
+        region_name=settings.get("region"),
+        endpoint_url=settings.get("endpoint"),
+        config=Config(retries={"mode": "standard", "max_attempts": 4}, max_pool_connections=64, connect_timeout=5),
+        **{name: value for name, value in settings.items() if name.startswith("aws_")},
+    )
+    create = settings.get("create", "true") == "true"
+    return DynamoPointerStore(client, parsed.netloc, create=create, clock=clock, on_call=on_call)

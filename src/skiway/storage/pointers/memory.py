@@ -1,0 +1,101 @@
+"""Pointers in this process, gone with it: for tests, demos and caches."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from threading import Lock
+
+from skiway.clock import Clock, utc_now
+from skiway.errors import InvalidArgument
+from skiway.storage.calls import OnCall
+from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+
+__all__ = ["MemoryPointerStore", "open_pointers"]
+
+
+class MemoryPointerStore(PointerStore):
+    """A dict and a sorted list of its keys, under one lock. Python sorts text as UTF-8 sorts its bytes."""
+
+    def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
+        super().__init__(clock=clock, on_call=on_call)
+        self._lock = Lock()
+        self._pointers: dict[str, Pointer] = {}
+        self._keys: list[str] = []
+        self._expiries: list[tuple[datetime, str]] = []  # a heap; entries of pointers changed since are passed over
+
+    def _get(self, key: str) -> Pointer | None:
+        with self._lock:
+            return self._pointers.get(key)
+
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        with self._lock:
+            now = self._clock()
+            for operation in batch:
+                require(operation, self._pointers.get(operation.key), now)
+            for operation in batch:
+                if isinstance(operation, Put):
+                    self._set(Pointer(operation.key, operation.blob_uri, operation.expect + 1, operation.expires_at))
+                elif isinstance(operation, Delete):
+                    self._drop(operation.key)
+
+    def _scan(self, prefix: str, *, after: str, limit: int, now: datetime) -> Sequence[Pointer]:
+        with self._lock:
+            return tuple(islice(self._live(prefix, after, now), limit))
+
+    def _count(self, prefix: str, *, now: datetime) -> int:
+        with self._lock:
+            start, end = bisect_left(self._keys, prefix), _end(self._keys, prefix)
+            # All but those that have expired and were not purged yet, which are few.
+            due = {key for expires_at, key in self._expiries if expires_at <= now and key.startswith(prefix)}
+            return end - start - sum(key in self._pointers and self._pointers[key].expired(now) for key in due)
+
+    def _purge(self, limit: int, *, now: datetime) -> int:
+        purged = 0
+        with self._lock:
+            while purged < limit and self._expiries and self._expiries[0][0] <= now:
+                expires_at, key = heapq.heappop(self._expiries)
+                found = self._pointers.get(key)
+                if found is not None and found.expires_at == expires_at:
+                    self._drop(key)
+                    purged += 1
+        return purged
+
+    def _live(self, prefix: str, after: str, now: datetime) -> Iterator[Pointer]:
+        start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
+        for position in range(start, len(self._keys)):
+            pointer = self._pointers[self._keys[position]]
+            if not pointer.key.startswith(prefix):
+                return
+            if not pointer.expired(now):
+                yield pointer
+
+    def _set(self, pointer: Pointer) -> None:
+        if pointer.key not in self._pointers:
+            insort(self._keys, pointer.key)
+        self._pointers[pointer.key] = pointer
+        if pointer.expires_at is not None:
+            heapq.heappush(self._expiries, (pointer.expires_at, pointer.key))
+
+    def _drop(self, key: str) -> None:
+        del self._pointers[key]
+        del self._keys[bisect_left(self._keys, key)]
+
+
+def _end(keys: list[str], prefix: str) -> int:
+    """Where the keys that begin with `prefix` end: before the first that is greater in its first letters."""
+    return bisect_right(keys, prefix, key=lambda key: key[: len(prefix)])
+
+
+def open_pointers(
+    url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
+) -> MemoryPointerStore:
+    """An empty store, from `memory://`."""
+    if url.removeprefix("memory:").strip("/") or options:
+        raise InvalidArgument(
+            f"{url} names something, or has options, but a store in memory has neither: write memory://"
+        )
+    return MemoryPointerStore(clock=clock, on_call=on_call)

@@ -1,0 +1,142 @@
+"""Pointers in PostgreSQL: for several servers on one store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from sqlalchemy import ARRAY, URL, BigInteger, Connection, bindparam, create_engine, event, func, make_url, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
+from skiway.clock import Clock, utc_now
+from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
+from skiway.storage.calls import OnCall
+from skiway.storage.pointers.sql import SqlPointerStore
+
+__all__ = ["PostgresPointerStore", "open_pointers"]
+
+T = TypeVar("T")
+
+ATTEMPTS = 8
+LOCK_TIMEOUT_S = 20
+SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE = "40001", "40P01", "55P03"
+# Classes of SQLSTATE that time or an operator can cure: no connection, wrong password, no resources, shutting down.
+UNAVAILABLE_CLASSES = ("08", "28", "53", "57", "58")
+
+
+class PostgresPointerStore(SqlPointerStore):
+    """Pointers in `schema` of a database. Writers of the same keys queue; others do not meet."""
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        schema: str = "skiway",
+        pool_size: int = 10,
+        clock: Clock = utc_now,
+        on_call: OnCall | None = None,
+        randomness: Callable[[], float] = random.random,
+    ) -> None:
+        engine = create_engine(url.set(drivername="postgresql+psycopg"), pool_size=pool_size, max_overflow=pool_size)
+        event.listen(engine, "connect", _configure)
+        self._schema = schema
+        self._randomness = randomness
+        super().__init__(engine, insert=insert, schema=schema, clock=clock, on_call=on_call)
+
+    def _transact(self, work: Callable[[Connection], T], *, keys: Sequence[str]) -> T:
+        with self._engine.connect() as connection:
+            connection.execute(_LOCK, {"locks": self._locks(keys)})
+            result = work(connection)
+            self._commit(connection)
+            return result
+
+    def _locks(self, keys: Sequence[str]) -> list[int]:
+        """Numbers to lock for `keys`; sorted, so that two batches never wait for each other in a circle.
+
+        Rows cannot be locked instead: a batch may rest on a key being absent.
+        """
+        names = [f"{self._schema}:{key}".encode() for key in keys or ("",)]
+        return sorted({int.from_bytes(sha256(name).digest()[:8], "big", signed=True) for name in names})
+
+    def _commit(self, connection: Connection) -> None:
+        try:
+            connection.commit()
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise Unavailable(
+                    f"the connection to {self._name} broke while committing, so the change may have happened or not: "
+                    "read before trying again",
+                    key="store.outcome_unknown",
+                ) from error
+            raise
+
+    def _translated(self, attempt: Callable[[], T]) -> T:
+        retrying = Retrying(
+            retry=retry_if_exception(_retryable), wait=self._pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
+        )
+        return super()._translated(lambda: retrying(attempt))
+
+    def _pause(self, state: RetryCallState) -> float:
+        """5 ms to 200 ms, doubling, spread by half so that losers do not meet again."""
+        longest: float = min(0.2, 0.005 * 2**state.attempt_number)
+        return longest * (0.5 + self._randomness() / 2)
+
+    def _error(self, error: DBAPIError) -> SkiwayError:
+        state = _sqlstate(error)
+        what = f"{self._name}: {str(error.orig).strip()}"
+        if state in (SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE):
+            return Contention(f"{what}: others kept writing the same keys, try again", key="store.busy")
+        if error.connection_invalidated or not state or state.startswith(UNAVAILABLE_CLASSES):
+            return Unavailable(f"{what}: see that the database runs and can be reached", key="store.unavailable")
+        return Internal(what, key="store.failed")
+
+
+_LOCK = select(
+    func.pg_advisory_xact_lock(func.unnest(bindparam("locks", type_=ARRAY(BigInteger))).column_valued("lock"))
+)
+
+
+def _configure(connection: Any, _entry: ConnectionPoolEntry) -> None:
+    # A client that hangs in the middle of a write must not stop everybody else for ever.
+    connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{2 * LOCK_TIMEOUT_S}s'")
+    # A page is read in the order of the index; on stale statistics the planner would rather sort all that follows.
+    connection.execute("SET enable_sort = off")
+    connection.commit()
+
+
+def _sqlstate(error: DBAPIError) -> str:
+    return getattr(error.orig, "sqlstate", None) or ""
+
+
+def _retryable(error: BaseException) -> bool:
+    """Whether nothing happened and the same may work now. A connection lost while committing arrives as Unavailable."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return error.connection_invalidated or _sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK)
+
+
+def open_pointers(
+    url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
+) -> PostgresPointerStore:
+    """The store in the database that `postgresql://user@host/database?schema=skiway` names, made when missing.
+
+    `options` may hold the `password`.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
+        raise InvalidArgument(
+            "the URL of the database cannot be read: write postgresql://user@host/database"
+        ) from error
+    if unknown := set(options) - {"password"}:
+        raise InvalidArgument(f"a PostgreSQL store has no option {', '.join(sorted(unknown))}: it has password")
+    if password := options.get("password"):
+        parsed = parsed.set(password=password)
+    schema = str(parsed.query.get("schema", "skiway"))
+    return PostgresPointerStore(parsed.difference_update_query(["schema"]), schema=schema, clock=clock, on_call=on_call)

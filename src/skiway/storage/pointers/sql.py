@@ -1,0 +1,283 @@
+"""The pointers as a SQL table: its columns, and the statements over it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Select,
+    String,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    func,
+    inspect,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.schema import CreateSchema
+from sqlalchemy.sql.dml import ReturningDelete
+
+from skiway.clock import Clock, from_micros, to_micros, utc_now
+from skiway.errors import SkiwayError, Unavailable
+from skiway.storage.calls import OnCall
+from skiway.storage.format_version import FORMAT_VERSION, check_format
+from skiway.storage.pointers.keys import KeyParts, key_range
+from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+
+__all__ = ["Asked", "PointerTable", "SqlPointerStore", "identities", "identity", "to_pointer", "to_row"]
+
+Asked: TypeAlias = tuple[Select[*tuple[Any, ...]], dict[str, Any]]
+"""A statement, always the same for the same question, and its parameters."""
+
+
+class PointerTable:
+    """Statements over `skiway_pointers`, built once; `insert` is the dialect's INSERT, which knows ON CONFLICT."""
+
+    def __init__(self, insert: Callable[[Table], Any], *, schema: str | None = None) -> None:
+        self.metadata = MetaData(schema=schema)
+        self.formats = Table(
+            "skiway_format",
+            self.metadata,
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("version", String(20), nullable=False),
+        )
+        self.pointers = Table(
+            "skiway_pointers",
+            self.metadata,
+            # The key is head + tail; see skiway.storage.pointers.keys. As bytes, they sort alike under every locale.
+            Column("head", LargeBinary, primary_key=True),
+            Column("tail_digest", LargeBinary, primary_key=True),
+            Column("tail", LargeBinary, nullable=False),
+            Column("blob_uri", Text, nullable=False),
+            Column("version", BigInteger, nullable=False),
+            Column("expires_at_us", BigInteger),
+            sqlite_with_rowid=False,
+        )
+        columns = self.pointers.c
+        expiring = columns.expires_at_us.is_not(None)
+        Index("skiway_pointers_expiry", columns.expires_at_us, sqlite_where=expiring, postgresql_where=expiring)
+
+        self._identity = tuple_(columns.head, columns.tail_digest)
+        self._order = tuple_(columns.head, columns.tail)
+        self._all = select(columns.head, columns.tail, columns.blob_uri, columns.version, columns.expires_at_us)
+        self._is_this = and_(
+            columns.head == bindparam("this_head"), columns.tail_digest == bindparam("this_tail_digest")
+        )
+        self.one = self._all.where(self._is_this)
+        # Two lists rather than one of pairs, which SQLite would compare with every row; it may find some more.
+        self.several = self._all.where(
+            columns.head.in_(bindparam("heads", expanding=True)),
+            columns.tail_digest.in_(bindparam("tail_digests", expanding=True)),
+        )
+        self.remove = delete(self.pointers).where(self._is_this)
+        upsert = insert(self.pointers)
+        self.upsert = upsert.on_conflict_do_update(
+            index_elements=[columns.head, columns.tail_digest],
+            set_={name: upsert.excluded[name] for name in ("blob_uri", "version", "expires_at_us")},
+        )
+        live = or_(columns.expires_at_us.is_(None), columns.expires_at_us > bindparam("now_us"))
+        from_low = and_(live, self._order >= tuple_(*_bound("low")))
+        within = and_(from_low, self._order < tuple_(*_bound("high")))
+        page = self._all.order_by(columns.head, columns.tail).limit(bindparam("most"))
+        self._page, self._page_to_end = page.where(within), page.where(from_low)
+        count = select(func.count()).select_from(self.pointers)
+        self._count, self._count_to_end = count.where(within), count.where(from_low)
+        self.first_format = insert(self.formats).on_conflict_do_nothing()
+        self.format = select(self.formats.c.version).where(self.formats.c.id == 1)
+
+    def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Asked:
+        """The first live pointers under `prefix` that follow `after`, in order."""
+        parameters = _within(prefix, after, now) | {"most": limit}
+        return (self._page if "high_head" in parameters else self._page_to_end), parameters
+
+    def count(self, prefix: str, *, now: datetime) -> Asked:
+        """How many live pointers are under `prefix`."""
+        parameters = _within(prefix, "", now)
+        return (self._count if "high_head" in parameters else self._count_to_end), parameters
+
+    def purge(self, limit: int, *, now: datetime) -> ReturningDelete[int]:
+        """Delete up to `limit` expired pointers, but for those that another transaction works on; a row for each."""
+        columns = self.pointers.c
+        expired = columns.expires_at_us <= to_micros(now)
+        candidates = select(columns.head, columns.tail_digest).where(expired).limit(limit)
+        # A named query runs once; a plain subquery may run once per row, each time with a limit of its own.
+        chosen = candidates.with_for_update(skip_locked=True).cte("chosen")
+        # Said twice, because a row may be set anew between being chosen and being deleted.
+        purge = delete(self.pointers).where(self._identity.in_(select(chosen.c.head, chosen.c.tail_digest)), expired)
+        return purge.returning(columns.version)
+
+
+def _within(prefix: str, after: str, now: datetime) -> dict[str, Any]:
+    low, high = (None if bound is None else KeyParts.of(bound) for bound in key_range(prefix, after))
+    assert low is not None
+    found: dict[str, Any] = {"now_us": to_micros(now), "low_head": low.head, "low_tail": low.tail}
+    return found if high is None else found | {"high_head": high.head, "high_tail": high.tail}
+
+
+def _bound(name: str) -> tuple[BindParameter[bytes], BindParameter[bytes]]:
+    return bindparam(f"{name}_head", type_=LargeBinary), bindparam(f"{name}_tail", type_=LargeBinary)
+
+
+def identity(key: str) -> dict[str, bytes]:
+    """The parameters that say which pointer `one` and `remove` mean."""
+    parts = KeyParts.of(key.encode())
+    return {"this_head": parts.head, "this_tail_digest": parts.tail_digest}
+
+
+def identities(keys: Iterable[str]) -> dict[str, list[bytes]]:
+    """The parameters that say which pointers `several` means."""
+    parts = [KeyParts.of(key.encode()) for key in keys]
+    return {"heads": [each.head for each in parts], "tail_digests": list({each.tail_digest for each in parts})}
+
+
+def to_row(put: Put) -> dict[str, Any]:
+    """The row that `put` leaves."""
+    parts = KeyParts.of(put.key.encode())
+    return {
+        "head": parts.head,
+        "tail_digest": parts.tail_digest,
+        "tail": parts.tail,
+        "blob_uri": put.blob_uri,
+        "version": put.expect + 1,
+        "expires_at_us": None if put.expires_at is None else to_micros(put.expires_at),
+    }
+
+
+def to_pointer(row: Sequence[Any]) -> Pointer:
+    """The pointer in a row of `one`, `several` or `page`."""
+    head, tail, blob_uri, version, expires_at_us = row
+    expires_at = None if expires_at_us is None else from_micros(expires_at_us)
+    return Pointer(KeyParts(head, tail).key, blob_uri, version, expires_at)
+
+
+# --------------------
+# Pointers in a SQL database: what SQLite and PostgreSQL share.
+#
+# A write locks the keys it names, reads them, compares in Python, and writes in the same transaction. The dialects differ
+# in how they lock and in what their errors mean.
+
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+
+class SqlPointerStore(PointerStore):
+    """Pointers in the table `skiway_pointers`, made when missing; the format's number is in `skiway_format`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        insert: Callable[[Table], Any],
+        schema: str | None = None,
+        clock: Clock = utc_now,
+        on_call: OnCall | None = None,
+    ) -> None:
+        super().__init__(clock=clock, on_call=on_call)
+        self._name = engine.url.render_as_string(hide_password=True)
+        self._engine = engine
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._table = PointerTable(insert, schema=schema)
+        try:
+            self._write(self._prepare, keys=())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def _get(self, key: str) -> Pointer | None:
+        rows = self._rows(self._table.one, identity(key))
+        return to_pointer(rows[0]) if rows else None
+
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        def write(connection: Connection) -> None:
+            found, now = self._current(connection, batch), self._clock()
+            for operation in batch:
+                require(operation, found.get(operation.key), now)
+            if rows := [to_row(operation) for operation in batch if isinstance(operation, Put)]:
+                connection.execute(self._table.upsert, rows)
+            if gone := [identity(operation.key) for operation in batch if isinstance(operation, Delete)]:
+                connection.execute(self._table.remove, gone)
+
+        self._write(write, keys=[operation.key for operation in batch])
+
+    def _scan(self, prefix: str, *, after: str, limit: int, now: datetime) -> Sequence[Pointer]:
+        rows = self._rows(*self._table.page(prefix, after=after, limit=limit, now=now))
+        return [to_pointer(row) for row in rows]
+
+    def _count(self, prefix: str, *, now: datetime) -> int:
+        return int(self._rows(*self._table.count(prefix, now=now))[0][0])
+
+    def _purge(self, limit: int, *, now: datetime) -> int:
+        statement = self._table.purge(limit, now=now)
+        return self._write(lambda connection: len(connection.execute(statement).all()), keys=())
+
+    def _current(self, connection: Connection, batch: Sequence[Operation]) -> dict[str, Pointer]:
+        if len(batch) == 1:
+            rows = connection.execute(self._table.one, identity(batch[0].key))
+        else:
+            rows = connection.execute(self._table.several, identities(operation.key for operation in batch))
+        return {pointer.key: pointer for pointer in map(to_pointer, rows)}
+
+    def _prepare(self, connection: Connection) -> None:
+        table = self._table
+        schema = table.metadata.schema
+        # Asked before made: whoever may only read and write rows can still open a store that is there.
+        if schema is not None and schema not in inspect(connection).get_schema_names():
+            connection.execute(CreateSchema(schema, if_not_exists=True))
+        table.formats.create(connection, checkfirst=True)
+        connection.execute(table.first_format, {"id": 1, "version": str(FORMAT_VERSION)})
+        check_format(connection.execute(table.format).scalar_one(), self._name)
+        table.pointers.create(connection, checkfirst=True)
+
+    def _rows(self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """What a question that is asked all the time is answered, as of now."""
+
+        def read() -> Sequence[Sequence[Any]]:
+            with self._autocommit.connect() as connection:
+                return connection.execute(statement, parameters).all()
+
+        return self._translated(read)
+
+    def _write(self, work: Work[T], *, keys: Sequence[str]) -> T:
+        return self._translated(lambda: self._transact(work, keys=keys))
+
+    def _translated(self, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns, its errors in our own words."""
+        try:
+            return attempt()
+        except DBAPIError as error:
+            raise self._error(error) from error
+        except PoolTimeoutError as error:
+            raise Unavailable(
+                f"all connections to {self._name} are in use: try again later", key="store.busy"
+            ) from error
+
+    @abstractmethod
+    def _transact(self, work: Work[T], *, keys: Sequence[str]) -> T:
+        """Do `work` in a transaction that no other write to `keys` overlaps."""
+
+    @abstractmethod
+    def _error(self, error: DBAPIError) -> SkiwayError:
+        """What the driver's `error` means to a caller."""

@@ -1,0 +1,282 @@
+"""Pointers: small versioned entries that name blobs, changed only by compare-and-set.
+
+Uniqueness, lookup by name and optimistic concurrency of everything else rest on this interface.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import datetime
+from typing import ClassVar, Final, Self, TypeAlias
+
+from skiway.clock import Clock, utc_moment, utc_now
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded
+from skiway.storage.calls import OnCall, reported
+from skiway.storage.paging import Page, check_page_size, first_page, open_token, seal_token
+from skiway.storage.pointers.keys import check_key, check_prefix, shown
+
+__all__ = ["ABSENT", "Check", "Delete", "Operation", "Pointer", "PointerStore", "Put", "require"]
+
+ABSENT: Final = 0
+"""The version of a pointer that does not exist: `expect=ABSENT` creates."""
+
+MAX_VERSION = 2**63 - 1
+MAX_URI_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A key, the address of the blob it stands for (or any short text), and how often it was set.
+
+    From the moment `expires_at` on, the pointer is gone; None means it stays until it is deleted.
+    """
+
+    key: str
+    blob_uri: str
+    version: int
+    expires_at: datetime | None = None
+
+    def expired(self, now: datetime) -> bool:
+        """Whether the pointer is gone at the moment `now`."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set a pointer that is at version `expect`, or create it if that is ABSENT; its version becomes `expect + 1`."""
+
+    key: str
+    blob_uri: str
+    _: KW_ONLY
+    expect: int
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a pointer that is at version `expect`."""
+
+    key: str
+    _: KW_ONLY
+    expect: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Change nothing, but let the batch fail unless the pointer is at version `expect`, or ABSENT."""
+
+    key: str
+    _: KW_ONLY
+    expect: int
+
+
+Operation: TypeAlias = Put | Delete | Check
+
+
+class PointerStore(ABC):
+    """A map from keys to pointers with linearizable reads and writes. Safe to use from many threads.
+
+    Whoever expects a version that is no longer there gets `Conflict` (`AlreadyExists` when nothing was expected), and
+    the store is as it was. A backend implements the abstract methods below; they see checked arguments only.
+    """
+
+    max_batch: ClassVar[int] = 1000
+    """How many operations one batch may hold."""
+
+    def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
+        self._clock = clock
+        self._on_call = on_call
+
+    # --- what callers use ---------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Pointer | None:
+        """The pointer at `key`, or None."""
+        check_key(key)
+        with reported(self._on_call, "pointers", "get"):
+            found = self._get(key)
+            return None if found is None or found.expired(self._clock()) else found
+
+    def compare_and_set(self, key: str, blob_uri: str, *, expect: int, expires_at: datetime | None = None) -> Pointer:
+        """The pointer as set; see `Put`."""
+        put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
+        with reported(self._on_call, "pointers", "compare_and_set"):
+            self._apply((put,))
+        return _outcome(put)
+
+    def compare_and_delete(self, key: str, *, expect: int) -> None:
+        """Delete the pointer; see `Delete`."""
+        delete = _checked(Delete(key, expect=expect))
+        with reported(self._on_call, "pointers", "compare_and_delete"):
+            self._apply((delete,))
+
+    def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
+        """Do all operations at once, or none; the pointers as set by each `Put`, in order. One operation per key."""
+        batch = tuple(map(_checked, operations))
+        self._check_batch(batch)
+        with reported(self._on_call, "pointers", "apply", items=len(batch)):
+            if batch:
+                self._apply(batch)
+        return tuple(_outcome(operation) for operation in batch if isinstance(operation, Put))
+
+    def page(self, prefix: str = "", *, size: int = 100, token: str | None = None) -> Page[Pointer]:
+        """The next `size` pointers whose keys begin with `prefix`, in order of the keys' UTF-8 bytes.
+
+        Following the tokens shows every pointer that exists throughout exactly once, whatever else comes and goes.
+        """
+        check_page_size(size)
+        check_prefix(prefix)
+        after = open_token(_listing(prefix), token) if token else ""
+        with reported(self._on_call, "pointers", "page", items=size):
+            found = self._scan(prefix, after=after, limit=size + 1, now=self._clock())
+        items, more = first_page(found, size)
+        return Page(items, self.token_after(prefix, items[-1].key) if more else None)
+
+    def token_after(self, prefix: str, key: str) -> str:
+        """A token that resumes `page(prefix)` right after `key`, for listings that show only some of what they read."""
+        return seal_token(_listing(prefix), check_key(key))
+
+    def scan(self, prefix: str = "", *, page_size: int = 1000) -> Iterator[Pointer]:
+        """All pointers of `prefix`, read page by page as they are asked for."""
+        token: str | None = None
+        while True:
+            page = self.page(prefix, size=page_size, token=token)
+            yield from page.items
+            if (token := page.next_token) is None:
+                return
+
+    def count(self, prefix: str = "") -> int:
+        """How many pointers have keys that begin with `prefix`. Costs a walk over them."""
+        check_prefix(prefix)
+        with reported(self._on_call, "pointers", "count"):
+            return self._count(prefix, now=self._clock())
+
+    def purge_expired(self, *, limit: int = 1000) -> int:
+        """Free the room of up to `limit` expired pointers; how many were removed. Nobody can see the difference."""
+        if limit < 1:
+            raise InvalidArgument(f"a purge of {limit} pointers was asked for: ask for at least 1", key="limit.invalid")
+        with reported(self._on_call, "pointers", "purge_expired", items=limit):
+            return self._purge(limit, now=self._clock())
+
+    def close(self) -> None:  # noqa: B027 - a backend that holds nothing has nothing to do
+        """Give back connections and files. The store cannot be used afterwards."""
+
+    def __enter__(self) -> Self:
+        """The store itself, closed at the end of the block."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _check_batch(self, batch: Sequence[Operation]) -> None:
+        if len(batch) > self.max_batch:
+            raise LimitExceeded(
+                f"a batch of {len(batch)} operations was asked for, this store takes {self.max_batch}: split it, "
+                "if its parts may succeed alone",
+                key="pointer.batch.too_large",
+            )
+        keys: set[str] = set()
+        for operation in batch:
+            if operation.key in keys:
+                raise InvalidArgument(
+                    f"pointer {shown(operation.key)} occurs twice in one batch: merge its operations into one",
+                    key="pointer.batch.duplicate",
+                )
+            keys.add(operation.key)
+
+    # --- what backends implement --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _get(self, key: str) -> Pointer | None:
+        """The pointer as stored last, expired or not."""
+
+    @abstractmethod
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        """Do all of `batch` or none, raising what `require` raises.
+
+        What has expired is absent; the clock is to be asked when nobody else can write any more, not before waiting.
+        """
+
+    @abstractmethod
+    def _scan(self, prefix: str, *, after: str, limit: int, now: datetime) -> Sequence[Pointer]:
+        """The first `limit` live pointers under `prefix` whose keys follow `after`."""
+
+    @abstractmethod
+    def _count(self, prefix: str, *, now: datetime) -> int:
+        """How many live pointers are under `prefix`."""
+
+    @abstractmethod
+    def _purge(self, limit: int, *, now: datetime) -> int:
+        """Remove up to `limit` pointers that expired by `now`; how many were removed."""
+
+
+def require(operation: Operation, found: Pointer | None, now: datetime) -> None:
+    """Raise `Conflict` unless `found`, the pointer as stored, is at the version that `operation` expects."""
+    version = ABSENT if found is None or found.expired(now) else found.version
+    if version == operation.expect:
+        return
+    name = shown(operation.key)
+    facts = {"pointer": name, "expected": str(operation.expect), "found": str(version)}
+    if operation.expect == ABSENT:
+        raise AlreadyExists(
+            f"pointer {name} was expected to be absent, but is at version {version}: read it and decide anew",
+            key="pointer.exists",
+            **facts,
+        )
+    what = "is absent" if version == ABSENT else f"is at version {version}"
+    raise Conflict(
+        f"pointer {name} was expected at version {operation.expect}, but {what}: read it and decide anew",
+        key="pointer.version",
+        **facts,
+    )
+
+
+def _outcome(put: Put) -> Pointer:
+    return Pointer(put.key, put.blob_uri, put.expect + 1, put.expires_at)
+
+
+def _listing(prefix: str) -> str:
+    return f"pointers:{prefix}"
+
+
+def _checked(operation: Operation) -> Operation:
+    if isinstance(operation, Put):
+        return _checked_put(operation)
+    check_key(operation.key)
+    _check_version(operation, lowest=1 if isinstance(operation, Delete) else ABSENT)
+    return operation
+
+
+def _checked_put(put: Put) -> Put:
+    check_key(put.key)
+    _check_version(put, lowest=ABSENT)
+    _check_uri(put)
+    return put if put.expires_at is None else replace(put, expires_at=utc_moment(put.expires_at))
+
+
+def _check_version(operation: Operation, *, lowest: int) -> None:
+    if not lowest <= operation.expect < MAX_VERSION:
+        raise InvalidArgument(
+            f"{type(operation).__name__} of pointer {shown(operation.key)} expects version {operation.expect}: "
+            f"give the version that was read{', or ABSENT' if lowest == ABSENT else ''}",
+            key="pointer.expect.invalid",
+        )
+
+
+def _check_uri(put: Put) -> None:
+    try:
+        size = len(put.blob_uri.encode())
+    except UnicodeEncodeError:
+        size = None
+    if size is None or "\0" in put.blob_uri:  # PostgreSQL's text holds no NUL
+        raise InvalidArgument(
+            f"the blob address for pointer {shown(put.key)} holds a NUL or half of a surrogate pair: use plain text",
+            key="pointer.blob_uri.invalid",
+        )
+    if size > MAX_URI_BYTES:
+        raise LimitExceeded(
+            f"the blob address for pointer {shown(put.key)} has {size} bytes, at most {MAX_URI_BYTES} can be stored: "
+            "put the content into a blob and point to that",
+            key="pointer.blob_uri.too_long",
+        )

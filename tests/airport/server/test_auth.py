@@ -1,0 +1,143 @@
+"""Who may call, what they may use, and what a handler learns of them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from airport.raw import AIRPORT, Raw, code_of
+from airport.server.test_server import catalog_named, where
+from skiway.airport import BearerAuth, CatalogAuthorizer, CatalogBuilder, Request, Server, current_request
+from skiway.errors import Unauthorized
+
+Code = grpc.StatusCode
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (*AIRPORT, ("authorization", f"Bearer {token}"))
+
+
+class Team(CatalogAuthorizer):
+    """Tokens are names; each may use the catalog of that name, and `common`."""
+
+    def authenticate(self, token: str | None) -> str:
+        if token not in ("ada", "grace"):
+            raise Unauthorized("who are you?")
+        return token
+
+    def authorize_catalog(self, request: Request, catalog: str) -> Request | None:
+        if catalog == "odd":
+            return None
+        if catalog not in (request.identity, "common"):
+            raise ValueError(f"{request.identity} may not use {catalog}")
+        return request.with_claims(role="owner" if catalog == request.identity else "guest")
+
+
+def test_the_identity_reaches_handlers_and_differs_per_call() -> None:
+    catalog = CatalogBuilder("demo")
+    catalog.schema("s").table(schema=pa.schema({"where": pa.string()}), name="t")(
+        lambda scan: pa.table({"where": [current_request().identity]})
+    )
+    with Server(catalog.build(), port=0, auth=BearerAuth({"1": "ada", "2": "grace"}.get)) as server:
+        for token, who in (("1", "ada"), ("2", "grace")):
+            with Raw(server.location, bearer(token)) as raw:
+                assert where(raw, "demo", "s", "t") == who
+
+
+def test_the_authorizer_decides_per_catalog_and_its_refusal_is_permission_denied() -> None:
+    catalogs = [catalog_named(name) for name in ("ada", "grace", "common")]
+    with Server(catalogs, port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as raw:
+        assert where(raw, "ada", "s", "t") == "ada"
+        assert where(raw, "common", "s", "t") == "common"
+        code, message = code_of(lambda: where(raw, "grace", "s", "t"))
+        assert (code, message) == (Code.PERMISSION_DENIED, "ada may not use grace")
+        assert code_of(lambda: where(raw, "unknown", "s", "t"))[0] is Code.PERMISSION_DENIED
+
+
+def test_the_authorizer_may_enrich_the_request() -> None:
+    seen: list[Request] = []
+
+    def scan(options):
+        seen.append(current_request())
+        return pa.table({"where": ["x"]})
+
+    catalogs = [catalog_named("ada", scan), catalog_named("odd", scan)]
+    with Server(catalogs, port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as raw:
+        where(raw, "ada", "s", "t")
+        where(raw, "odd", "s", "t")
+    assert [dict(request.claims) for request in seen] == [{"role": "owner"}, {}]
+
+
+def test_a_ticket_is_authorized_again_when_it_is_redeemed() -> None:
+    with Server([catalog_named("ada")], port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as ada:
+        ticket = ada.endpoints("ada", "s", "t")[0].ticket.ticket
+        with Raw(server.location, bearer("grace")) as grace:
+            assert code_of(grace.get(ticket))[0] is Code.PERMISSION_DENIED
+        with Raw(server.location) as nobody:
+            assert code_of(nobody.get(ticket))[0] is Code.UNAUTHENTICATED
+        assert list(ada.get(ticket))
+
+
+def test_listings_may_depend_on_who_asks() -> None:
+    from skiway.airport import Catalog, CatalogVersion, Schema, Table, Versioned
+
+    class Mine(Table):
+        schema = pa.schema({"x": pa.int64()})
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def scan(self, options):
+            return ()
+
+    class Desk(Schema):
+        name = "desk"
+
+        def tables(self):
+            return [Mine(f"{current_request().identity}_notes")]
+
+    class Office(Catalog, Versioned):
+        name = "office"
+
+        def schemas(self):
+            return [Desk()]
+
+        def version(self):
+            return CatalogVersion(1)
+
+    with Server(Office(), port=0, auth=BearerAuth(lambda token: token)) as server:
+        for who in ("ada", "grace", "ada"):
+            with Raw(server.location, bearer(who)) as raw:
+                listed = list(raw.stream("ListFlights", b""))
+                assert f"{who}_notes".encode() in listed[0]
+                assert raw.scan("office", "desk", f"{who}_notes").num_rows == 0
+                other = "grace" if who == "ada" else "ada"
+                assert code_of(partial(raw.scan, "office", "desk", f"{other}_notes"))[0] is Code.NOT_FOUND
+                (body,) = raw.action("list_schemas", b"\x81\xaccatalog_name\xa6office")
+                assert f"{who}_notes".encode() in unsealed(body)
+                assert f"{other}_notes".encode() not in unsealed(body)
+
+
+def unsealed(body: bytes) -> bytes:
+    from skiway.airport.wire.payloads import CatalogRoot, unseal
+
+    root = unseal(body, CatalogRoot, "listing")
+    assert root.schemas[0].contents.serialized is not None
+    return b"".join(unseal(root.schemas[0].contents.serialized, list[bytes], "schema"))
+
+
+def test_a_refusal_in_a_stream_is_a_permission_error_to_duckdb() -> None:
+    with Server([catalog_named("ada")], port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as ada:
+        ticket = ada.endpoints("ada", "s", "t")[0].ticket.ticket
+        with Raw(server.location, bearer("grace")) as grace, pytest.raises(grpc.RpcError) as failed:
+            list(grace.get(ticket))
+    trailers = dict(failed.value.trailing_metadata())
+    assert trailers["x-arrow-status"] == "5"
+    assert b"PermissionException" in trailers["grpc-status-details-bin"]
+
+
+def test_a_request_never_shows_its_token() -> None:
+    assert "secret" not in repr(Request(token="secret", metadata=(("authorization", "Bearer secret"),)))

@@ -1,0 +1,74 @@
+"""Descriptors: what is not sayable in a header is never a path, and every name is found again."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skiway.airport import CatalogBuilder, ScanOptions, Server
+from skiway.airport.memory import MemoryCatalog
+from skiway.airport.server.tickets import ObjectPath, object_path
+from skiway.airport.wire import headers
+from skiway.client import AirportClient, col
+from skiway.errors import InvalidArgument
+from skiway.model.flight_pb2 import FlightDescriptor
+
+names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@given(names, names, names, st.sampled_from(["", "id@1"]))
+def test_an_object_is_found_by_its_descriptor(catalog: str, schema: str, name: str, binding: str) -> None:
+    path = ObjectPath(catalog, schema, name, signature=binding)
+    assert object_path(FlightDescriptor.FromString(path.descriptor().SerializeToString())) == path
+
+
+@given(names, names)
+def test_a_path_can_be_repeated_in_a_header(schema: str, name: str) -> None:
+    assert headers.can_carry("/".join(ObjectPath("c", schema, name).descriptor().path))
+
+
+def test_plain_names_are_a_path_that_people_can_type() -> None:
+    assert list(ObjectPath("demo", "sales", "people").descriptor().path) == ["demo", "sales", "people"]
+    typed = FlightDescriptor(type=FlightDescriptor.CMD, cmd='["demo", "sales", "Größe"]'.encode())
+    assert object_path(typed) == ObjectPath("demo", "sales", "Größe")
+
+
+@pytest.mark.parametrize("command", [b"", b"q", b"{}", b"[]", b"[1]", b'["a"', b'["a"]', b'["a","b","c","d"]', b"\xff"])
+def test_other_commands_are_refused(command: bytes) -> None:
+    with pytest.raises(InvalidArgument, match=r"name a table as \[catalog, schema, table\]"):
+        object_path(FlightDescriptor(type=FlightDescriptor.CMD, cmd=command))
+
+
+@pytest.mark.parametrize("name", ["Größe", "表", "🛬", "a\nb", "x" * 5000])
+def test_tables_and_functions_of_any_name_are_reached(name: str) -> None:
+    catalog = CatalogBuilder("c")
+    schema = catalog.schema(name)
+
+    @schema.table(name=name, schema=pa.schema({"id": pa.int64()}))
+    def rows(scan: ScanOptions) -> pa.Table:
+        return pa.table({"id": [1, 2]})
+
+    @schema.scalar_function(name=name)
+    def twice(number: pa.Int64Array) -> pa.Int64Array:
+        return pc.multiply(number, 2)
+
+    with Server(catalog.build(), port=0) as server, AirportClient(server.location, "c") as db:
+        assert db.scan((name, name), where=col("id") == 2).read_all().to_pydict() == {"id": [2]}
+        assert db.call_scalar((name, name), pa.array([21])).to_pylist() == [42]
+        assert not db.table((name, name)).descriptor.path
+
+
+def test_a_memory_of_such_names_takes_all_statements() -> None:
+    with Server(MemoryCatalog("c"), port=0) as server, AirportClient(server.location, "c") as db:
+        db.create_schema("Größe")
+        table = ("Größe", "🛬")
+        db.create_table(table, pa.schema({"id": pa.int64()}))
+        db.insert(table, pa.table({"id": [1, 2, 3]}))
+        db.update(table, {"id": 4}, where=col("id") == 3)
+        db.delete(table, where=col("id") == 1)
+        assert sorted(db.scan(table).read_all()["id"].to_pylist()) == [2, 4]
+        db.rename_table(table, "❄")
+        db.drop_table(("Größe", "❄"))

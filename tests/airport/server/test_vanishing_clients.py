@@ -1,0 +1,141 @@
+"""Clients that die in the midst of a statement, and clients that write all at once: nothing half done, nothing lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from client.recorder import Recorder, recording
+from skiway.airport import AirportService, Limits
+from skiway.airport.memory import MemoryCatalog
+from skiway.client import AirportClient, col
+from skiway.errors import Conflict
+
+ROWS = 10_000
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.float64())])
+
+# Sends two batches of a statement, says so, and waits for its end.
+CHILD = """
+import sys, threading
+import pyarrow as pa
+import skiway.client.airport.writing as writing
+from skiway.client import AirportClient, col
+
+in_vectors = writing.in_vectors
+
+def halting(batches):
+    for number, batch in enumerate(in_vectors(batches)):
+        if number == 2:
+            print("half", flush=True)
+            threading.Event().wait()
+        yield batch
+
+writing.in_vectors = halting
+location, operation, returning = sys.argv[1], sys.argv[2], sys.argv[3] == "returning"
+with AirportClient(location, "m") as db:
+    match operation:
+        case "insert":
+            rows = pa.table({"id": range(100_000, 110_000)})
+            db.insert("s.t", rows, returning=returning)
+        case "update":
+            db.update("s.t", {"v": -1.0}, returning=returning)
+        case "delete":
+            db.delete("s.t", where=col("id") >= 0, returning=returning)
+        case "json insert":
+            rows = pa.table({"id": range(100_000, 110_000), "v": [0.5] * 10_000})
+            schema, batches = rows.schema, halting(rows.to_batches())
+            db.json.insert("s.t", batches, returning=returning)
+"""
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def filled() -> MemoryCatalog:
+    catalog = MemoryCatalog("m", schemas=["s"])
+    schema = catalog.schema("s")
+    assert schema is not None
+    schema.add_table("t", pa.table({"id": range(ROWS), "v": [0.0] * ROWS}, COLUMNS))
+    return catalog
+
+
+@pytest.fixture
+def location(recorder: Recorder) -> Iterator[str]:
+    """A server with room for one exchange: one that a dead client leaves behind would be in everybody's way."""
+    with recording(AirportService(filled(), limits=Limits(exchanges=1)), recorder) as found:
+        yield found
+
+
+@pytest.mark.parametrize("returning", ["returning", "silent"])
+@pytest.mark.parametrize("operation", ["insert", "update", "delete", "json insert"])
+def test_client_killed_half_way_leaves_no_trace(
+    location: str, recorder: Recorder, operation: str, returning: str
+) -> None:
+    method = "DoPut" if operation.startswith("json") else "DoExchange"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, location, operation, returning], stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "half\n"
+        recorder.wait_until_heard(3)  # a descriptor, a schema or a batch more: rows are there in any case
+        child.kill()
+    recorder.wait_for(method)
+    with AirportClient(location, "m", timeout_s=30) as db:
+        rows = db.scan("s.t").read_all()
+        assert rows["id"].to_pylist() == list(range(ROWS))
+        assert pc.unique(rows["v"]).to_pylist() == [0.0]
+        assert db.insert("s.t", pa.table({"id": [-1], "v": [1.0]})).count == 1, "and nobody is locked out"
+
+
+def test_as_many_updates_as_there_are_exchanges_run_while_they_scan(recorder: Recorder) -> None:
+    """All hold their exchange open at the same moment, and all scan the same table then."""
+    together = 4
+    limits = Limits(exchanges=together, scans=together)
+    with (
+        recording(AirportService(filled(), limits=limits), recorder) as location,
+        AirportClient(location, "m", timeout_s=60) as db,
+    ):
+        meeting = threading.Barrier(together, timeout=30)
+
+        def update(writer: int) -> int:
+            def met(v: pa.Array) -> pa.Array:
+                meeting.wait()
+                return pc.add(v, writer + 1)
+
+            start = writer * 1000
+            return db.update("s.t", {"v": met}, where=(col("id") >= start) & (col("id") < start + 1000)).count
+
+        with ThreadPoolExecutor(together) as pool:
+            assert list(pool.map(update, range(together))) == [1000] * together
+        rows = db.scan("s.t").read_all()
+    found = dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    assert found == {i: i // 1000 + 1.0 if i < 4000 else 0.0 for i in range(ROWS)}
+
+
+def test_writers_of_one_row_lose_no_update(recorder: Recorder) -> None:
+    """Those that come second are told, and try again."""
+    with recording(AirportService(filled()), recorder) as location:
+
+        def add_one(_: int) -> None:
+            with AirportClient(location, "m", timeout_s=60) as db:
+                while True:
+                    try:
+                        assert db.update("s.t", {"v": lambda v: pc.add(v, 1)}, where=col("id") == 7).count == 1
+                    except Conflict:
+                        continue
+                    return
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(add_one, range(24)))
+        with AirportClient(location, "m") as db:
+            assert db.scan("s.t", where=col("id") == 7).read_all()["v"].to_pylist() == [24.0]

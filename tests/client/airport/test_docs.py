@@ -1,0 +1,43 @@
+"""The page about the client is true: its programs run, and it names all there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skiway.client
+from skiway.client import AirportClient
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "client.md"
+
+
+def test_programs_on_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    try:
+        for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+            exec(compile(program, str(PAGE), "exec"), names)
+    finally:
+        for server in names.keys() & {"server", "scratch"}:
+            names[server].stop(0)
+    printed = capsys.readouterr().out
+    for shown in re.findall(
+        r"# (sales \['people'\].*|table sales\.nobody not found; schemas of catalog 'demo')", PAGE.read_text()
+    ):
+        assert shown in printed
+
+
+def test_page_names_every_method_and_option() -> None:
+    page = PAGE.read_text()
+    methods = [name for name, _ in inspect.getmembers(AirportClient, inspect.isfunction) if not name.startswith("_")]
+    assert [name for name in methods if f"db.{name}(" not in page] == []
+    options = [name for name in inspect.signature(AirportClient).parameters if name != "location"]
+    assert [name for name in options if f"`{name}" not in page] == []
+
+
+def test_public_names_are_importable_and_documented() -> None:
+    for name in skiway.client.__all__:
+        assert inspect.getdoc(getattr(skiway.client, name)), name

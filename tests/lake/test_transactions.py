@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from skiway.airport import TransactionStatus
+from skiway.errors import PreconditionFailed
+from skiway.lake.transactions import LakeTransactions
+
+KEY = b"k" * 32
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def transactions(clock: Clock, **more: Any) -> LakeTransactions:
+    return LakeTransactions(KEY, clock=clock, ttl=timedelta(minutes=10), **more)
+
+
+def test_the_first_read_pins_and_an_own_write_pins_anew() -> None:
+    store = transactions(Clock())
+    unit = store.begin()
+    assert store.pinned(unit, "t", "", find=lambda _: 1) == 1
+    assert store.pinned(unit, "t", "", find=lambda _: 2) == 1
+    assert store.pinned(unit, "other", "", find=lambda _: 2) == 2
+    assert store.pinned(unit, "t", "version:7", find=lambda _: 7) == 7
+    store.repin(unit, "t", 3)
+    assert store.pinned(unit, "t", "", find=lambda _: 9) == 3
+    assert store.pinned(store.begin(), "t", "", find=lambda _: 9) == 9
+
+
+def test_a_table_without_snapshots_is_pinned_as_that() -> None:
+    store = transactions(Clock())
+    unit = store.begin()
+    assert store.pinned(unit, "t", "", find=lambda _: None) is None
+    assert store.pinned(unit, "t", "", find=lambda _: 1) is None
+
+
+def test_another_server_reads_as_of_the_begin() -> None:
+    clock = Clock()
+    unit = transactions(clock).begin()
+    asked: list[datetime | None] = []
+    clock.now += timedelta(minutes=1)
+    transactions(clock).pinned(unit, "t", "", find=lambda moment: asked.append(moment))
+    assert asked == [datetime(2026, 1, 1, tzinfo=UTC)]
+
+
+def test_an_old_transaction_is_told_to_begin_anew() -> None:
+    clock = Clock()
+    store = transactions(clock)
+    unit = store.begin()
+    assert store.status(unit) is TransactionStatus.ACTIVE
+    clock.now += timedelta(minutes=11)
+    assert store.status(unit) is None
+    with pytest.raises(PreconditionFailed, match="begin a new one"):
+        store.pinned(unit, "t", "", find=lambda _: 1)
+
+
+@pytest.mark.parametrize("unit", ["", "x", "1.2.3.4", "ff.aa.bb." + "0" * 24])
+def test_an_id_of_somebody_else_pins_nothing(unit: str) -> None:
+    store = transactions(Clock())
+    assert store.status(unit) is None
+    assert [store.pinned(unit, "t", "", find=lambda _, n=n: n) for n in (1, 2)] == [1, 2]  # type: ignore[misc]
+
+
+def test_the_number_of_pins_is_bounded() -> None:
+    store = transactions(Clock(), keep=3)
+    unit = store.begin()
+    for table in range(10):
+        store.pinned(unit, str(table), "", find=lambda _: 1)
+    assert len(store._pins) == 3
+    assert store.pinned(unit, "9", "", find=lambda _: 2) == 1
+    assert store.pinned(unit, "0", "", find=lambda _: 2) == 2

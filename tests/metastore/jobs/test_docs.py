@@ -1,0 +1,68 @@
+"""The page about connectors, jobs and queries says what is so."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from skiway.metastore.jobs.queue import JobQueue
+from skiway.metastore.jobs.records import MAX_MESSAGE, MAX_TABLE_ERRORS, JobRules
+from skiway.metastore.jobs.schedule import USUAL_INTERVAL, due_key
+from skiway.metastore.queries.leases import QueryRules
+from skiway.metastore.records import keys
+
+PAGE = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text()
+TEXT = " ".join(PAGE.split())
+
+
+def test_the_example_prints_what_the_page_shows(capsys):
+    ((code, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+def shown(module: str) -> set[str]:
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{module}` |"))
+    return set(re.findall(r"`(\w+)`", row)) - {module}
+
+
+@pytest.mark.parametrize("module", ["connectors", "jobs", "queries"])
+def test_every_call_is_on_the_page(module):
+    offered = importlib.import_module(f"skiway.metastore.{module}").__all__
+    assert shown(module) == {name for name in offered if name.islower()}
+
+
+def test_everything_a_worker_can_do_is_on_the_page():
+    offered = {name for name, value in vars(JobQueue).items() if callable(value) and not name.startswith("_")}
+    assert shown("job_queue") - {"JobQueue"} == offered
+
+
+def test_the_numbers_on_the_page_are_those_of_the_code():
+    job, query = JobRules(), QueryRules()
+    for said in (
+        f"lasts {job.lease_s:.0f} s from",
+        f"wait {job.base_backoff_s} s, then twice as long each time, up to {job.max_backoff_s:.0f} s",
+        f"After {job.max_attempts} attempts",
+        f"first {MAX_TABLE_ERRORS} are",
+        f"up to {MAX_MESSAGE} characters",
+        f"`ttl_seconds`, {query.default_ttl_s:.0f} s by default, at most {query.max_ttl_s / 3600:.0f} h",
+        f"until {query.grace_s:.0f} s after",
+        f"at most {query.max_leases} active",
+        f"every `interval`, {USUAL_INTERVAL.total_seconds() / 60:.0f} minutes unless it is said",
+    ):
+        assert said in TEXT, said
+
+
+def test_the_keys_on_the_page_are_those_of_the_code():
+    for key in (
+        keys.job("{a}", "{id}"),
+        keys.job_active("{a}", "{digest of the work}"),
+        keys.job_listing("{a}") + "{newest first}",
+        due_key("{a}", "{c}"),
+    ):
+        assert f"`{key.replace('%7B', '{').replace('%7D', '}').replace('any', '{state}')}`" in PAGE
+    assert keys.job_ready(7, "a", "j").startswith("/queue/ready/")
+    assert keys.job_leased(7, "a", "j").startswith("/queue/leased/")

@@ -1,0 +1,237 @@
+"""Random programs over the queue of jobs, with several workers that come and vanish, against a plain model."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from metastore.mirrors import RULES, connector, queue
+from metastore.wholeness import damage
+from metastore.world import World, behaviour, refused
+from skiway.errors import Conflict, NotFound
+from skiway.metastore import gc, jobs
+from skiway.metastore.jobs.queue import Lease
+from skiway.metastore.jobs.records import ACTIVE, FINISHED, Progress
+from skiway.model import v1
+from skiway.storage import open_stores
+from storage.homes import Clock
+
+RETENTION_S = 100.0
+
+
+@dataclass
+class Model:
+    """What a job should be. `until` is when it is due, its lease ends, or it was over."""
+
+    table: str
+    state: int
+    until: datetime
+    epoch: int = 0
+    attempt: int = 0
+    cancel: bool = False
+
+
+class Queue(RuleBasedStateMachine):
+    """Leases are never taken back from workers that have vanished or slept: whoever has one may use it any time later."""
+
+    url = "memory://"
+    made = Bundle("made")
+    leases = Bundle("leases")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = Clock()
+        self.world = World(self.open(), self.clock)
+        self.connector_id = connector(self.world).resource_id
+        self.model: dict[str, Model] = {}
+
+    def open(self):
+        return open_stores(self.url.format(folder=Path(self.folder.name)), clock=self.clock)
+
+    def teardown(self):
+        self.world.stores.close()
+        self.folder.cleanup()
+
+    @property
+    def queue(self):
+        return queue(self.world)
+
+    @rule(target=made, table=st.sampled_from("abc"), delay_s=st.sampled_from([0, 0, 5]))
+    def enqueue(self, table, delay_s):
+        due_at = self.clock.later(delay_s)
+        found = jobs.enqueue(self.world.home, self.connector_id, scope=v1.JobScope(table=table), due_at=due_at).job_id
+        active = [each for each, job in self.model.items() if job.table == table and job.state in ACTIVE]
+        if active:
+            assert [found] == active
+            return multiple()
+        assert found not in self.model
+        self.model[found] = Model(table, v1.JS_QUEUED, due_at)
+        return found
+
+    @rule(target=leases, worker=st.sampled_from(["w1", "w2", "w3"]))
+    def lease(self, worker):
+        self._reclaim()
+        now = self.clock()
+        due = sorted((job.until, each) for each, job in self.model.items() if job.state == v1.JS_QUEUED)
+        lease = self.queue.lease(worker)
+        if not due or due[0][0] > now:
+            assert lease is None
+            return multiple()
+        job = self.model[due[0][1]]
+        job.state, job.epoch, job.attempt = v1.JS_RUNNING, job.epoch + 1, job.attempt + 1
+        job.until = self.clock.later(RULES.lease_s)
+        assert (lease.job.job_id, lease.epoch, lease.job.lease_owner) == (due[0][1], job.epoch, worker)
+        return lease
+
+    @rule(lease=leases, call=st.sampled_from(["renew", "progress"]))
+    def go_on(self, lease, call):
+        held = self._held(lease)
+        work = self.queue.renew if call == "renew" else lambda lease: self.queue.progress(lease, Progress(1))
+        renewed = self._attempt(lambda: work(lease), held)
+        if held:
+            held.until = self.clock.later(RULES.lease_s)
+            assert renewed.cancel_requested == held.cancel
+
+    @rule(lease=leases)
+    def complete(self, lease):
+        held = self._held(lease)
+        self._attempt(lambda: self.queue.complete(lease, Progress()), held)
+        if held:
+            self._over(held, v1.JS_SUCCEEDED)
+
+    @rule(lease=leases, retry=st.booleans())
+    def fail(self, lease, retry):
+        held = self._held(lease)
+        self._attempt(lambda: self.queue.fail(lease, "no luck", retry=retry), held)
+        if held:
+            self._failed(held, retry=retry)
+
+    @rule(lease=leases)
+    def stop(self, lease):
+        held = self._held(lease)
+        self._attempt(lambda: self.queue.cancelled(lease), held)
+        if held:
+            self._over(held, v1.JS_CANCELLED)
+
+    @rule(lease=leases)
+    def give_back(self, lease):
+        held = self._held(lease)
+        self._attempt(lambda: self.queue.release(lease), held)
+        if held:
+            held.attempt -= 1
+            if held.cancel:
+                self._over(held, v1.JS_CANCELLED)
+            else:
+                held.state, held.until = v1.JS_QUEUED, self.clock()
+
+    @rule(job_id=made)
+    def cancel(self, job_id):
+        request = v1.CancelReconcileJobRequest(job_id=job_id)
+        if job_id not in self.model:
+            with refused(NotFound, "job"):
+                jobs.cancel(self.world.home, request)
+            return
+        jobs.cancel(self.world.home, request)
+        job = self.model[job_id]
+        if job.state == v1.JS_QUEUED:
+            self._over(job, v1.JS_CANCELLED)
+        elif job.state == v1.JS_RUNNING:
+            job.cancel = True
+
+    @rule()
+    def reclaim(self):
+        assert self.queue.reclaim() == self._reclaim()
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 9.999, 10.0, 60.0]))
+    def pass_time(self, seconds):
+        self.clock.advance(seconds)
+
+    @rule()
+    def collect(self):
+        swept = gc.sweep_jobs(self.world.stores, clock=self.clock, retention_s=RETENTION_S)
+        oldest = int((self.clock() - timedelta(seconds=RETENTION_S)).timestamp())
+        old = {
+            each for each, job in self.model.items() if job.state in FINISHED and int(job.until.timestamp()) < oldest
+        }
+        assert {key.rpartition("/")[2] for key in swept.removed} == old
+        self.model = {each: job for each, job in self.model.items() if each not in old}
+
+    @invariant()
+    def records_agree(self):
+        page = v1.PageRequest(page_size=1000)
+        found = jobs.list_(self.world.home, v1.ListReconcileJobsRequest(page=page)).jobs
+        said = {job.job_id: (job.state, job.lease_epoch, job.attempt, job.cancel_requested) for job in found}
+        assert said == {each: (job.state, job.epoch, job.attempt, job.cancel) for each, job in self.model.items()}
+        for state in (*ACTIVE, *FINISHED):
+            listed = jobs.list_(self.world.home, v1.ListReconcileJobsRequest(page=page, state=state)).jobs
+            assert {job.job_id for job in listed} == {e for e, job in self.model.items() if job.state == state}
+
+    @invariant()
+    def queue_holds_what_is_not_over(self):
+        active = sum(job.state in ACTIVE for job in self.model.values())
+        assert self.world.stores.pointers.count("/queue/") == active
+        assert self.world.stores.pointers.count("/accounts/a1/jobs/active/") == active
+
+    @invariant()
+    def store_is_whole(self):
+        assert damage(self.world.stores) == []
+
+    def _held(self, lease: Lease) -> Model | None:
+        job = self.model.get(lease.job.job_id)
+        held = job and job.state == v1.JS_RUNNING and job.epoch == lease.epoch and job.until > self.clock()
+        return job if held else None
+
+    def _attempt(self, act, held):
+        if held:
+            return act()
+        gone = NotFound, Conflict
+        with pytest.raises(gone, check=lambda error: error.key in ("job", "job.lease.lost")):
+            act()
+        return None
+
+    def _reclaim(self) -> int:
+        silent = [job for job in self.model.values() if job.state == v1.JS_RUNNING and job.until <= self.clock()]
+        for job in silent:
+            self._failed(job)
+        return len(silent)
+
+    def _failed(self, job: Model, *, retry: bool = True) -> None:
+        if job.cancel:
+            self._over(job, v1.JS_CANCELLED)
+        elif not retry or job.attempt >= RULES.max_attempts:
+            self._over(job, v1.JS_FAILED)
+        else:
+            delay_s = min(RULES.base_backoff_s * 2 ** (job.attempt - 1), RULES.max_backoff_s)
+            job.state, job.until = v1.JS_QUEUED, self.clock.later(delay_s)
+
+    def _over(self, job: Model, state: int) -> None:
+        job.state, job.until = state, self.clock()
+
+
+class QueueOnFile(Queue):
+    """The same, on a file; and a server may begin anew at any moment."""
+
+    url = "sqlite:///{folder}/pointers.db"
+
+    @rule()
+    def restart(self):
+        self.world.stores.close()
+        self.world.stores = self.open()
+
+
+def scaled(examples: int) -> settings:
+    return settings(max_examples=examples * max(1, settings.default.max_examples // 100), stateful_step_count=40)
+
+
+TestQueue = behaviour(73)(Queue.TestCase)
+TestQueue.settings = scaled(60)
+TestQueueOnFile = behaviour(73)(QueueOnFile.TestCase)
+TestQueueOnFile.settings = scaled(5)

@@ -1,0 +1,670 @@
+"""Managed tables: Iceberg tables whose catalog is the metastore."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AddSortOrderUpdate,
+    AssertCreate,
+    AssertRefSnapshotId,
+    AssignUUIDUpdate,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetLocationUpdate,
+    SetPropertiesUpdate,
+    SetStatisticsUpdate,
+    UpgradeFormatVersionUpdate,
+)
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType, NestedField
+
+from formats.oracles import extended
+from metastore.managed_world import ManagedWorld, id_of
+from metastore.wholeness import damage
+from metastore.world import World, mask, refused
+from skiway.errors import (
+    AlreadyExists,
+    Conflict,
+    Contention,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    Unsupported,
+)
+from skiway.formats.cache import Kept
+from skiway.formats.iceberg import metadata as iceberg_metadata
+from skiway.formats.iceberg.commits import append, delete_all, overwrite, rollback
+from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.schema_changes import AddColumn, evolve
+from skiway.metastore import managed as managed_tables
+from skiway.metastore import statistics
+from skiway.metastore.gc.warehouse import sweep_warehouse
+from skiway.metastore.managed import turns
+from skiway.metastore.managed.locations import folder_of, id_in
+from skiway.metastore.resources import directory, snapshots, tables
+from skiway.metastore.statistics.validation import check_file, check_table
+from skiway.model import v1
+
+CURRENT = v1.SnapshotRef(special=v1.SS_CURRENT)
+
+
+@pytest.fixture
+def managed(world: World, tmp_path: Path) -> ManagedWorld:
+    return ManagedWorld.at(world, tmp_path)
+
+
+# --- create and load --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_table_is_found_like_any_other_and_has_no_rows(managed: ManagedWorld) -> None:
+    made = managed.create(properties={"comment": "everybody", "owner": "me"})
+    ref = v1.NameRef(catalog="lake", path=["sales"], name="people")
+    found = directory.resolve_table(managed.home, v1.ResolveTableRequest(ref=ref))
+    assert found.resource_id == made.table.resource_id
+    stored = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(made))).table
+    assert stored.metadata_location == made.metadata_location
+    assert stored.description == "everybody"
+    assert dict(stored.properties) == {"comment": "everybody", "owner": "me"}
+    assert [field["name"] for field in json.loads(stored.schema_json)["fields"]] == ["x"]
+    assert managed.rows(made) == []
+    assert damage(managed.world.stores) == []
+
+
+def test_a_table_lies_in_a_folder_named_by_ids(managed: ManagedWorld, tmp_path: Path) -> None:
+    made = managed.create(name="../../%2e%2e/etc/passwd")
+    assert made.metadata.location == f"file://{tmp_path}/warehouse/a1/{made.id}"
+    assert made.table.display_name == "../../%2e%2e/etc/passwd"
+
+
+def test_an_account_id_with_dots_and_slashes_stays_one_folder(managed: ManagedWorld, tmp_path: Path) -> None:
+    realm = managed.world.realm("../é.b%2f")
+    folder = folder_of(realm, managed.warehouse, "t")
+    assert folder.startswith(f"file://{tmp_path}/warehouse/=2E=2E=2F")
+    assert id_in(folder.rsplit("/", 2)[1]) == "../é.b%2f"
+
+
+@pytest.mark.parametrize("location", ["/etc", "file:///tmp/x", "s3://bucket/x", "../x", "%2e%2e/x"])
+def test_a_location_of_the_callers_choice_is_refused(managed: ManagedWorld, location: str) -> None:
+    with refused(InvalidArgument, "location.refused"):
+        managed.create(location=location)
+
+
+@pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path", "write.object-storage.path"])
+def test_properties_cannot_send_files_elsewhere(managed: ManagedWorld, key: str) -> None:
+    with refused(InvalidArgument, "location.refused"):
+        managed.create(properties={key: "file:///tmp/elsewhere"})
+    table = managed.create()
+    with refused(InvalidArgument, "location.refused"):
+        commit(managed, table, SetPropertiesUpdate(updates={key: f"{table.metadata.location}/../x"}))
+
+
+def test_a_taken_name_is_refused_and_leaves_no_file(managed: ManagedWorld, tmp_path: Path) -> None:
+    managed.create(name="people")
+    before = set(tmp_path.rglob("*.json"))
+    with pytest.raises(AlreadyExists):
+        managed.create(name="People")
+    assert set(tmp_path.rglob("*.json")) == before
+
+
+def test_a_type_that_cannot_be_stored_is_refused_by_its_column(managed: ManagedWorld) -> None:
+    with refused(Unsupported, "column.type", column="wait"):
+        managed.create(schema=pa.schema({"wait": pa.duration("s")}))
+
+
+def test_tables_are_made_in_managed_catalogs_only(managed: ManagedWorld) -> None:
+    mirrored = managed.world.catalog("mirrored", connector_ref="somewhere")
+    place = managed.world.namespace("sales", catalog=mirrored)
+    with refused(PreconditionFailed, "catalog.not_managed"):
+        managed.create(namespace_id=place.resource_id)
+
+
+def test_a_table_that_is_not_managed_cannot_be_loaded(managed: ManagedWorld) -> None:
+    with refused(PreconditionFailed, "table.not_managed"):
+        managed.load(managed.world.table("plain"))
+
+
+def test_a_table_of_another_account_does_not_exist(managed: ManagedWorld) -> None:
+    made = managed.create()
+    managed.world.account("a2")
+    with pytest.raises(NotFound):
+        managed_tables.load(managed.world.realm("a2"), managed.warehouse, v1.ResourceId(id=made.id))
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+def commit(managed: ManagedWorld, table: managed_tables.ManagedTable, *updates, requirements=()):
+    return managed_tables.commit(managed.home, managed.warehouse, id_of(table), requirements, updates)
+
+
+def test_a_commit_publishes_rows_snapshot_and_statistics_at_once(managed: ManagedWorld) -> None:
+    table = managed.append(managed.append(managed.create(), 1, 2), 3, 5)
+    assert managed.rows(table) == [1, 2, 3, 5]
+    told = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(table), snapshot=CURRENT)).snapshot
+    current = table.metadata.current_snapshot()
+    assert told.snapshot_id == current.snapshot_id
+    assert told.parent_snapshot_id == current.parent_snapshot_id
+    assert told.manifest_list == current.manifest_list
+    assert told.metadata_location == table.metadata_location
+    assert told.summary["operation"] == "append"
+    assert told.upstream_created_at.ToMilliseconds() == current.timestamp_ms
+    stats = statistics.get_table(managed.home, v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)).stats
+    assert (stats.row_count, stats.data_file_count) == (4, 2)
+    files = statistics.list_files(
+        managed.home, v1.ListFileColumnStatsRequest(table_id=id_of(table), snapshot=CURRENT)
+    ).files
+    assert sorted((file.columns[0].min, file.columns[0].max, file.row_count) for file in files) == [
+        ("1", "2", 2),
+        ("3", "5", 2),
+    ]
+    assert stats.total_size_bytes == sum(file.size_bytes for file in files)
+    assert damage(managed.world.stores) == []
+
+
+def test_stored_file_statistics_are_what_the_metastore_would_accept(managed: ManagedWorld) -> None:
+    schema = pa.schema(
+        [("n", pa.decimal128(9, 3)), ("f", pa.float64()), ("t", pa.timestamp("us", tz="UTC")), ("s", pa.string())]
+    )
+    table = managed.create(schema=schema, partition_by=["s"])
+    rows = pa.table({"n": [None, Decimal("1.5")], "f": [float("nan"), 2.5], "t": [0, 10**15], "s": ["a/b", None]})
+    with DataFileWriter(table.files, table.metadata) as writer:
+        batch = rows.cast(schema).to_batches()[0]
+        writer.write(batch)
+        table = managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), writer.close())
+    request = v1.ListFileColumnStatsRequest(table_id=id_of(table), snapshot=CURRENT)
+    files = statistics.list_files(managed.home, request).files
+    for file in files:
+        check_file(file)
+    assert sorted(json.loads(file.partition_data_json)["s"] or "" for file in files) == ["", "a/b"]
+    asked = v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)
+    check_table(statistics.get_table(managed.home, asked).stats)
+
+
+def test_a_requirement_that_does_not_hold_is_a_conflict_that_tells_why(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    before = set(tmp_path.rglob("*.json"))
+    with refused(Conflict, "commit.failed"):
+        commit(
+            managed,
+            table,
+            SetPropertiesUpdate(updates={"a": "b"}),
+            requirements=[AssertRefSnapshotId(ref="main", snapshot_id=77)],
+        )
+    assert set(tmp_path.rglob("*.json")) == before
+    assert managed.load(table).metadata_location == table.metadata_location
+
+
+def test_a_commit_without_updates_changes_nothing(managed: ManagedWorld) -> None:
+    table = managed.create()
+    assert commit(managed, table).metadata_location == table.metadata_location
+
+
+def on_another_server():
+    """A block whose commits know nothing of the turns that are taken here."""
+    return mock.patch.object(turns, "turn", return_value=nullcontext())
+
+
+def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.create()
+    files = managed.write(table, 1)
+    tried = []
+
+    def interrupted(metadata, files_, clock):
+        made = append(files)(metadata, files_, clock)
+        if not tried:
+            with on_another_server():
+                managed.append(table, 2)
+        tried.append(metadata)
+        return made
+
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), interrupted, pause=lambda _: None)
+    assert managed.rows(table) == [1, 2]
+    assert len(tried) == 2
+    left = {path.name for path in tmp_path.rglob("*.metadata.json")}
+    assert len(left) == 3, "the metadata file of the attempt that lost is removed"
+
+
+def test_a_race_that_is_lost_for_ever_ends(managed: ManagedWorld) -> None:
+    table, paused = managed.create(), []
+
+    def always_late(metadata, files, clock):
+        with on_another_server():
+            commit(managed, table, SetPropertiesUpdate(updates={"turn": str(len(paused))}))
+        return append([])(metadata, files, clock)
+
+    with refused(Conflict, "commit.failed"):
+        managed_tables.change(managed.home, managed.warehouse, id_of(table), always_late, pause=paused.append)
+    assert len(paused) == 40
+
+
+def test_columns_change_with_the_record(managed: ManagedWorld) -> None:
+    table = managed.append(managed.create(), 1)
+    managed_tables.change(
+        managed.home, managed.warehouse, id_of(table), evolve([AddColumn("name", pa.string(), doc="who")])
+    )
+    stored = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(table))).table
+    assert [field["name"] for field in json.loads(stored.schema_json)["fields"]] == ["x", "name"]
+    then = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(table), snapshot=CURRENT)).table
+    assert [field["name"] for field in json.loads(then.schema_json)["fields"]] == ["x"]
+
+
+def test_rolling_back_makes_the_older_snapshot_current(managed: ManagedWorld) -> None:
+    first = managed.append(managed.create(), 1)
+    old = first.metadata.current_snapshot_id
+    managed.append(first, 2)
+    managed_tables.change(managed.home, managed.warehouse, id_of(first), rollback(old))
+    told = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=CURRENT)).snapshot
+    assert told.snapshot_id == old
+    assert managed.rows(first) == [1]
+    assert damage(managed.world.stores) == []
+
+
+@pytest.mark.parametrize("room", [1000, 25])
+def test_snapshots_that_are_removed_are_forgotten_with_their_statistics(
+    managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    table = managed.create()
+    for value in range(6):
+        table = managed.append(table, value)
+    gone = [each.snapshot_id for each in table.metadata.snapshots[:-1]]
+    monkeypatch.setattr(type(managed.world.stores.pointers), "max_batch", room)
+    commit(managed, table, RemoveSnapshotsUpdate(snapshot_ids=gone))
+    listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=id_of(table))).snapshots
+    assert [each.snapshot_id for each in listed] == [table.metadata.current_snapshot_id]
+    assert not [
+        pointer.key
+        for pointer in managed.world.stores.pointers.scan()
+        if any(f"{number:019d}" in pointer.key for number in gone)
+    ]
+    assert managed.rows(table) == list(range(6))
+
+
+def contended(*_: object, **__: object) -> None:
+    raise Contention("somebody else was faster")
+
+
+def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
+    managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = managed.create()
+    for value in range(6):
+        table = managed.append(table, value)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(managed.world.stores.pointers), "max_batch", 25)
+        patch.setattr("skiway.metastore.managed.commits.applied", contended)
+        commit(
+            managed,
+            table,
+            RemoveSnapshotsUpdate(snapshot_ids=[each.snapshot_id for each in table.metadata.snapshots[:-1]]),
+        )
+
+    def listed() -> list[int]:
+        request = v1.ListSnapshotsRequest(table_id=id_of(table))
+        return [each.snapshot_id for each in snapshots.list_(managed.home, request).snapshots]
+
+    assert len(listed()) > 1
+    assert managed.rows(table) == list(range(6)), "the commit is not undone by what comes after it"
+    sweep(managed, dry_run=False)
+    assert listed() == [table.metadata.current_snapshot_id]
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda table: SetLocationUpdate(location="file:///tmp/other"),
+        lambda table: SetLocationUpdate(location=f"{table.metadata.location}/deeper"),
+        lambda table: SetStatisticsUpdate(
+            statistics=StatisticsFile(
+                snapshot_id=1,
+                statistics_path="/etc/passwd",
+                file_size_in_bytes=1,
+                file_footer_size_in_bytes=1,
+                blob_metadata=[],
+            )
+        ),
+    ],
+)
+def test_updates_that_name_other_places_are_refused(managed: ManagedWorld, update) -> None:
+    table = managed.create()
+    with refused(InvalidArgument, "location.refused"):
+        commit(managed, table, update(table))
+
+
+def test_a_snapshot_of_another_tables_files_is_refused(managed: ManagedWorld) -> None:
+    secret = managed.append(managed.create(name="secret"), 42)
+    thief = managed.create(name="thief")
+    stolen = secret.metadata.current_snapshot()
+    with refused(InvalidArgument, "location.refused"):
+        commit(managed, thief, AddSnapshotUpdate(snapshot=stolen))
+    # The manifest list is the thief's own, but what it lists is not.
+    made = append(managed.write(secret, 1))(secret.metadata, secret.files, managed.home.clock)
+    copied = f"{thief.metadata.location}/metadata/list.avro"
+    thief.files.write(copied, secret.files.read(made.updates[0].snapshot.manifest_list))
+    forged = made.updates[0].snapshot.model_copy(update={"manifest_list": copied})
+    with pytest.raises(Exception, match="outside of the table's folder"):
+        commit(managed, thief, AddSnapshotUpdate(snapshot=forged))
+    assert managed.rows(thief) == []
+
+
+def test_data_files_outside_of_the_folder_are_refused(managed: ManagedWorld) -> None:
+    secret, thief = managed.create(name="secret"), managed.create(name="thief")
+    foreign = managed.write(secret, 42)
+    with refused(PermissionDenied, "location.outside"):
+        managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(thief), foreign)
+    assert managed.rows(thief) == []
+
+
+def test_secrets_do_not_become_properties(managed: ManagedWorld) -> None:
+    table = managed.create()
+    with refused(InvalidArgument, "property.secret"):
+        commit(managed, table, SetPropertiesUpdate(updates={"s3.secret-access-key": "x"}))
+
+
+def test_the_uuid_of_a_table_does_not_change(managed: ManagedWorld) -> None:
+    table = managed.create()
+    with refused(InvalidArgument, "update.invalid"):
+        commit(managed, table, AssignUUIDUpdate(uuid=uuid.uuid4()))
+
+
+@pytest.mark.parametrize("call", ["create", "set_current", "delete", "update"])
+def test_snapshots_of_a_managed_table_follow_from_commits_only(managed: ManagedWorld, call: str) -> None:
+    table = managed.append(managed.create(), 1)
+    number = table.metadata.current_snapshot_id
+    spec = v1.SnapshotSpec(table_id=id_of(table), snapshot_id=number, schema_json="{}")
+    requests = {
+        "create": v1.CreateSnapshotRequest(spec=spec),
+        "set_current": v1.SetCurrentSnapshotRequest(table_id=id_of(table), snapshot_id=number),
+        "delete": v1.DeleteSnapshotRequest(table_id=id_of(table), snapshot_id=number),
+        "update": v1.UpdateSnapshotRequest(spec=spec, update_mask=mask("schema_json")),
+    }
+    with refused(PreconditionFailed, "table.managed"):
+        getattr(snapshots, call)(managed.home, requests[call])
+
+
+@pytest.mark.parametrize("field", ["schema_json", "properties", "upstream"])
+def test_fields_that_follow_from_commits_cannot_be_set(managed: ManagedWorld, field: str) -> None:
+    table = managed.create()
+    spec = v1.TableSpec(schema_json="{}", properties={"a": "b"}, upstream=v1.UpstreamRef(uri="x"))
+    request = v1.UpdateTableRequest(table_id=id_of(table), spec=spec, update_mask=mask(field))
+    with refused(PreconditionFailed, "table.managed"):
+        tables.update(managed.home, request)
+
+
+def test_a_description_that_was_set_survives_commits(managed: ManagedWorld) -> None:
+    table = managed.create()
+    request = v1.UpdateTableRequest(
+        table_id=id_of(table), spec=v1.TableSpec(description="mine"), update_mask=mask("description")
+    )
+    tables.update(managed.home, request)
+    assert managed.append(table, 1).table.description == "mine"
+    assert commit(managed, table, SetPropertiesUpdate(updates={"comment": "new"})).table.description == "new"
+
+
+# --- staged -----------------------------------------------------------------------------------------------------------
+
+
+def staged_updates(table: managed_tables.ManagedTable, version: int = 2):
+    metadata = table.metadata
+    return [
+        AssignUUIDUpdate(uuid=metadata.table_uuid),
+        UpgradeFormatVersionUpdate(format_version=version),
+        AddSchemaUpdate(schema=metadata.schema()),
+        SetCurrentSchemaUpdate(schema_id=-1),
+        AddPartitionSpecUpdate(spec=metadata.spec()),
+        SetDefaultSpecUpdate(spec_id=-1),
+        AddSortOrderUpdate(sort_order=metadata.sort_order()),
+        SetDefaultSortOrderUpdate(sort_order_id=-1),
+        SetLocationUpdate(location=metadata.location),
+        SetPropertiesUpdate(updates=metadata.properties),
+    ]
+
+
+def create_staged(managed: ManagedWorld, updates, name: str = "people"):
+    return managed_tables.create_staged(
+        managed.home,
+        managed.warehouse,
+        namespace_id=managed.world.first_namespace().resource_id,
+        name=name,
+        requirements=[AssertCreate()],
+        updates=updates,
+    )
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_staged_table_comes_into_being_with_its_rows(managed: ManagedWorld, version: int) -> None:
+    staged = managed.create(stage=True, properties={"format-version": str(version)})
+    assert not list(managed.world.stores.pointers.scan("/accounts/a1/tables/"))
+    made = append(managed.write(staged, 1, 2))(staged.metadata, staged.files, managed.home.clock)
+    table = create_staged(managed, [*staged_updates(staged, version), *made.updates])
+    assert table.metadata.table_uuid == staged.metadata.table_uuid
+    assert table.metadata.format_version == version
+    assert managed.rows(table) == [1, 2]
+    assert managed.rows(managed.append(table, 3)) == [1, 2, 3]
+    stats = statistics.get_table(managed.home, v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)).stats
+    assert stats.row_count == 3
+    assert damage(managed.world.stores) == []
+
+
+def test_a_staged_table_whose_name_was_taken_meanwhile_is_refused(managed: ManagedWorld) -> None:
+    staged = managed.create(stage=True)
+    managed.create()
+    with pytest.raises(AlreadyExists):
+        create_staged(managed, staged_updates(staged))
+
+
+@pytest.mark.parametrize("location", ["file:///tmp/x", "{warehouse}/a2/t", "{warehouse}", "{warehouse}/a1/t/deeper"])
+def test_a_staged_table_must_be_where_it_was_staged(managed: ManagedWorld, location: str) -> None:
+    staged = managed.create(stage=True)
+    place = location.format(warehouse=managed.warehouse.folder())
+    updates = [each for each in staged_updates(staged) if each.action != "set-location"]
+    with pytest.raises(InvalidArgument):
+        create_staged(managed, [*updates, SetLocationUpdate(location=place)])
+
+
+def test_a_staged_table_cannot_take_the_folder_of_another(managed: ManagedWorld) -> None:
+    other = managed.append(managed.create(name="other"), 1)
+    staged = managed.create(stage=True)
+    updates = [each for each in staged_updates(staged) if each.action != "set-location"]
+    with pytest.raises(AlreadyExists):
+        create_staged(managed, [*updates, SetLocationUpdate(location=other.metadata.location)])
+    assert managed.rows(other) == [1]
+
+
+def test_a_table_of_an_iceberg_schema_and_spec_is_created_as_said(managed: ManagedWorld) -> None:
+    schema = Schema(NestedField(7, "x", LongType(), required=False))
+    spec = PartitionSpec(PartitionField(7, 1000, BucketTransform(4), "x_bucket"))
+    table = managed.create(schema=schema, spec=spec, order=SortOrder())
+    assert table.metadata.schema().find_field("x").field_id == 1
+    assert str(table.metadata.spec().fields[0].transform) == "bucket[4]"
+    assert managed.rows(managed.append(table, 1, 2, 3)) == [1, 2, 3]
+
+
+# --- rename and drop --------------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_table_keeps_its_files(managed: ManagedWorld) -> None:
+    table = managed.append(managed.create(), 1)
+    there = managed.world.namespace("archive")
+    renamed = managed_tables.rename(managed.home, id_of(table), name="folk", namespace_id=there.resource_id)
+    assert renamed.metadata_location == table.metadata_location
+    ref = v1.NameRef(catalog="lake", path=["archive"], name="folk")
+    assert directory.resolve_table(managed.home, v1.ResolveTableRequest(ref=ref)).resource_id == id_of(table)
+    assert managed.rows(managed.append(managed.load(table), 2)) == [1, 2]
+
+
+def test_a_dropped_table_is_gone_and_its_files_stay_until_gc(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    managed_tables.drop(managed.home, managed.warehouse, id_of(table))
+    with pytest.raises(NotFound):
+        managed.load(table)
+    assert list(tmp_path.rglob("*.parquet"))
+    assert not list(managed.world.stores.pointers.scan("/accounts/a1/tables/"))
+
+
+def test_a_purged_table_leaves_nothing(managed: ManagedWorld, tmp_path: Path) -> None:
+    other = managed.append(managed.create(name="other"), 7)
+    table = managed.append(managed.create(), 1)
+    managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=True)
+    assert not (tmp_path / "warehouse" / "a1" / table.id).exists()
+    assert managed.rows(other) == [7]
+
+
+@pytest.mark.parametrize("purge", [False, True])
+@pytest.mark.parametrize("harm", [Path.unlink, lambda place: place.write_bytes(b"{")], ids=["gone", "corrupt"])
+def test_a_table_whose_metadata_is_lost_can_be_dropped(
+    managed: ManagedWorld, harm: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch, *, purge: bool
+) -> None:
+    table = managed.append(managed.create(), 1)
+    harm(Path(table.metadata_location.removeprefix("file://")))
+    # As in a process that just began:
+    monkeypatch.setattr(iceberg_metadata, "_read", Kept(1 << 20, size_of=lambda _: 1))
+    with pytest.raises(PreconditionFailed, match=r"missing|corrupt"):
+        managed.load(table)
+    managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=purge)
+    with pytest.raises(NotFound):
+        managed.load(table)
+    assert Path(table.metadata.location.removeprefix("file://")).exists() is not purge
+    assert managed.rows(managed.append(managed.create(), 2)) == [2]
+
+
+# --- gc ---------------------------------------------------------------------------------------------------------------
+
+
+def age(folder: Path, days: float, *, pattern: str = "*") -> None:
+    """Make files as old as they are in the tests of gc: it goes by the times of the disk."""
+    moment = time.time() - days * 86400
+    for path in folder.rglob(pattern):
+        if path.is_file():
+            os.utime(path, (moment, moment))
+
+
+def sweep(managed: ManagedWorld, **asked):
+    return sweep_warehouse(managed.world.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **asked)
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_sweep_removes_what_nothing_refers_to_and_only_that(managed: ManagedWorld, tmp_path: Path) -> None:
+    folder = tmp_path / "warehouse"
+    table = managed.append(managed.append(managed.create(), 1), 2)
+    live = files_in(folder)
+    orphan = managed.write(table, 99)[0].file_path.rpartition("/")[2]
+    age(folder, days=10)
+    asked = sweep(managed)
+    assert {uri.rpartition("/")[2] for uri in asked.removed} == {orphan}
+    assert files_in(folder) == live | {orphan}, "a dry run removes nothing"
+    assert sweep(managed, dry_run=False).removed == asked.removed
+    assert files_in(folder) == live
+    assert managed.rows(table) == [1, 2]
+
+
+def test_a_sweep_leaves_what_is_being_written(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    age(tmp_path, days=10)
+    files = managed.write(table, 5)
+    assert sweep(managed, dry_run=False).removed == ()
+    managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
+    assert managed.rows(table) == [1, 5]
+
+
+def test_a_sweep_leaves_the_states_that_queries_may_still_read(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    expired = table.metadata.current_snapshot_id
+    age(tmp_path, days=10)
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
+    commit(managed, table, RemoveSnapshotsUpdate(snapshot_ids=[expired]))
+    assert sweep(managed, dry_run=False).removed == (), "a query that began yesterday may read the old snapshot"
+    age(tmp_path, days=10, pattern="0000[12]*")
+    age(tmp_path, days=9, pattern="00003*")
+    age(tmp_path, days=10, pattern="*.avro")
+    removed = {uri.rpartition("/")[2].rpartition(".")[2] for uri in sweep(managed, dry_run=False).removed}
+    assert "parquet" in removed
+    assert managed.rows(table) == []
+
+
+def test_a_sweep_removes_dropped_tables_when_no_query_can_read_them(managed: ManagedWorld, tmp_path: Path) -> None:
+    folder = tmp_path / "warehouse" / "a1"
+    table = managed.append(managed.create(), 1)
+    age(tmp_path, days=10)
+    managed_tables.drop(managed.home, managed.warehouse, id_of(table))
+    assert sweep(managed, dry_run=False).removed == ()
+    age(tmp_path, days=10)
+    assert sweep(managed, dry_run=False).removed
+    assert not (folder / table.id).exists()
+
+
+def test_a_sweep_goes_from_table_to_table(managed: ManagedWorld, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        managed.write(managed.create(name=name), 1)
+    age(tmp_path, days=10)
+    token, removed = None, []
+    for _ in range(3):
+        done = sweep(managed, size=1, token=token)
+        removed += done.removed
+        token = done.next_token
+    assert token is None
+    assert len(removed) == 3
+
+
+def test_a_sweep_keeps_all_of_a_table_whose_metadata_is_lost(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    managed.write(table, 2)
+    Path(table.metadata.current_snapshot().manifest_list.removeprefix("file://")).unlink()
+    age(tmp_path, days=10)
+    done = sweep(managed, dry_run=False)
+    assert done.removed == ()
+    assert done.damaged == (table.metadata.location,)
+
+
+def test_the_attempt_of_a_process_that_died_is_swept(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    made = overwrite([], managed.write(table, 2), based_on=None)(table.metadata, table.files, managed.home.clock)
+    age(tmp_path, days=10)
+    swept = {uri for uri in sweep(managed, dry_run=False).removed if uri.endswith(".avro")}
+    assert swept == set(made.written)
+    assert managed.rows(table) == [1]
+
+
+# --- oracles ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("duckdb extensions")
+def test_duckdb_reads_the_table_of_a_commit(managed: ManagedWorld, tmp_path: Path) -> None:
+    table = managed.append(managed.append(managed.create(), 1), 2)
+    with extended(tmp_path / "extensions") as duck:
+        read = duck.execute("SELECT list_sort(list(x)) FROM iceberg_scan(?)", [table.metadata_location]).fetchone()
+    assert read == ([1, 2],)
+
+
+def test_our_reader_answers_as_of_a_time(managed: ManagedWorld) -> None:
+    first = managed.append(managed.create(), 1)
+    managed.world.clock.now += timedelta(hours=1)
+    managed.append(first, 2)
+    as_of = v1.SnapshotRef()
+    as_of.as_of.FromMilliseconds(first.metadata.current_snapshot().timestamp_ms)
+    then = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=as_of)).snapshot
+    assert then.snapshot_id == first.metadata.current_snapshot_id

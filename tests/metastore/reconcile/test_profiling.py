@@ -1,0 +1,125 @@
+"""Statistics of managed tables, asked for at once and by jobs; a stand-in for Spark counts how often it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metastore.managed_world import ManagedWorld, id_of
+from metastore.world import World
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
+from skiway.formats.iceberg.commits import delete_all
+from skiway.metastore import connectors, jobs, statistics
+from skiway.metastore import managed as managed_tables
+from skiway.metastore.reconcile.outcomes import Control
+from skiway.metastore.reconcile.reconciler import Reconciler, capture
+from skiway.model import v1
+from skiway.security import MemorySecrets
+
+
+@dataclass
+class Counting:
+    """Writes down which snapshots it was asked for, and says of each that all files were read, or some failed."""
+
+    asked: list[int] = field(default_factory=list)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(
+        self, realm: Any, table_id: Any, snapshot: Any, *, handle: Any, on_progress: Any, **_: Any
+    ) -> Counting:
+        self.asked.append(snapshot.id)
+        files = handle.files(snapshot).num_rows
+        on_progress(files, files)
+        stats = v1.TableStats(row_count=files, data_file_count=files)
+        stats.properties["files.profiled"] = str(files - len(self.failed))
+        statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
+        return self
+
+
+@pytest.fixture
+def managed(world: World, tmp_path: Path) -> ManagedWorld:
+    return ManagedWorld.at(world, tmp_path)
+
+
+def reconciler(managed: ManagedWorld, profile: Any) -> Reconciler:
+    return Reconciler(MemorySecrets(), profile, warehouse=managed.warehouse)
+
+
+def captured(managed: ManagedWorld, table: Any, profile: Any) -> v1.SyncCaptureResponse:
+    request = v1.SyncCaptureRequest(table_id=id_of(table), include_statistics=True)
+    return capture(managed.home, request, reconciler=reconciler(managed, profile))
+
+
+def test_the_current_snapshot_is_profiled_once(managed: ManagedWorld) -> None:
+    table, profile = managed.append(managed.append(managed.create(), 1), 2), Counting()
+    done = captured(managed, table, profile)
+    assert (done.tables_scanned, done.tables_changed, done.errors) == (1, 1, 0)
+    assert captured(managed, table, profile).tables_changed == 0
+    assert profile.asked == [table.metadata.current_snapshot_id]
+    after = managed.append(table, 3)
+    assert captured(managed, table, profile).tables_changed == 1
+    assert profile.asked[1:] == [after.metadata.current_snapshot_id]
+
+
+def test_a_table_without_snapshots_has_nothing_to_profile(managed: ManagedWorld) -> None:
+    profile = Counting()
+    assert captured(managed, managed.create(), profile).tables_changed == 0
+    assert profile.asked == []
+
+
+def test_a_table_without_files_is_profiled_once(managed: ManagedWorld) -> None:
+    table, profile = managed.append(managed.create(), 1), Counting()
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
+    assert [captured(managed, table, profile).tables_changed for _ in range(2)] == [1, 0]
+
+
+def test_files_that_could_not_be_read_are_told_and_tried_again(managed: ManagedWorld) -> None:
+    table, profile = managed.append(managed.create(), 1), Counting(failed={"a.parquet": "it is corrupt"})
+    done = captured(managed, table, profile)
+    assert (done.errors, done.table_errors[0].table) == (1, "people")
+    assert "a.parquet: it is corrupt" in done.table_errors[0].message
+    profile.failed = {}
+    assert captured(managed, table, profile).errors == 0
+    assert len(profile.asked) == 2
+
+
+def test_a_job_profiles_the_table_and_an_equal_one_is_not_begun_twice(managed: ManagedWorld) -> None:
+    table, profile = managed.append(managed.create(), 1), Counting()
+    request = v1.TriggerReconcileRequest(table_id=id_of(table))
+    job_id = connectors.trigger(managed.home, request).job_id
+    assert connectors.trigger(managed.home, request).job_id == job_id
+    other = managed.append(managed.create("other"), 1)
+    assert connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=id_of(other))).job_id != job_id
+    job = jobs.get(managed.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+    assert not job.HasField("connector_id")
+    outcome = reconciler(managed, profile).job(managed.home, job, Control())
+    assert (outcome.scanned, outcome.changed, outcome.failures) == (1, 1, {})
+    assert profile.asked == [table.metadata.current_snapshot_id]
+    assert len(jobs.list_(managed.home, v1.ListReconcileJobsRequest()).jobs) == 2
+
+
+def test_a_full_rescan_profiles_again(managed: ManagedWorld) -> None:
+    table, profile = managed.append(managed.create(), 1), Counting()
+    for _ in range(2):
+        reconciler(managed, profile).managed(managed.home, id_of(table), full_rescan=True)
+    assert len(profile.asked) == 2
+
+
+def test_what_cannot_be_profiled_is_refused_with_a_reason(managed: ManagedWorld) -> None:
+    table = managed.append(managed.create(), 1)
+    mirrored = managed.world.table("mirrored")
+    with pytest.raises(PreconditionFailed, match="trigger the connector that brings it in"):
+        connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=mirrored.resource_id))
+    with pytest.raises(PreconditionFailed, match="is not managed here"):
+        captured(managed, mirrored, Counting())
+    with pytest.raises(NotFound):
+        connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=v1.ResourceId(id="none")))
+    request = v1.SyncCaptureRequest(table_id=id_of(table))
+    with pytest.raises(InvalidArgument, match="set include_statistics"):
+        capture(managed.home, request, reconciler=reconciler(managed, Counting()))
+    with pytest.raises(Unsupported, match="does not profile tables"):
+        captured(managed, table, None)

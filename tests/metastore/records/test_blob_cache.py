@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metastore.world import World, behaviour, mask, refused
+from skiway.errors import Internal, NotFound
+from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.resources import directory, tables
+from skiway.model import v1
+from skiway.storage import CallCounter, open_stores
+
+REF = v1.NameRef(catalog="lake", path=["sales"], name="people")
+
+
+def resolved(world: World, ref: v1.NameRef = REF) -> v1.ResourceId:
+    return directory.resolve_table(world.home, v1.ResolveTableRequest(ref=ref)).resource_id
+
+
+def rename(world: World, table: v1.Table, name: str) -> None:
+    request = v1.UpdateTableRequest(
+        table_id=table.resource_id, spec=v1.TableSpec(display_name=name), update_mask=mask("display_name")
+    )
+    tables.update(world.home, request)
+
+
+@pytest.fixture
+def servers(tmp_path, calls) -> Any:
+    """Two servers on one store, both with a memory of their own; the calls of the second are counted."""
+    url = f"sqlite:///{tmp_path}/p.db"
+    with open_stores(url) as one, open_stores(url, on_call=calls) as two:
+        yield World(remembering(one)), World(remembering(two))
+
+
+@behaviour(45, 46)
+def test_a_change_is_visible_at_once_on_every_server(servers):
+    one, two = servers
+    table = one.table("people")
+    assert resolved(two) == resolved(one) == table.resource_id
+    rename(one, table, "humans")
+    for world in servers:
+        with refused(NotFound, "table.by.name.missing"):
+            resolved(world)
+        assert resolved(world, v1.NameRef(catalog="lake", path=["sales"], name="humans")) == table.resource_id
+        said = directory.lookup_table(world.home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
+        assert said.name == "humans"
+
+
+@behaviour(46)
+def test_absence_is_not_remembered(servers):
+    one, two = servers
+    one.namespace("sales")
+    with refused(NotFound, "table.by.name.missing"):
+        resolved(two)
+    table = one.table("people")
+    assert resolved(two) == table.resource_id
+    tables.delete(one.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    with refused(NotFound, "table.by.name.missing"):
+        resolved(two)
+
+
+def test_a_name_that_was_read_before_is_found_without_reading_blobs(servers, calls: CallCounter):
+    one, two = servers
+    one.table("people")
+    resolved(two)
+    calls.reset()
+    resolved(two)
+    assert calls.counts == {"pointers.get": 4}
+
+
+@behaviour(45)
+def test_one_account_is_never_served_what_another_has_read(servers):
+    one, two = servers
+    table = one.table("people")
+    resolved(two)
+    two.account("a2")
+    with refused(NotFound, "catalog.by.name.missing"):
+        directory.resolve_table(two.realm("a2"), v1.ResolveTableRequest(ref=REF))
+    disguised = v1.ResourceId(account_id="a2", id=table.resource_id.id)
+    assert not directory.lookup_table(two.realm("a2"), v1.LookupTableRequest(resource_id=disguised)).HasField("ref")
+
+
+def test_what_readers_do_to_a_message_is_theirs_alone(servers):
+    one, _ = servers
+    table = one.table("people")
+    read = tables.get(one.home, v1.GetTableRequest(table_id=table.resource_id)).table
+    read.display_name = "changed"
+    assert tables.get(one.home, v1.GetTableRequest(table_id=table.resource_id)).table == table
+
+
+def test_memory_is_bounded_and_large_blobs_are_read_each_time(calls):
+    with open_stores("memory://", on_call=calls) as stores:
+        blobs = remembering(stores, max_bytes=6400).blobs
+        small = [blobs.put(bytes([number]) * 100) for number in range(70)]
+        large = blobs.put(b"x" * 101)
+        calls.reset()
+        assert [blobs.get(uri) for uri in small[6:]] == [bytes([number]) * 100 for number in range(6, 70)]
+        assert calls.total == 0
+        for uri in (small[0], large, large):
+            blobs.get(uri)
+        assert calls.counts == {"blobs.get": 3}
+
+
+def test_presence_age_and_damage_are_those_of_the_store():
+    with open_stores("memory://") as stores:
+        blobs = remembering(stores).blobs
+        uri = blobs.put(b"data", folder="f")
+        assert blobs.head(uri) == stores.blobs.head(uri)
+        assert [head.uri for head in blobs.scan("f")] == [uri]
+        blobs.delete(uri)
+        assert (blobs.head(uri), stores.blobs.head(uri)) == (None, None)
+        stores.blobs._create(uri, b"damaged")
+        with refused(Internal, "blob.corrupt"):
+            remembering(stores).blobs.get(uri)

@@ -1,0 +1,106 @@
+"""Every error has its sentence, with the parameters it needs, under its own code."""
+
+from __future__ import annotations
+
+import ast
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import skiway.errors
+import skiway.metastore
+from metastore.world import behaviour
+from skiway.errors import Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.metastore.records.errors import failure, sentence, sentences
+from skiway.metastore.records.kinds import KINDS
+from skiway.model import v1
+
+SOURCE = Path(skiway.metastore.__file__).parent
+NOUNS = [kind.noun for kind in KINDS]
+CODES = {
+    name: error.code
+    for name, error in vars(skiway.errors).items()
+    if isinstance(error, type) and issubclass(error, SkiwayError)
+}
+
+
+def raised() -> Iterator[tuple[str, str, str, set[str]]]:
+    """Where, with which code, key and parameters the metastore makes errors."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failure":
+                code = CODES.get(ast.unparse(node.args[0]), "")
+                params = {str(keyword.arg) for keyword in node.keywords}
+                for key in keys(node.args[1]):
+                    yield f"{file.name}:{node.lineno}", code, key, params
+
+
+def keys(node: ast.expr) -> list[str]:
+    """The keys an expression may stand for; a part that is computed is the noun of a kind."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        said = "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
+        return [said]
+    if isinstance(node, ast.IfExp):
+        return [*keys(node.body), *keys(node.orelse)]
+    return {"self.empty": ["column.stats.empty", "file.column.stats.empty"]}.get(ast.unparse(node), ["*"])
+
+
+RAISED = [each for each in raised() if each[1]]
+
+
+def template(code: str, key: str) -> str | None:
+    entries = sentences("en").get(code, {})
+    rest = key.partition(".")[2]
+    return entries.get(key) or entries.get(f"*.{rest}" if rest else "*")
+
+
+@behaviour(81)
+@pytest.mark.parametrize(
+    ("where", "code", "key", "params"), RAISED, ids=[f"{where}-{key}" for where, _, key, _ in RAISED]
+)
+def test_every_error_has_a_sentence_and_gives_what_it_needs(where, code, key, params):
+    found = template(code, key)
+    assert found is not None, f"{where}: {code} has no sentence for {key}"
+    needed = {name for _, name, _, _ in string.Formatter().parse(found) if name}
+    assert needed <= params, f"{where}: {key} needs {needed - params}"
+
+
+@behaviour(81)
+def test_every_sentence_is_used():
+    used = {(code, key) for _, code, key, _ in RAISED}
+    used |= {(code, f"*.{key.partition('.')[2]}") for code, key in used if "." in key}
+    used |= {(code, "*") for code, key in used if key in NOUNS}
+    unused = [(code, key) for code, entries in sentences("en").items() for key in entries if (code, key) not in used]
+    assert unused == []
+
+
+@behaviour(81)
+def test_every_code_of_the_tree_is_a_code_of_the_wire():
+    assert set(CODES.values()) <= set(v1.ErrorCode.keys())
+    assert sentences("en").keys() <= set(v1.ErrorCode.keys())
+
+
+@behaviour(81)
+def test_a_failure_carries_code_key_parameters_and_sentence():
+    error = failure(NotFound, "catalog", resource="catalog", id="c{1}")
+    assert (error.code, error.key, error.params["id"]) == ("MC_NOT_FOUND", "catalog", "c{1}")
+    assert str(error) == "there is no catalog c{1} in this account: check the id, it may have been deleted"
+
+
+@behaviour(81)
+def test_a_language_without_words_falls_back_to_english_and_a_key_without_them_to_itself():
+    params = {"resource": "view", "id": "v"}
+    assert sentence("MC_NOT_FOUND", "view", params, language="xx") == sentence("MC_NOT_FOUND", "view", params)
+    assert sentence("MC_NOT_FOUND", "view", params, language="../en").startswith("there is no view v")
+    assert sentence("MC_CONFLICT", "made.up", {}) == "made.up"
+    assert failure(Conflict, "made.up").message == "made.up"
+
+
+@pytest.mark.parametrize("field", ["uri", "display_name", "schema_json", "namespace_id"])
+def test_a_key_of_several_words_finds_the_sentence_of_its_ending(field):
+    told = failure(InvalidArgument, f"{field.replace('_', '.')}.cannot.clear", field=field)
+    assert told.message.startswith(f"{field} is in the update_mask but not in the spec")

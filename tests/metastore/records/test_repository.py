@@ -1,0 +1,355 @@
+"""The write protocol, for every kind of resource."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from metastore.faults import Died, Fate, dying
+from metastore.wholeness import damage, kind_of
+from metastore.world import behaviour, refused
+from skiway.errors import AlreadyExists, Contention, Internal, NotFound, PreconditionFailed
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import CATALOG, KINDS, NAMESPACE, TABLE, VIEW
+from skiway.metastore.records.repository import Repository, etag
+from skiway.metastore.records.updates import copied
+from skiway.model import v1
+from skiway.storage import ABSENT, Check, Stores, open_stores
+
+ME = v1.ResourceId(account_id="a1", id="r1")
+SAMPLES: dict[str, Any] = {
+    "account": v1.Account(resource_id=v1.ResourceId(account_id="a1", id="a1"), display_name="one"),
+    "catalog": v1.Catalog(resource_id=ME, display_name="one"),
+    "namespace": v1.Namespace(resource_id=ME, catalog_id=v1.ResourceId(id="c1"), parents=["p"], display_name="one"),
+    "table": v1.Table(resource_id=ME, namespace_id=v1.ResourceId(id="n1"), display_name="one"),
+    "view": v1.View(resource_id=ME, namespace_id=v1.ResourceId(id="n1"), display_name="one"),
+    "snapshot": v1.Snapshot(table_id=ME, snapshot_id=7, upstream_created_at=Timestamp(seconds=99)),
+    "table_stats": v1.TableStats(table_id=ME, snapshot_id=7),
+    "column_stats": v1.ColumnStatsSet(table_id=ME, snapshot_id=7),
+    "file_stats": v1.FileStatsSet(table_id=ME, snapshot_id=7),
+    "connector": v1.Connector(resource_id=ME, display_name="one"),
+    "job": v1.Job(account_id="a1", job_id="j1"),
+    "lease": v1.QueryLease(descriptor=v1.QueryDescriptor(account_id="a1", query_id="q1")),
+    "idempotency": v1.IdempotencyRecord(account_id="a1", operation="CreateTable", key="k"),
+}
+# Where a job is found follows from what it does, not from a name.
+NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun != "job"]
+
+
+def changed(value: Any) -> Any:
+    """The same resource with other content."""
+    other = copied(value)
+    other.updated_at.seconds += 1
+    return other
+
+
+def renamed(value: Any) -> Any:
+    other = changed(value)
+    if isinstance(value, v1.Snapshot):
+        other.upstream_created_at.seconds += 1
+    else:
+        other.display_name = "two"
+    return other
+
+
+def another(value: Any) -> Any:
+    """Another resource with the same name."""
+    other = copied(value)
+    if isinstance(value, v1.Snapshot):
+        raise AssertionError("snapshots of one table differ in their names")
+    other.resource_id.id = "r2"
+    return other
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.noun)
+def kind(request) -> Any:
+    return request.param
+
+
+@pytest.fixture(params=NAMED, ids=lambda kind: kind.noun)
+def named_kind(request) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def catalogs(stores) -> Repository[v1.Catalog]:
+    return Repository(stores, CATALOG)
+
+
+@behaviour(8, 18)
+def test_a_resource_is_found_by_all_its_keys_in_version_1(stores, kind):
+    repository, value = Repository(stores, kind), SAMPLES[kind.noun]
+    created = repository.create(value)
+    assert created.pointer.version == 1
+    assert repository.find(kind.key(value)) == created
+    assert [repository.named(name) for name in kind.names(value)] == [value] * len(kind.names(value))
+    assert damage(stores) == []
+    assert kind_of(kind.key(value)) is kind
+
+
+@behaviour(8)
+def test_writing_the_very_same_again_changes_nothing(stores, kind):
+    repository, value = Repository(stores, kind), SAMPLES[kind.noun]
+    created = repository.create(value)
+    assert repository.create(value) == created
+    assert repository.find(kind.key(value)) == created
+
+
+@behaviour(7)
+def test_writing_the_very_same_again_makes_its_blob_young(catalogs, clock):
+    uri = catalogs.create(SAMPLES["catalog"]).pointer.blob_uri
+    before = catalogs.stores.blobs.head(uri)
+    clock.now = before.modified_at + timedelta(seconds=60)  # the store's own time is the machine's
+    catalogs.create(SAMPLES["catalog"])
+    assert catalogs.stores.blobs.head(uri).modified_at > before.modified_at
+
+
+@behaviour(9)
+@pytest.mark.parametrize("kind", [kind for kind in NAMED if kind.noun != "snapshot"], ids=lambda kind: kind.noun)
+def test_a_taken_name_leaves_nothing_of_the_loser(stores, kind):
+    repository, value = Repository(stores, kind), SAMPLES[kind.noun]
+    repository.create(value)
+    before = list(stores.pointers.scan())
+    with refused(AlreadyExists, f"{kind.noun}.already.exists", name=kind.title(value)):
+        repository.create(another(value))
+    assert list(stores.pointers.scan()) == before
+
+
+@behaviour(9)
+def test_an_id_that_is_taken_by_other_content_is_refused(stores, kind):
+    repository, value = Repository(stores, kind), SAMPLES[kind.noun]
+    repository.create(value)
+    with pytest.raises(AlreadyExists):
+        repository.create(changed(value))
+    assert repository.named(kind.key(value)) == value
+
+
+@behaviour(30)
+def test_a_table_and_a_view_cannot_share_a_name(stores):
+    Repository(stores, TABLE).create(SAMPLES["table"])
+    with refused(AlreadyExists, "relation.name.already.claimed", resource="view"):
+        Repository(stores, VIEW).create(another(SAMPLES["view"]))
+
+
+@behaviour(11)
+def test_a_name_without_its_owner_is_damage_and_not_repaired(stores, named_kind):
+    repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
+    repository.create(value)
+    stores.pointers.compare_and_delete(named_kind.key(value), expect=1)
+    for again in (value, changed(value)):
+        with refused(Internal, "pointer.partial"):
+            repository.create(again)
+    assert repository.find(named_kind.key(value)) is None
+
+
+@behaviour(11)
+def test_a_lost_name_is_damage_when_the_resource_is_updated(stores, named_kind):
+    repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
+    created = repository.create(value)
+    stores.pointers.compare_and_delete(named_kind.names(value)[0], expect=1)
+    with refused(Internal, "pointer.partial"):
+        repository.update(created, changed(value))
+
+
+@behaviour(12)
+def test_a_rename_moves_the_names_and_frees_the_old_ones(stores, named_kind):
+    repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
+    created = repository.create(value)
+    updated = repository.update(created, renamed(value))
+    assert (updated.pointer.key, updated.pointer.version) == (created.pointer.key, 2)
+    assert etag(updated.pointer) != etag(created.pointer)
+    kept = set(named_kind.names(value)) & set(named_kind.names(updated.value))
+    assert all(repository.named(name) is None for name in set(named_kind.names(value)) - kept)
+    assert all(repository.named(name) == updated.value for name in named_kind.names(updated.value))
+    assert damage(stores) == []
+
+
+@behaviour(12, 13)
+def test_names_follow_changed_content_and_the_etag_is_that_of_the_content(stores, kind):
+    repository, value = Repository(stores, kind), SAMPLES[kind.noun]
+    first = repository.create(value)
+    second = repository.update(first, changed(value))
+    third = repository.update(second, value)
+    assert etag(first.pointer) == etag(third.pointer) != etag(second.pointer)
+    assert [stored.pointer.version for stored in (first, second, third)] == [1, 2, 3]
+    assert damage(stores) == []
+
+
+def test_a_rename_to_a_taken_name_changes_nothing(catalogs):
+    first = catalogs.create(v1.Catalog(resource_id=ME, display_name="one"))
+    catalogs.create(v1.Catalog(resource_id=v1.ResourceId(account_id="a1", id="r2"), display_name="two"))
+    before = list(catalogs.stores.pointers.scan())
+    with refused(AlreadyExists, "catalog.already.exists", name="two"):
+        catalogs.update(first, v1.Catalog(resource_id=ME, display_name="two"))
+    assert list(catalogs.stores.pointers.scan()) == before
+
+
+def test_a_stale_update_and_a_stale_delete_are_refused(stores, kind):
+    repository, value = Repository(stores, kind), SAMPLES[kind.noun]
+    first = repository.create(value)
+    second = repository.update(first, changed(value))
+    with refused(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
+        repository.update(first, renamed(value) if kind in NAMED else changed(changed(value)))
+    with refused(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
+        repository.delete(first.pointer, first.value)
+    assert repository.find(kind.key(value)) == second
+    repository.delete(second.pointer, second.value)
+    with refused(NotFound, kind.noun):
+        repository.update(second, changed(second.value))
+    assert list(stores.pointers.scan()) == []
+
+
+@behaviour(17)
+def test_of_two_updates_at_one_version_one_wins(catalogs):
+    created = catalogs.create(SAMPLES["catalog"])
+    barrier, outcomes = Barrier(8), []
+
+    def update(number: int) -> None:
+        wanted = copied(created.value)
+        wanted.description = str(number)
+        barrier.wait()
+        try:
+            outcomes.append(catalogs.update(created, wanted).value.description)
+        except PreconditionFailed as error:
+            outcomes.append(error.key)
+
+    threads = [Thread(target=update, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [outcome for outcome in outcomes if outcome != "version.mismatch"]
+    found = catalogs.named(created.pointer.key)
+    assert found is not None
+    assert found.description == winner
+
+
+@behaviour(14)
+@pytest.mark.parametrize("loss", ["gone", "damaged"])
+def test_what_cannot_be_read_can_be_deleted_with_all_its_names(stores, kind, loss):
+    repository, value = Repository(stores, kind), SAMPLES[kind.noun]
+    pointer = repository.create(value).pointer
+    bystander = Repository(stores, CATALOG).create(
+        v1.Catalog(resource_id=v1.ResourceId(account_id="a1", id="other"), display_name="other")
+    )
+    if loss == "gone":
+        stores.blobs.delete(pointer.blob_uri)
+    else:
+        stores.blobs._overwrite(pointer.blob_uri, b"not what it was")
+    peeked = repository.peek(pointer.key)
+    assert peeked == (pointer, None)
+    repository.delete(*peeked)
+    assert {each.blob_uri for each in stores.pointers.scan()} == {bystander.pointer.blob_uri}
+    repository.create(value)
+
+
+@behaviour(15)
+def test_a_pointer_to_a_lost_blob_is_damage(catalogs):
+    created = catalogs.create(SAMPLES["catalog"])
+    catalogs.stores.blobs.delete(created.pointer.blob_uri)
+    with refused(Internal, "pointer.dangling", pointer=created.pointer.key):
+        catalogs.find(created.pointer.key)
+    with refused(Internal, "pointer.dangling"):
+        catalogs.page(keys.catalog_name("a1"), size=10)
+
+
+@behaviour(15)
+@pytest.mark.parametrize("meanwhile", ["updated", "deleted"])
+def test_a_blob_that_is_collected_while_its_pointer_moves_is_no_damage(catalogs, monkeypatch, meanwhile):
+    created = catalogs.create(SAMPLES["catalog"])
+    read = type(catalogs.stores.blobs).get
+    moved = []
+
+    def get(self: Any, uri: str) -> bytes:
+        if not moved:
+            moved.append(uri)
+            if meanwhile == "updated":
+                catalogs.update(created, changed(created.value))
+            else:
+                catalogs.delete(created.pointer, created.value)
+            self.delete(uri)
+        return read(self, uri)
+
+    monkeypatch.setattr(type(catalogs.stores.blobs), "get", get)
+    found = catalogs.named(created.pointer.key)
+    assert found == (changed(created.value) if meanwhile == "updated" else None)
+
+
+def test_a_blob_of_another_kind_is_damage(stores):
+    created = Repository(stores, CATALOG).create(SAMPLES["catalog"])
+    uri = stores.blobs.put(b"\xff\xff", folder="x")
+    stores.pointers.compare_and_set(created.pointer.key, uri, expect=1)
+    with refused(Internal, "blob.unreadable", uri=uri):
+        Repository(stores, CATALOG).find(created.pointer.key)
+
+
+@behaviour(16)
+def test_counts_follow_creations_and_deletions(stores):
+    repository = Repository(stores, NAMESPACE)
+    made = []
+    for number, name in enumerate(["a", "a/b", "a.b", "a b", "ä", "a%2Fb"]):
+        sample = copied(SAMPLES["namespace"])
+        sample.resource_id.id, sample.display_name = f"n{number}", name
+        made.append(repository.create(sample))
+    prefix = keys.namespace_path("a1", "c1", ["p"]) + "/"
+    assert repository.count(prefix) == 6
+    repository.delete(made[0].pointer, made[0].value)
+    assert repository.count(prefix) == 5
+    assert repository.count(keys.namespace_path("a1", "c1", ["p", "a"]) + "/") == 0
+
+
+def test_a_failed_check_in_the_same_batch_is_contention(catalogs):
+    created = catalogs.create(SAMPLES["catalog"])
+    check = [Check("/somewhere", expect=3)]
+    other = another(SAMPLES["catalog"])
+    other.display_name = "free"
+    with pytest.raises(Contention):
+        catalogs.create(other, also=lambda _: check)
+    with pytest.raises(Contention):
+        catalogs.update(created, changed(created.value), also=lambda _: check)
+    with pytest.raises(Contention):
+        catalogs.delete(created.pointer, created.value, also=check)
+    assert catalogs.find(created.pointer.key) == created
+
+
+@behaviour(10)
+@pytest.mark.parametrize("step", ["create", "update", "rename", "delete"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_whoever_dies_leaves_each_resource_wholly_there_or_not(kind, step, when):
+    """For every operation of the store: die there, then look."""
+    at = 0
+    while True:
+        at += 1
+        with open_stores("memory://") as stores:
+            clean, value = Repository(stores, kind), SAMPLES[kind.noun]
+            created = None if step == "create" else clean.create(value)
+            fate = Fate(at, when)
+            repository = Repository(dying(stores, fate), kind)
+            target = renamed(value) if step == "rename" and kind in NAMED else changed(value)
+            try:
+                if created is None:
+                    repository.create(value)
+                elif step == "delete":
+                    repository.delete(created.pointer, created.value)
+                else:
+                    repository.update(created, target)
+            except Died:
+                pass
+            assert damage(stores) == []
+            assert clean.named(kind.key(value)) in _possible(step, value, target)
+            if fate.done < at:
+                assert clean.named(kind.key(value)) == _possible(step, value, target)[1]
+                break
+    assert at > 1
+
+
+def _possible(step: str, value: Any, target: Any) -> list[Any]:
+    return {"create": [None, value], "delete": [value, None]}.get(step, [value, target])
+
+
+def test_versions_start_at_absent_plus_one(stores: Stores):
+    assert Repository(stores, CATALOG).create(SAMPLES["catalog"]).pointer.version == ABSENT + 1

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from metastore.world import behaviour
+from skiway.metastore.statistics import bounds
+from skiway.metastore.statistics.bounds import bound, logical_type
+
+
+@behaviour(65)
+@pytest.mark.parametrize(
+    ("kind", "text", "kept"),
+    [
+        ("bool", " TRUE", "true"),
+        ("bigint", " -007 ", "-7"),
+        ("INT", str(2**80), str(2**80)),
+        ("double", "-0.0", "0.0"),
+        ("real", "1e3", "1000.0"),
+        ("double precision", "nan", "NaN"),
+        ("double", "-inf", "-Infinity"),
+        ("decimal(10,2)", "1.50", "1.5"),
+        ("decimal(10,2)", "100", "100"),
+        ("numeric", "1E+2", "100"),
+        ("decimal(3,2)", "-0.00", "0"),
+        ("date", "2024-02-29", "2024-02-29"),
+        ("date", "-1", "1969-12-31"),
+        ("time", "01:02:03.5", "01:02:03.500000"),
+        ("time(3)", "01:02:03.5", "01:02:03.500"),
+        ("timestamp", "2024-01-01 00:00:00", "2024-01-01T00:00:00"),
+        ("timestamp(0)", "2024-01-01T00:00:00.9", "2024-01-01T00:00:00"),
+        ("timestamptz", "2024-01-01T01:00:00+02:00", "2023-12-31T23:00:00Z"),
+        ("timestamp with time zone", "2024-01-01T00:00:00.000001Z", "2024-01-01T00:00:00.000001Z"),
+        ("uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+        ("varchar", " as it is ", " as it is "),
+        ("text", "", ""),
+        ("blob", "AAE=", "AAE="),
+    ],
+)
+def test_bounds_are_kept_in_one_form(kind, text, kept):
+    assert bound(logical_type(kind), text).text == kept
+
+
+@behaviour(65)
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("boolean", "yes"),
+        ("int", "1.5"),
+        ("double", "one"),
+        ("decimal(3,1)", "Infinity"),
+        ("decimal(3,1)", "x"),
+        ("date", "yesterday"),
+        ("timestamp", "1700000000"),
+        ("timestamp", "2024-01-01T00:00:00+02:00"),
+        ("timestamptz", "2024-01-01T00:00:00"),
+        ("time", "12:00:00Z"),
+        ("uuid", "x"),
+        ("binary", "not base64"),
+    ],
+)
+def test_what_cannot_be_a_bound_is_refused(kind, text):
+    with pytest.raises(ValueError):  # noqa: PT011 - of every kind
+        bound(logical_type(kind), text)
+
+
+@behaviour(65)
+@pytest.mark.parametrize(
+    ("kind", "lower", "upper"),
+    [
+        ("int", "9", "10"),
+        ("decimal", "-10", "-9.5"),
+        ("double", "-Infinity", "0"),
+        ("date", "1999-12-31", "2000-01-01"),
+        ("timestamptz", "2024-01-01T00:00:00+02:00", "2024-01-01T00:00:00Z"),
+        ("binary", "AA==", "/w=="),
+        ("string", "a", "b"),
+        ("boolean", "false", "true"),
+    ],
+)
+def test_bounds_are_compared_as_values(kind, lower, upper):
+    assert bound(logical_type(kind), lower).value < bound(logical_type(kind), upper).value
+
+
+@pytest.mark.parametrize("text", ["", "point", "decimal(2,3)", "timestamp(9)", "decimal(0,0)"])
+def test_types_that_are_not_known_are_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011 - of every kind
+        logical_type(text)
+
+
+def test_nested_types_have_no_order():
+    assert not logical_type("array<int>").ordered
+    assert not logical_type("JSONB").ordered
+
+
+def test_docstrings_are_right():
+    assert doctest.testmod(bounds).failed == 0

@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from metastore.wholeness import damage
+from metastore.world import World, behaviour, key, refused
+from skiway.errors import Conflict, InvalidArgument, NotFound
+from skiway.metastore import statistics
+from skiway.model import v1
+
+Ref = v1.SnapshotRef
+CURRENT = Ref(special=v1.SS_CURRENT)
+
+
+@pytest.fixture
+def table(world: World) -> v1.Table:
+    made = world.table()
+    world.snapshot(made, 1, at=1)
+    return made
+
+
+def column(number: int = 1, **facts: Any) -> v1.ColumnStats:
+    return v1.ColumnStats(column_id=number, **{"column_name": f"c{number}", "value_count": 10, **facts})
+
+
+def file(path: str = "f", **facts: Any) -> v1.FileColumnStats:
+    return v1.FileColumnStats(file_path=path, **{"row_count": 1, **facts})
+
+
+def put_columns(world: World, table: v1.Table, *columns: v1.ColumnStats, key_: str = "", snapshot_id: int = 1) -> int:
+    request = v1.PutColumnStatsRequest(
+        table_id=table.resource_id, snapshot_id=snapshot_id, columns=columns, idempotency=key(key_)
+    )
+    return statistics.put_columns(world.home, [request]).upserted
+
+
+def put_files(world: World, table: v1.Table, *files: v1.FileColumnStats, key_: str = "") -> int:
+    request = v1.PutFileColumnStatsRequest(
+        table_id=table.resource_id, snapshot_id=1, files=files, idempotency=key(key_)
+    )
+    return statistics.put_files(world.home, [request]).upserted
+
+
+def columns(world: World, table: v1.Table, ref: v1.SnapshotRef = CURRENT) -> list[v1.ColumnStats]:
+    request = v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref)
+    return list(statistics.list_columns(world.home, request).columns)
+
+
+def files(world: World, table: v1.Table) -> list[v1.FileColumnStats]:
+    request = v1.ListFileColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
+    return list(statistics.list_files(world.home, request).files)
+
+
+def put_table(world: World, table: v1.Table, snapshot_id: int = 1, key_: str = "", **facts: Any) -> Any:
+    request = v1.PutTableStatsRequest(
+        table_id=table.resource_id, snapshot_id=snapshot_id, stats=v1.TableStats(**facts), idempotency=key(key_)
+    )
+    return statistics.put_table(world.home, request)
+
+
+def get_table(world: World, table: v1.Table, ref: v1.SnapshotRef) -> v1.TableStats:
+    return statistics.get_table(world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
+
+
+# --- of the table -----------------------------------------------------------------------------------------------------
+
+
+@behaviour(63, 66)
+def test_table_statistics_are_found_by_id_by_time_and_as_current(world, table):
+    put = put_table(world, table, row_count=5, data_file_count=1)
+    assert (put.stats.table_id, put.stats.snapshot_id, put.meta.pointer_version) == (table.resource_id, 1, 1)
+    for ref in (Ref(snapshot_id=1), CURRENT, Ref(as_of=Timestamp(seconds=9))):
+        assert get_table(world, table, ref) == put.stats
+    early = put_table(world, table, snapshot_id=77, row_count=6)
+    assert get_table(world, table, Ref(snapshot_id=77)) == early.stats
+    with refused(NotFound, "table.stats", table_id=table.resource_id.id, snapshot_id="5"):
+        get_table(world, table, Ref(snapshot_id=5))
+    with refused(InvalidArgument, "snapshot.missing"):
+        get_table(world, table, Ref())
+    with refused(InvalidArgument, "field.invalid", field="snapshot_id"):
+        put_table(world, table, snapshot_id=-1)
+    assert put_table(world, table, row_count=7).meta.pointer_version == 2
+    assert damage(world.stores) == []
+
+
+@behaviour(62)
+def test_a_key_makes_a_repeated_put_one(world, table):
+    stamp = v1.UpstreamStamp(commit_ref="c", fetched_at=Timestamp(seconds=1))
+    first = put_table(world, table, key_="k", row_count=5, upstream=stamp)
+    put_table(world, table, row_count=6)
+    stamp.fetched_at.seconds = 2
+    assert put_table(world, table, key_="k", row_count=5, upstream=stamp) == first
+    assert get_table(world, table, CURRENT).row_count == 6
+    with refused(Conflict, "idempotency.mismatch", op="PutTableStats"):
+        put_table(world, table, key_="k", row_count=7, upstream=stamp)
+
+
+def approx(**facts: Any) -> v1.Ndv:
+    return v1.Ndv(approx=v1.NdvApprox(**{"estimate": 5, **facts}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({"row_count": -1}, "row_count"),
+        ({"total_size_bytes": -1}, "total_size_bytes"),
+        ({"row_count": 1, "ndv": v1.Ndv(exact=2)}, "ndv"),
+        ({"ndv": v1.Ndv(exact=-1)}, "ndv"),
+        ({"ndv": approx(estimate=-1)}, "ndv.estimate"),
+        ({"ndv": approx(estimate=math.nan)}, "ndv.estimate"),
+        ({"ndv": approx(estimate=math.inf)}, "ndv.estimate"),
+        ({"ndv": approx(confidence_lower=6)}, "ndv.confidence_lower"),
+        ({"ndv": approx(confidence_upper=4)}, "ndv.confidence_upper"),
+        ({"ndv": approx(confidence_level=1.1)}, "ndv.confidence_level"),
+        ({"ndv": approx(relative_standard_error=-0.1)}, "ndv.relative_standard_error"),
+        ({"ndv": approx(rows_seen=2, rows_total=1)}, "ndv.rows_seen"),
+        ({"ndv": approx(rows_seen=-2)}, "ndv.rows_seen"),
+    ],
+)
+def test_what_cannot_be_true_of_a_table_is_refused(world, table, facts, field):
+    with refused(InvalidArgument, "stats.invalid", field=field, target="the table"):
+        put_table(world, table, **facts)
+
+
+# --- of columns -------------------------------------------------------------------------------------------------------
+
+
+@behaviour(64)
+def test_absent_and_empty_are_kept_apart(world, table):
+    sketch = v1.NdvSketch(type="theta", data=b"\x01")
+    put_columns(
+        world,
+        table,
+        column(1),
+        column(2, logical_type="STRING", min="", max="", null_count=0, nan_count=0),
+        column(3, ndv=v1.Ndv(sketches=[sketch])),
+        column(4, ndv=v1.Ndv(exact=0)),
+    )
+    plain, empty, sketched, exact = columns(world, table)
+    assert [plain.HasField(field) for field in ("min", "max", "null_count", "nan_count", "ndv")] == [False] * 5
+    assert [empty.HasField(field) for field in ("min", "max", "null_count", "nan_count")] == [True] * 4
+    assert (sketched.ndv.WhichOneof("mode"), sketched.ndv.sketches[0]) == (None, sketch)
+    assert exact.ndv.WhichOneof("mode") == "exact"
+
+
+def test_columns_are_replaced_by_id_and_listed_by_id(world, table):
+    assert put_columns(world, table, column(10), column(9), column(1)) == 3
+    assert put_columns(world, table, column(9, value_count=99), column(2)) == 2
+    assert [(each.column_id, each.value_count) for each in columns(world, table)] == [
+        (1, 10),
+        (2, 10),
+        (9, 99),
+        (10, 10),
+    ]
+    assert {each.snapshot_id for each in columns(world, table)} == {1}
+    assert damage(world.stores) == []
+
+
+@behaviour(66)
+def test_columns_are_listed_in_pages_of_200(world, table):
+    put_columns(world, table, *map(column, range(1, 451)))
+    page, sizes = v1.PageRequest(), []
+    while True:
+        request = v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT, page=page)
+        found = statistics.list_columns(world.home, request)
+        sizes.append((len(found.columns), found.page.total_size))
+        page.page_token = found.page.next_page_token
+        if not page.page_token:
+            break
+    assert sizes == [(200, 450), (200, 450), (50, 450)]
+    assert columns(world, table, Ref(snapshot_id=5)) == []
+    with refused(InvalidArgument, "page.token.invalid"):
+        request.page.page_token = "x"
+        statistics.list_columns(world.home, request)
+
+
+HISTOGRAM = v1.Histogram(bounds=["0", "5", "10"], counts=[4, 6])
+
+
+@behaviour(65)
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({"column_id": 0}, "column_id"),
+        ({"value_count": -1}, "value_count"),
+        ({"null_count": 11}, "null_count"),
+        ({"null_count": -1}, "null_count"),
+        ({"nan_count": 11}, "nan_count"),
+        ({"ndv": v1.Ndv(exact=11)}, "ndv"),
+        ({"logical_type": "point"}, "logical_type"),
+        ({"logical_type": "INT", "min": "10", "max": "9"}, "min"),
+        ({"logical_type": "INT", "min": "x"}, "min"),
+        ({"logical_type": "MAP", "max": "x"}, "max"),
+        ({"logical_type": "DATE", "max": "9999999"}, "max"),
+        ({"logical_type": "INT", "histogram": v1.Histogram(bounds=["1"])}, "histogram"),
+        ({"logical_type": "INT", "histogram": v1.Histogram(bounds=["1", "2"], counts=[1, 2])}, "histogram"),
+        ({"logical_type": "INT", "histogram": v1.Histogram(bounds=["2", "1"], counts=[1])}, "histogram"),
+        ({"logical_type": "INT", "histogram": v1.Histogram(bounds=["1", "2"], counts=[-1])}, "histogram"),
+        ({"logical_type": "INT", "histogram": v1.Histogram(bounds=["1", "2"], counts=[11])}, "histogram"),
+        ({"logical_type": "INT", "histogram": v1.Histogram(bounds=["1", "x"], counts=[1])}, "histogram"),
+        ({"logical_type": "JSON", "histogram": HISTOGRAM}, "histogram"),
+    ],
+)
+def test_what_cannot_be_true_of_a_column_is_refused(world, table, facts, field):
+    wrong = column()
+    wrong.MergeFrom(v1.ColumnStats(**facts))
+    for name in facts:
+        if name in ("column_id", "value_count"):
+            setattr(wrong, name, facts[name])
+    with refused(InvalidArgument, "stats.invalid", field=field):
+        put_columns(world, table, wrong)
+    with refused(InvalidArgument, "stats.invalid", field=field):
+        put_files(world, table, file(columns=[wrong]))
+
+
+@behaviour(65)
+def test_bounds_are_stored_in_their_one_form(world, table):
+    histogram = v1.Histogram(bounds=["-0", "5.0"], counts=[10])
+    put_columns(world, table, column(logical_type="decimal(4,2)", min="-0.00", max="5.50", histogram=histogram))
+    (found,) = columns(world, table)
+    assert (found.min, found.max, list(found.histogram.bounds)) == ("0", "5.5", ["0", "5"])
+
+
+# --- many messages ----------------------------------------------------------------------------------------------------
+
+
+def stream(world: World, *requests: v1.PutColumnStatsRequest) -> int:
+    return statistics.put_columns(world.home, iter(requests)).upserted
+
+
+@behaviour(60)
+def test_one_upload_is_for_one_snapshot_with_one_key(world, table):
+    world.snapshot(table, 2, at=2)
+    other = world.table("other")
+    world.snapshot(other, 1)
+
+    def request(of: v1.Table = table, snapshot_id: int = 1, key_: str = "") -> v1.PutColumnStatsRequest:
+        return v1.PutColumnStatsRequest(
+            table_id=of.resource_id, snapshot_id=snapshot_id, columns=[column()], idempotency=key(key_)
+        )
+
+    for second in (request(of=other), request(snapshot_id=2)):
+        with refused(InvalidArgument, "stats.inconsistent.target"):
+            stream(world, request(), second)
+    with refused(InvalidArgument, "idempotency.inconsistent.key", first="a", second="b"):
+        stream(world, request(key_="a"), request(key_=" "), request(key_="b"))
+    assert stream(world, request(), request(key_="c"), request(key_=" c ")) == 3
+    with refused(InvalidArgument, "column.stats.empty"):
+        stream(world)
+    with refused(InvalidArgument, "column.stats.empty"):
+        stream(world, v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1))
+    with refused(InvalidArgument, "file.column.stats.empty"):
+        statistics.put_files(world.home, [])
+
+
+@behaviour(61)
+def test_what_came_before_a_refused_item_stays(world, table):
+    with refused(InvalidArgument, "stats.invalid"):
+        put_columns(world, table, column(1), column(2), column(3, value_count=-1), column(4))
+    assert [each.column_id for each in columns(world, table)] == [1, 2]
+    with refused(InvalidArgument, "field", field="file_path"):
+        put_files(world, table, file("a"), file(" "), file("c"))
+    assert [each.file_path for each in files(world, table)] == ["a"]
+
+
+@behaviour(61)
+def test_large_uploads_are_stored_in_steps(world, table, monkeypatch):
+    monkeypatch.setattr("skiway.metastore.statistics.uploads.STEP", 3)
+    assert put_columns(world, table, *map(column, range(1, 9))) == 8
+    assert len(columns(world, table)) == 8
+
+
+@behaviour(62)
+def test_sending_again_with_the_same_key_changes_nothing(world, table):
+    assert put_columns(world, table, column(1), column(2), key_="k") == 2
+    before = columns(world, table)
+    assert put_columns(world, table, column(1), column(2), column(3), key_="k") == 3
+    assert columns(world, table)[:2] == before
+    with refused(Conflict, "idempotency.mismatch", op="PutColumnStats", idempotency_key="k"):
+        put_columns(world, table, column(4), column(1, value_count=11), column(5), key_="k")
+    assert [each.column_id for each in columns(world, table)] == [1, 2, 3, 4]
+    put_columns(world, table, column(1, value_count=11), key_="other")
+    world.clock.advance(900)
+    assert put_columns(world, table, column(2, value_count=12), key_="k") == 1
+    assert [each.value_count for each in columns(world, table)] == [11, 12, 10, 10]
+
+
+@behaviour(62)
+def test_files_sent_again_with_the_same_key_change_nothing(world, table):
+    assert put_files(world, table, file("a"), file("b"), key_="k") == 2
+    assert put_files(world, table, file("b"), file("c"), key_="k") == 2
+    with refused(Conflict, "idempotency.mismatch", op="PutFileColumnStats"):
+        put_files(world, table, file("d"), file("a", row_count=9), key_="k")
+    assert [each.file_path for each in files(world, table)] == ["a", "b", "c", "d"]
+    world.clock.advance(900)
+    put_files(world, table, file("a", row_count=9), key_="k")
+    assert files(world, table)[0].row_count == 9
+
+
+@behaviour(63)
+def test_columns_and_files_need_their_snapshot(world, table):
+    with refused(NotFound, "snapshot", id="5"):
+        put_columns(world, table, column(), snapshot_id=5)
+
+
+def test_another_account_can_neither_put_nor_read(world, table):
+    put_columns(world, table, column())
+    world.account("a2")
+    stranger = world.realm("a2")
+    request = v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1, columns=[column()])
+    with refused(NotFound, "table"):
+        statistics.put_columns(stranger, [request])
+    with refused(NotFound, "table"):
+        statistics.list_columns(
+            stranger, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=Ref(snapshot_id=1))
+        )
+
+
+# --- of files ---------------------------------------------------------------------------------------------------------
+
+
+@behaviour(64)
+def test_files_come_back_as_they_were_put(world, table):
+    full = v1.FileColumnStats(
+        file_path="s3://b/ä.parquet",
+        file_format="parquet",
+        row_count=10,
+        size_bytes=99,
+        file_content=v1.FC_EQUALITY_DELETES,
+        partition_data_json='{"d":1}',
+        partition_spec_id=3,
+        equality_field_ids=[1, 2],
+        sequence_number=0,
+        columns=[
+            column(
+                1,
+                logical_type="STRING",
+                min="",
+                max="z",
+                null_count=0,
+                ndv=v1.Ndv(exact=3, sketches=[v1.NdvSketch(data=b"\x00")]),
+                tdigest=b"\x01",
+                properties={"a": "b"},
+                upstream=v1.UpstreamStamp(commit_ref="c"),
+                histogram=v1.Histogram(bounds=["a", "b"], counts=[1]),
+            ),
+            column(2),
+        ],
+    )
+    assert put_files(world, table, full, file("plain")) == 2
+    plain, found = files(world, table)
+    assert not plain.HasField("sequence_number")
+    for each in (full, *full.columns):
+        each.table_id.CopyFrom(table.resource_id)
+        each.snapshot_id = 1
+    assert found == full
+    assert damage(world.stores) == []
+
+
+def test_files_are_replaced_by_path_and_paged_by_path(world, table):
+    put_files(world, table, *(file(f"f{number:03d}") for number in range(250)))
+    put_files(world, table, file("f100", row_count=7), file("a"), file("a", row_count=8))
+    page, seen = v1.PageRequest(), []
+    while True:
+        request = v1.ListFileColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT, page=page)
+        found = statistics.list_files(world.home, request)
+        seen.append([(each.file_path, each.row_count) for each in found.files])
+        assert found.page.total_size == 251
+        page.page_token = found.page.next_page_token
+        if not page.page_token:
+            break
+        put_files(world, table, file("f200", row_count=2))
+    assert [len(each) for each in seen] == [200, 51]
+    shown = dict(chain.from_iterable(seen))
+    assert (len(shown), shown["a"], shown["f100"], shown["f200"]) == (251, 8, 7, 2)
+
+
+def test_planners_get_all_files_as_one_table(world, table):
+    put_files(world, table, *(file(f"f{number}", columns=[column(1, min=str(number))]) for number in range(3)))
+    found = statistics.file_statistics(world.home, table.resource_id.id, 1)
+    bounds = pc.struct_field(pc.list_flatten(found["columns"]), "min")
+    assert bounds.to_pylist() == ["0", "1", "2"]
+    assert statistics.file_statistics(world.home, table.resource_id.id, 9).num_rows == 0
+
+
+def test_a_snapshot_has_three_pointers_for_statistics_however_many_columns_and_files(world, table, calls):
+    put_table(world, table)
+    put_columns(world, table, *map(column, range(1, 100)))
+    put_files(world, table, *(file(f"f{number}") for number in range(100)))
+    stats = [each for each in world.stores.pointers.scan() if "/stats/" in each.key]
+    assert len(stats) == 3
+    calls.reset()
+    put_files(world, table, *(file(f"g{number}") for number in range(100)))
+    assert calls.total == 8

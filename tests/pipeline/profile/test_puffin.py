@@ -1,0 +1,132 @@
+"""The Puffin file, read by pyiceberg, alone and as part of a managed table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasketches
+import pyarrow as pa
+import pytest
+from pyiceberg.table import StaticTable
+from pyiceberg.table.puffin import PuffinFile
+
+from metastore.managed_world import ManagedWorld, id_of
+from metastore.world import World
+from pipeline.lakes import SPARK
+from pipeline.made import schema, theta
+from skiway.errors import Conflict
+from skiway.metastore.managed import commits
+from skiway.metastore.reconcile.profiling import attach
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.pipeline.profile.sketches import Puffin, written
+from skiway.pipeline.worker import SparkProfile
+from skiway.security import MemorySecrets
+
+
+def test_sketches_are_found_again_at_their_places() -> None:
+    of = schema(id=pa.int64(), name=pa.string(), price=pa.decimal128(9, 2), share=pa.float32())
+    sketches = {1: theta(range(9000)), 2: theta(["a", "b"]), 3: theta(["1.00"]), 4: theta([0.5])}
+    puffin = written(sketches, of, snapshot_id=77, sequence_number=5)
+    footer = PuffinFile(puffin.data).footer
+    assert [blob.fields for blob in footer.blobs] == [[1], [2]]  # Iceberg hashes decimals and floats otherwise
+    for blob in footer.blobs:
+        assert (blob.type, blob.snapshot_id, blob.sequence_number) == ("apache-datasketches-theta-v1", 77, 5)
+        found = puffin.data[blob.offset : blob.offset + blob.length]
+        assert found == sketches[blob.fields[0]]
+        estimate = datasketches.compact_theta_sketch.deserialize(found).get_estimate()
+        assert blob.properties == {"ndv": str(round(estimate))}
+    assert puffin.data[-puffin.footer_size :][:4] == b"PFA1"
+
+
+def test_a_table_without_sketches_has_an_empty_file() -> None:
+    assert PuffinFile(written({}, schema(n=pa.int64()), snapshot_id=1, sequence_number=1).data).footer.blobs == []
+
+
+# --- attached to managed tables ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def managed(world: World, tmp_path: Path) -> ManagedWorld:
+    return ManagedWorld.at(world, tmp_path)
+
+
+def statistics(managed: ManagedWorld, table: Any) -> list[Any]:
+    """What PyIceberg finds in the table's metadata."""
+    return list(StaticTable.from_metadata(managed.load(table).metadata_location).metadata.statistics)
+
+
+def sketches(table: Any, *values: int) -> Puffin:
+    snapshot = table.metadata.current_snapshot()
+    number = snapshot.sequence_number
+    return written({1: theta(values)}, schema(x=pa.int64()), snapshot_id=snapshot.snapshot_id, sequence_number=number)
+
+
+class TestWithSpark:
+    pytestmark = SPARK
+
+    def test_a_profile_of_a_managed_table_shows_in_its_metadata(self, managed: ManagedWorld, spark: Any) -> None:
+        table = managed.append(managed.append(managed.create(), 1, 2, 3, 3), 3, 4)
+        reconciler = Reconciler(MemorySecrets(), SparkProfile(lambda: spark), warehouse=managed.warehouse)
+        assert reconciler.managed(managed.home, id_of(table)).failures == {}
+        (found,) = statistics(managed, table)
+        assert found.snapshot_id == table.metadata.current_snapshot_id
+        (blob,) = found.blob_metadata
+        assert (blob.type, blob.fields, blob.properties) == ("apache-datasketches-theta-v1", [1], {"ndv": "4"})
+        content = Path(found.statistics_path.removeprefix("file://")).read_bytes()
+        assert len(content) == found.file_size_in_bytes
+        (inside,) = PuffinFile(content).footer.blobs
+        sketch = datasketches.compact_theta_sketch.deserialize(content[inside.offset : inside.offset + inside.length])
+        assert sketch.get_estimate() == 4
+        assert managed.rows(table) == [1, 2, 3, 3, 3, 4]
+        assert managed.load(table).metadata.current_snapshot_id == table.metadata.current_snapshot_id
+
+
+def test_newer_sketches_take_the_place_of_the_old_ones(managed: ManagedWorld) -> None:
+    table = managed.append(managed.create(), 1)
+    for values in ((1,), (1, 2)):
+        snapshot_id = table.metadata.current_snapshot_id
+        attach(
+            managed.home, managed.warehouse, id_of(table), snapshot_id=snapshot_id, sketches=sketches(table, *values)
+        )
+    (found,) = statistics(managed, table)
+    assert found.blob_metadata[0].properties == {"ndv": "2"}
+
+
+def test_each_snapshot_has_its_own(managed: ManagedWorld) -> None:
+    table = managed.create()
+    for number in (1, 2):
+        table = managed.append(table, number)
+        snapshot_id = table.metadata.current_snapshot_id
+        attach(managed.home, managed.warehouse, id_of(table), snapshot_id=snapshot_id, sketches=sketches(table, number))
+    assert {each.snapshot_id for each in statistics(managed, table)} == {
+        each.snapshot_id for each in table.metadata.snapshots
+    }
+
+
+def test_a_snapshot_that_is_gone_meanwhile_is_left_alone(managed: ManagedWorld) -> None:
+    table = managed.append(managed.create(), 1)
+    before = managed.load(table).metadata_location
+    attach(managed.home, managed.warehouse, id_of(table), snapshot_id=4711, sketches=sketches(table, 1))
+    assert managed.load(table).metadata_location == before
+
+
+def test_nothing_is_attached_where_no_sketch_is_sure(managed: ManagedWorld) -> None:
+    table = managed.append(managed.create(), 1)
+    before = managed.load(table).metadata_location
+    snapshot_id = table.metadata.current_snapshot_id
+    attach(managed.home, managed.warehouse, id_of(table), snapshot_id=snapshot_id, sketches=Puffin(b"", 0, []))
+    assert managed.load(table).metadata_location == before
+
+
+def test_a_table_that_cannot_be_changed_keeps_its_statistics_without(managed, monkeypatch, caplog) -> None:
+    table = managed.append(managed.create(), 1)
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise Conflict("others are faster", key="commit.failed")
+
+    monkeypatch.setattr(commits, "change", lost)
+    snapshot_id = table.metadata.current_snapshot_id
+    attach(managed.home, managed.warehouse, id_of(table), snapshot_id=snapshot_id, sketches=sketches(table, 1))
+    assert "others are faster" in caplog.text
+    assert statistics(managed, table) == []

@@ -1,0 +1,130 @@
+"""The whole way, from files to the statistics that the metastore answers with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from metastore.world import World
+from pipeline.lakes import SPARK, opened, write
+from skiway.errors import Cancelled
+from skiway.formats import Snapshot, TableHandle
+from skiway.metastore import statistics
+from skiway.model import v1
+from skiway.pipeline.profile.job import Budget
+from skiway.pipeline.profile.snapshots import ProfileReport, profile_snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+ROWS = 180  # fewer than a KLL sketch keeps: then it tosses no coins, and two profiles of a file are the same
+
+
+def rows(seed: int) -> pa.Table:
+    draw = np.random.default_rng(seed)
+    return pa.table({"id": draw.integers(0, 5000, ROWS), "word": [f"w{n}" for n in draw.integers(0, 200, ROWS)]})
+
+
+class Table:
+    """A table of the metastore that mirrors a folder."""
+
+    def __init__(self, world: World, folder: Path, spark: SparkSession) -> None:
+        self.world, self.folder, self.spark = world, folder, spark
+        self.table = world.table("t")
+        self.id = self.table.resource_id
+
+    def profile(self, handle: TableHandle, snapshot: Snapshot, **more: object) -> ProfileReport:
+        self.world.snapshot(self.table, snapshot.id)
+        return profile_snapshot(
+            self.world.home,
+            self.id,
+            snapshot,
+            handle=handle,
+            spark=lambda: self.spark,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def stored(self, snapshot: Snapshot) -> tuple[v1.TableStats, list[v1.ColumnStats]]:
+        which = v1.SnapshotRef(snapshot_id=snapshot.id)
+        table = statistics.get_table(self.world.home, v1.GetTableStatsRequest(table_id=self.id, snapshot=which))
+        columns = statistics.list_columns(self.world.home, v1.ListColumnStatsRequest(table_id=self.id, snapshot=which))
+        table.stats.ClearField("updated_at")
+        return table.stats, list(columns.columns)
+
+
+@pytest.fixture
+def table(world: World, tmp_path: Path, spark: SparkSession) -> Table:
+    return Table(world, tmp_path, spark)
+
+
+def test_statistics_are_stored_and_again_the_same(table: Table) -> None:
+    write(table.folder / "t", rows(1), rows(2))
+    with opened(table.folder) as (handle, snapshot):
+        first = table.profile(handle, snapshot)
+        stored = table.stored(snapshot)
+        second = table.profile(handle, snapshot)
+    assert (first.files_total, first.files_profiled, first.files_known, first.failed) == (2, 2, 0, {})
+    assert (second.files_profiled, second.files_known) == (0, 2)
+    assert table.stored(snapshot) == stored
+    assert stored[0].row_count == 2 * ROWS
+    assert {column.column_name for column in stored[1]} == {"id", "word"}
+    assert all(column.ndv.exact and column.HasField("min") for column in stored[1])
+
+
+def test_a_later_snapshot_needs_no_old_data_file(table: Table, world: World, spark: SparkSession) -> None:
+    """200 files are profiled and two come; then the old ones lose their data."""
+    paths = write(table.folder / "t", *(rows(seed) for seed in range(200)))
+    with opened(table.folder) as (handle, snapshot):
+        assert table.profile(handle, snapshot).files_profiled == 200
+    newer = write(table.folder / "new", rows(200), rows(201))
+    for number, path in enumerate(newer):
+        path.rename(table.folder / "t" / f"z-{number}.parquet")
+    with opened(table.folder) as (handle, listed):
+        later = Snapshot(snapshot.id + 1, listed.created_at, digest=listed.digest)
+        handle.files(later)
+        other = Table(world_like(world), table.folder, spark)
+        full = other.profile(handle, later)
+        for path in paths:
+            path.unlink()
+        report = table.profile(handle, later)
+    assert (full.files_profiled, report.files_profiled, report.files_known) == (202, 2, 200)
+    assert report.merged == full.merged
+    assert table.stored(later)[0].row_count == 202 * ROWS
+
+
+def world_like(world: World) -> World:
+    from skiway.storage import open_stores
+
+    return World(open_stores("memory://", clock=world.clock), world.clock)
+
+
+def test_a_cancelled_run_goes_on_where_it_stopped(table: Table) -> None:
+    write(table.folder / "t", *(rows(seed) for seed in range(4)))
+    told: list[tuple[int, int]] = []
+    few = Budget(files=2)
+    with opened(table.folder) as (handle, snapshot):
+        with pytest.raises(Cancelled, match="after 2 of 4 files"):
+            table.profile(
+                handle, snapshot, budget=few, cancelled=lambda: True, on_progress=lambda *now: told.append(now)
+            )
+        report = table.profile(handle, snapshot, budget=few, on_progress=lambda *now: told.append(now))
+    assert told == [(0, 4), (2, 4), (0, 2), (2, 2)]
+    assert (report.files_profiled, report.files_known) == (2, 2)
+
+
+def test_a_file_that_fails_is_reported_and_tried_again(table: Table) -> None:
+    paths = write(table.folder / "t", rows(1), rows(2))
+    with opened(table.folder) as (handle, snapshot):
+        handle.files(snapshot)
+        kept = paths[0].rename(table.folder / "kept")
+        report = table.profile(handle, snapshot)
+        assert list(report.failed) == [str(paths[0])]
+        assert table.stored(snapshot)[0].properties["files.profiled"] == "1"
+        kept.rename(paths[0])
+        assert table.profile(handle, snapshot).failed == {}
+    assert table.stored(snapshot)[0].properties["files.profiled"] == "2"

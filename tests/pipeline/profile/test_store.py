@@ -1,0 +1,205 @@
+"""Which files are known, and what of them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from metastore.world import World
+from pipeline.made import file_table, profiles, row, schema
+from skiway.errors import Contention, NotFound
+from skiway.metastore import gc
+from skiway.metastore.resources import tables
+from skiway.model import v1
+from skiway.pipeline.profile.figures import PROFILE
+from skiway.pipeline.profile.store import ProfileStore
+
+ONE = schema(n=pa.int64())
+
+
+def of_files(*files: int, values: Sequence[int] = (1, 2)) -> pa.Table:
+    return profiles(*(row(file, 1, values, pa.int64()) for file in files))
+
+
+@pytest.fixture
+def table(world: World) -> v1.Table:
+    return world.table("people")
+
+
+@pytest.fixture
+def store(world: World, table: v1.Table) -> ProfileStore:
+    return ProfileStore(world.home, table.resource_id)
+
+
+def paths(table: pa.Table) -> list[str]:
+    return [path.removesuffix(".parquet")[-2:] for path in table["path"].to_pylist()]
+
+
+def pointers(world: World) -> list[str]:
+    return [each.key for each in world.stores.pointers.scan("/") if "/profiles/" in each.key]
+
+
+def test_what_was_added_is_known(store: ProfileStore) -> None:
+    files = file_table(ONE, [2, 2, 2])
+    assert paths(store.unknown(files)) == ["00", "01", "02"]
+    store.add(of_files(0, 2))
+    assert paths(store.unknown(files)) == ["01"]
+    assert store.load(files).equals(of_files(0, 2))
+
+
+def test_a_file_with_other_content_is_unknown(store: ProfileStore) -> None:
+    store.add(of_files(0))
+    assert store.unknown(file_table(ONE, [2], size_bytes=[1001])).num_rows == 1
+    assert store.unknown(file_table(ONE, [2], etag=["new"])).num_rows == 1
+    assert store.load(file_table(ONE, [2], etag=["new"])).num_rows == 0
+
+
+def test_what_is_known_is_not_replaced(store: ProfileStore) -> None:
+    store.add(of_files(0))
+    store.add(of_files(0, values=(7, 8, 9)))
+    assert store.load(file_table(ONE, [2])).equals(of_files(0))
+
+
+def test_files_that_could_not_be_read_are_tried_again(store: ProfileStore) -> None:
+    failed = profiles({"path": "/lake/000001.parquet", "size_bytes": 1000, "error": "it is broken"})
+    store.add(pa.concat_tables([of_files(0), failed]))
+    assert paths(store.unknown(file_table(ONE, [2, 2]))) == ["01"]
+
+
+def test_many_additions_leave_few_parts(store: ProfileStore, world: World) -> None:
+    for file in range(20):
+        store.add(of_files(file))
+    assert len(pointers(world)) <= 6
+    assert store.load(file_table(ONE, [2] * 20)).num_rows == 20
+    assert store.unknown(file_table(ONE, [2] * 20)).num_rows == 0
+
+
+def test_listing_what_is_known_is_one_read(world: World, store: ProfileStore) -> None:
+    for file in range(5):
+        store.add(of_files(file))
+    index = world.stores.pointers.get(next(key for key in pointers(world) if key.endswith("/index")))
+    assert index is not None
+    for key in pointers(world):
+        pointer = world.stores.pointers.get(key)
+        if pointer is not None and pointer != index:
+            world.stores.blobs.delete(pointer.blob_uri)
+    assert paths(store.unknown(file_table(ONE, [2] * 6))) == ["05"]
+
+
+def test_two_who_add_at_once_both_succeed(world: World, store: ProfileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish, raced = ProfileStore._publish, []
+
+    def late(self: ProfileStore, *given: object) -> None:
+        if not raced:
+            raced.append(True)
+            store.add(of_files(1))
+        publish(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ProfileStore, "_publish", late)
+    store.add(of_files(0))
+    assert store.load(file_table(ONE, [2, 2])).num_rows == 2
+
+
+def test_nothing_is_added_to_a_table_that_is_gone(world: World, table: v1.Table, store: ProfileStore) -> None:
+    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    with pytest.raises(NotFound):
+        store.add(of_files(0))
+    assert pointers(world) == []
+
+
+def collect(world: World) -> None:
+    """Both sweeps, an hour from now."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+    gc.run(lambda token: gc.sweep_pointers(world.stores, token=token), seconds=60)
+    gc.run(lambda token: gc.sweep_blobs(world.stores, clock=lambda: later, token=token), seconds=60)
+
+
+def test_profiles_stay_with_their_table_and_go_with_it(world: World, table: v1.Table, store: ProfileStore) -> None:
+    for file in range(3):
+        store.add(of_files(file))
+    collect(world)
+    assert store.load(file_table(ONE, [2] * 3)).num_rows == 3
+    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    collect(world)
+    assert pointers(world) == []
+    assert [blob.uri for blob in world.stores.blobs.page("", size=1000).items if "/profiles/" in blob.uri] == []
+
+
+def test_a_part_that_is_lost_is_told(world: World, store: ProfileStore) -> None:
+    store.add(of_files(0))
+    (part,) = (key for key in pointers(world) if "/parts/" in key)
+    world.stores.pointers.compare_and_delete(part, expect=1)
+    with pytest.raises(Contention, match="profile it again"):
+        store.load(file_table(ONE, [2]))
+
+
+def test_an_empty_profile_leaves_nothing(world: World, store: ProfileStore) -> None:
+    store.add(PROFILE.empty_table())
+    assert pointers(world) == []
+
+
+# --- columns that are left out ----------------------------------------------------------------------------------------
+
+TWO = schema(n=pa.int64(), m=pa.int64())
+
+
+def with_columns(*columns: int, files: Sequence[int] = (0, 1), values: Sequence[int] = (1, 2)) -> pa.Table:
+    return profiles(*(row(file, column, values, pa.int64()) for file in files for column in columns))
+
+
+def leaving_out(store: ProfileStore, *columns: int) -> ProfileStore:
+    return ProfileStore(store.realm, store.table_id, left_out=frozenset(columns))
+
+
+def test_a_file_is_known_to_those_who_want_no_more_than_was_profiled(store: ProfileStore) -> None:
+    files = file_table(TWO, [2, 2])
+    leaving_out(store, 2).add(with_columns(1))
+    assert leaving_out(store, 2).unknown(files).num_rows == 0
+    assert leaving_out(store, 2).load(files).equals(with_columns(1))
+    assert paths(store.unknown(files)) == ["00", "01"]
+    assert store.load(files).num_rows == 0, "else its other column would count as NULL"
+    assert leaving_out(store, 1).unknown(files).num_rows == 2
+
+
+def test_a_file_profiled_with_all_columns_is_known_to_all(store: ProfileStore) -> None:
+    files = file_table(TWO, [2, 2])
+    store.add(with_columns(1, 2))
+    assert leaving_out(store, 2).unknown(files).num_rows == 0
+    assert leaving_out(store, 2).load(files).num_rows == 4
+
+
+@pytest.mark.parametrize("more", [(), (2, 3, 4, 5, 6)])
+def test_a_file_profiled_anew_with_more_columns_takes_the_place_of_the_old_profile(store: ProfileStore, more) -> None:
+    """Whether its old part is swallowed, as one of few files is, or stays because of others in it."""
+    files = file_table(TWO, [2] * 8)
+    leaving_out(store, 2).add(with_columns(1, files=(0, 1, *more)))
+    store.add(with_columns(1, 2, files=(0,), values=(7, 8, 9)))
+    assert store.load(files).equals(with_columns(1, 2, files=(0,), values=(7, 8, 9)))
+    assert paths(store.unknown(files)) == ["01", "02", "03", "04", "05", "06", "07"]
+    narrow = leaving_out(store, 2)
+    assert len(narrow.unknown(files)) == 8 - 2 - len(more)
+    assert narrow.load(files)["path"].unique().to_pylist() == [f"/lake/{n:06}.parquet" for n in (0, 1, *more)]
+    assert narrow.load(files).num_rows == 2 + 1 + len(more)
+
+
+def test_what_is_known_with_fewer_columns_is_not_replaced_by_even_fewer(store: ProfileStore) -> None:
+    files = file_table(TWO, [2])
+    store.add(with_columns(1, 2, files=(0,)))
+    leaving_out(store, 2).add(with_columns(1, files=(0,), values=(7, 8, 9)))
+    assert store.load(files).equals(with_columns(1, 2, files=(0,)))
+
+
+def test_an_index_of_before_there_were_columns_to_leave_out_is_read(store: ProfileStore, monkeypatch) -> None:
+    from skiway.pipeline.profile import store as module
+
+    old = pa.schema([field for field in module._INDEX if field.name != "left_out"])
+    store.add(of_files(0))
+    index = store._indexes.find(store._index_key)
+    rows = module._index(index).select(old.names).combine_chunks()
+    store._indexes.update(index, store._message(module.written(rows)))
+    assert store.unknown(file_table(ONE, [2])).num_rows == 0
+    store.add(of_files(1))
+    assert store.load(file_table(ONE, [2, 2])).equals(of_files(0, 1))

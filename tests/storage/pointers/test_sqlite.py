@@ -1,0 +1,115 @@
+"""Pointers in SQLite: what only SQLite does."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from sqlalchemy import event
+
+from skiway.errors import Contention, Internal, Unavailable
+from skiway.storage import ABSENT, Put, utc_now
+from skiway.storage.pointers.sql import identities
+from skiway.storage.pointers.sqlite import SqlitePointerStore
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "pointers ?%.db"
+
+
+@pytest.fixture
+def store(path):
+    with SqlitePointerStore(path) as store:
+        yield store
+
+
+def test_the_file_is_where_it_was_asked_for(store, path):
+    assert path.is_file()
+
+
+def test_commits_are_logged_ahead_and_synced(store):
+    with store._autocommit.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+
+
+def test_writes_take_the_lock_at_once(store):
+    statements = []
+    event.listen(store._engine, "before_cursor_execute", lambda *call: statements.append(call[2].split()[:2]))
+    store.compare_and_set("/a", "blob", expect=ABSENT)
+    assert statements[0] == ["BEGIN", "IMMEDIATE"]
+    assert statements[-1] == ["COMMIT"]
+
+
+def test_readers_do_not_wait_for_a_writer(store, path):
+    store.compare_and_set("/a", "blob", expect=ABSENT)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        assert store.get("/a").version == 1
+        assert store.count() == 1
+    finally:
+        writer.close()
+
+
+def test_a_writer_that_waited_too_long_is_told_to_try_again(store, path):
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    try:
+        with store._autocommit.connect() as connection:  # the only one in the pool, so the next to be used
+            connection.exec_driver_sql("PRAGMA busy_timeout = 50")
+        with pytest.raises(Contention, match="another process kept writing for too long"):
+            store.compare_and_set("/a", "blob", expect=ABSENT)
+    finally:
+        blocker.close()
+    store.compare_and_set("/a", "blob", expect=ABSENT)
+
+
+def test_a_full_disk_is_unavailable_and_leaves_the_store_usable(store):
+    with store._autocommit.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 20}")
+    with pytest.raises(Unavailable, match="full"):
+        store.apply([Put(f"/{number}", "x" * 60_000, expect=ABSENT) for number in range(50)])
+    assert store.count() == 0
+    store.compare_and_set("/a", "blob", expect=ABSENT)
+    assert store.count() == 1
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(path):
+    path.write_bytes(b"my diary, volume one" * 100)
+    with pytest.raises(Internal, match="not a database"):
+        SqlitePointerStore(path)
+    assert path.read_bytes().startswith(b"my diary")
+
+
+def test_a_place_that_is_no_directory_is_refused(path):
+    path.write_bytes(b"")
+    with pytest.raises(Unavailable, match="cannot be made a directory"):
+        SqlitePointerStore(path / "pointers.db")
+
+
+def plan_of(store, statement, parameters=None):
+    expanded = statement.compile(store._engine).construct_expanded_state(parameters)
+    explain = f"EXPLAIN QUERY PLAN {expanded.statement}"
+    with store._autocommit.connect() as connection:
+        return [row[3] for row in connection.exec_driver_sql(explain, tuple(expanded.positional_parameters))]
+
+
+def test_a_page_is_read_by_the_index_however_much_follows(store):
+    assert plan_of(store, *store._table.page("/", after="/02500", limit=100, now=utc_now())) == [
+        "SEARCH skiway_pointers USING PRIMARY KEY (head>? AND head<?)",
+        "USE TEMP B-TREE FOR RIGHT PART OF ORDER BY",
+    ]
+
+
+def test_a_batch_reads_its_keys_by_the_index(store):
+    keys = identities(["/a", "/b", "/" + "x" * 2000])
+    assert plan_of(store, store._table.several, keys) == [
+        "SEARCH skiway_pointers USING PRIMARY KEY (head=? AND tail_digest=?)"
+    ]
+
+
+def test_a_purge_finds_what_expired_by_an_index(store):
+    assert any("INDEX skiway_pointers_expiry" in step for step in plan_of(store, store._table.purge(10, now=utc_now())))
