@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from skiway.airport import CatalogBuilder, Server, Tls
 from skiway.airport.catalog import Catalog
 from skiway.client import AirportClient, TlsOptions
-from skiway.client.airport.connection import Location, split_url
+from skiway.client.connection import Location, split_url
 from skiway.errors import InvalidArgument, Unavailable
 
 PEM = serialization.Encoding.PEM
