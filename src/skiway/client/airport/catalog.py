@@ -151,7 +151,7 @@ def read_schema(data: bytes, what: str) -> pa.Schema:
     try:
         return pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise InvalidArgument(f"{what} has no valid Arrow schema") from error
+        raise InvalidArgument(f"no valid Arrow schema for {what}") from error
 
 
 class _Named(Protocol):

@@ -76,8 +76,10 @@ class Exchange:
         self.send(batch)
         response, _ = self._next()
         if response is None or response.num_rows != batch.num_rows:
-            count = "none" if response is None else str(response.num_rows)
-            raise Internal(f"{self._location} returned {count} rows for a batch of {batch.num_rows}; expected as many")
+            count = "no" if response is None else str(response.num_rows)
+            raise Internal(
+                f"{self._location} returned {count} rows for a batch of {batch.num_rows}; it must return as many"
+            )
         return response
 
     def receive_chunk(self) -> Iterator[pa.RecordBatch]:
