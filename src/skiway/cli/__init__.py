@@ -1,4 +1,7 @@
-"""The command `skiway`. Nothing heavy is imported before a command needs it, so that help is there at once."""
+"""The `skiway` command.
+
+`app` declares all commands; each imports its code when it runs, so that `--help` is fast.
+"""
 
 from skiway.cli.app import main
 
