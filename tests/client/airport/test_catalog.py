@@ -87,7 +87,7 @@ def test_contents_at_a_web_address_are_fetched_and_checked(server: Scripted, db:
 
 def test_web_address_that_fails_is_named(server: Scripted, db: AirportClient, web: str) -> None:
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH, url=f"{web}/gone")))]
-    with pytest.raises(Internal, match="cannot download .*/gone': HTTP Error 404"):
+    with pytest.raises(Internal, match=r"cannot download .*/gone': HTTP Error 404"):
         db.schemas()
 
 

@@ -78,8 +78,16 @@ def test_overload_of_the_callers_types_is_chosen() -> None:
     ("call", "error", "message"),
     [
         (lambda db: db.call_scalar("utils.nope"), NotFound, r"scalar function utils\.nope not found"),
-        (lambda db: db.call_scalar("utils.test_add", pa.array([1])), InvalidArgument, r"does not accept 1 arguments; overloads: test_add\(a, b\)"),
-        (lambda db: db.call_scalar("utils.test_add", pa.array(["x"]), pa.array([1])), InvalidArgument, "cannot cast string to int64 for parameter a"),
+        (
+            lambda db: db.call_scalar("utils.test_add", pa.array([1])),
+            InvalidArgument,
+            r"does not accept 1 arguments; overloads: test_add\(a, b\)",
+        ),
+        (
+            lambda db: db.call_scalar("utils.test_add", pa.array(["x"]), pa.array([1])),
+            InvalidArgument,
+            "cannot cast string to int64 for parameter a",
+        ),
         (lambda db: db.call_scalar("utils.test_add", 1, 2), InvalidArgument, "argument a must be an array, not a int"),
         (lambda db: db.call_scalar("utils.test_add", pa.array([1, 2]), pa.array([1])), InvalidArgument, "differ in length: 2, 1 rows"),
         (lambda db: db.call("utils.test_echo", "x", rows=pa.table({"a": [1]})), InvalidArgument, "does not accept 1 arguments over rows"),

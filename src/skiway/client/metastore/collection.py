@@ -254,14 +254,14 @@ class Collection(Operations[R]):
 # -- values to messages ------------------------------------------------------------------------------------------------
 
 
-def build(kind: type[M], **fields: Any) -> M:
+def build(message_type: type[M], /, **fields: Any) -> M:
     """Return a message with these fields; fields that are None stay unset."""
     try:
-        return kind(**{name: value for name, value in fields.items() if value is not None})
+        return message_type(**{name: value for name, value in fields.items() if value is not None})
     except (TypeError, ValueError) as error:
         given = ", ".join(name for name, value in fields.items() if value is not None)
         raise InvalidArgument(
-            f"cannot create a {kind.__name__} from the given {given}: {error}", key="field.invalid", field=given
+            f"cannot create a {message_type.__name__} from the given {given}: {error}", key="field.invalid", field=given
         ) from error
 
 
