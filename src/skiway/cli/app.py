@@ -127,7 +127,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file with the server's addresses, which exists while it is ready.  [default: ready.json in the home]",
+            help="JSON file with the server's addresses, which exists while it is ready.",
+            show_default="ready.json in the home",
         ),
     ] = None,
     grpc: Grpc = None,

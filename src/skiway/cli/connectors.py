@@ -159,7 +159,8 @@ def create(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Destination namespace.  [default: as in the source; for a folder, the connector's name]",
+            help="Destination namespace.",
+            show_default="as in the source; for a folder, the connector's name",
         ),
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Destination name of --source-table.")] = None,

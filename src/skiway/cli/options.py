@@ -45,7 +45,7 @@ Home = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings file.  [default: skiway.toml in the home, if it exists]"),
+    typer.Option("--config", metavar="FILE", help="Settings file.", show_default="skiway.toml in the home"),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as auth.mode=token; repeatable.")
@@ -56,7 +56,8 @@ Server = Annotated[
     typer.Option(
         metavar="HOST:PORT",
         envvar="SKIWAY_SERVER",
-        help="Server address.  [default: the server in $SKIWAY_HOME, or 127.0.0.1:50051]",
+        help="Server address.",
+        show_default="the server in $SKIWAY_HOME, or 127.0.0.1:50051",
     ),
 ]
 Token = Annotated[
