@@ -217,7 +217,7 @@ def waiting(idle: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_an_equal_sync_answers_with_the_job_that_waits(run: Run, tmp_path: Path, waiting: str) -> None:
     again = run("connectors", "sync", tmp_path.name)
-    assert again.out == f"job {waiting} is queued: skiway jobs watch {waiting}\n"
+    assert again.out == f"job {waiting} is queued; follow it with: skiway jobs watch {waiting}\n"
 
 
 def test_a_job_that_waits_is_cancelled_at_once(run: Run, waiting: str) -> None:

@@ -114,6 +114,7 @@ def test_what_programs_read() -> None:
 def test_near_names_come_first_and_without_any_the_first_there_are() -> None:
     assert suggestion("peple", ["orders", "people"]) == "did you mean people?"
     assert suggestion("people", ["peoples", "peeople", "orders"]) == "did you mean peoples or peeople?"
+    assert suggestion("ab", ["abc", "abd", "abe"]) == "did you mean abe, abd or abc?"
     assert suggestion("PEOPLE", ["people"]) == "did you mean people?"
     assert suggestion("zzz", ["a", "b"]) == "existing: a, b"
     assert suggestion("zzz", ["a", "b", "c", "d"]) == "existing: a, b, c, …"

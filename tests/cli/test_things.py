@@ -150,15 +150,15 @@ def test_statistics_of_tables_tell_how_much_is_known(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tables", "get", "lake.raw.order"], "did you mean lake.raw.orders?"),
-        (["tables", "get", "lake.rwa.orders"], "did you mean lake.raw?"),
+        (["tables", "get", "lake.raw.order"], "did you mean lake.raw.orders"),
+        (["tables", "get", "lake.rwa.orders"], "did you mean lake.raw"),
         (["tables", "get", "lke.raw.orders"], "did you mean lake?"),
         (["catalogs", "get", "Lake"], "did you mean lake?"),
         (["connectors", "get", "row"], "did you mean raw?"),
         (["stats", "show", "lake.raw.zzz"], "did you mean lake.raw.people or lake.raw.orders?"),
         (["tables", "get", "orders"], "write catalog.namespace.table"),
         (["jobs", "get", "nothing"], "there is no job nothing"),
-        (["sql", "SELECT * FROM lake.raw.order"], "did you mean lake.raw.orders?"),
+        (["sql", "SELECT * FROM lake.raw.order"], "did you mean lake.raw.orders"),
         (["sql", "SELECT * FROM lakes.raw.orders"], "catalog lakes does not exist; did you mean lake?"),
     ],
 )

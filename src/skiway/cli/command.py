@@ -221,7 +221,8 @@ def suggestion(missing: str, names: Iterable[str]) -> str:
     lower = {name.lower(): name for name in known}
     similar = get_close_matches(missing.lower(), lower, n=MAX_SUGGESTIONS, cutoff=0.6)
     if similar:
-        return f"did you mean {' or '.join(lower[name] for name in similar)}?"
+        *others, last = (lower[name] for name in similar)
+        return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
     if not known:
         return ""
     return f"existing: {', '.join(known[:MAX_SUGGESTIONS])}{', …' if len(known) > MAX_SUGGESTIONS else ''}"

@@ -203,10 +203,11 @@ class Operations(Area, Generic[R]):
                 key="update.mask.required",
                 field="update_mask",
             )
+        spec = build(self._spec, **given, **spec_key())
         response = self._calls.rpc(
             f"Update{self._kind.title()}",
             **key(),
-            spec=build(self._spec, **given, **spec_key()),
+            spec=spec,
             update_mask=FieldMask(paths=sorted(given)),
             precondition=_precondition(if_version, if_etag),
         )
