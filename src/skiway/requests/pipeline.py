@@ -144,8 +144,10 @@ class Pipeline:
             return
         for direction, count, size in zip(("in", "out"), rows, sizes, strict=True):
             key = (call.context.account_id, call.operation.component, call.operation.name, direction)
-            self._rows.add(key, count)
-            self._bytes.add(key, size)
+            if count:
+                self._rows.add(key, count)
+            if size:
+                self._bytes.add(key, size)
 
     def count_retry(self, operation: Operation) -> None:
         """Count an attempt after the first one."""
