@@ -3,6 +3,7 @@
 `rest_app(realm_of, authenticator, authorizer, warehouse=…)` is an ASGI app, to be mounted at `/iceberg`.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rest.app import RestApp, RestOptions, rest_app
 from skiway.rest.mirrored import Mirrors
 

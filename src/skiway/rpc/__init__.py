@@ -3,6 +3,7 @@
 `Door(realm_of, authenticator, authorizer).add_to(server)` adds all of them to a grpcio server.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rpc.acting import Patience
 from skiway.rpc.door import Door
 from skiway.rpc.methods import Method, Rule, Service
