@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
-OUTSIDE: Final = re.compile(r"\]\((?:\.\./)+([^)#]+)(#[^)]*)?\)")
+DOCS: Final = PROJECT / "docs"
+UPWARDS: Final = re.compile(r"\]\((\.\./[^)#]*)(#[^)]*)?\)")
 RESOURCE: Final = re.compile(r"<(?:script|img|iframe)[^>]+src=\"?(?:https?:)?//|<link[^>]+stylesheet[^>]+//[^>]*>")
 
 log = logging.getLogger("mkdocs.hooks.skiway")
@@ -19,15 +20,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
     """Point links that leave docs/, such as ../examples/basic.py, to the repository. Warn when the file is missing."""
 
     def in_repository(link: re.Match[str]) -> str:
-        path, anchor = link[1].rstrip("/"), link[2] or ""
-        if files.get_file_from_path(path):
+        target = (DOCS / page.file.src_uri).parent.joinpath(link[1]).resolve()
+        if target.is_relative_to(DOCS):
             return link[0]
-        if not (PROJECT / path).exists():
+        path = target.relative_to(PROJECT)
+        if not target.exists():
             log.warning("%s links to %s, which does not exist", page.file.src_uri, path)
-        kind = "tree" if (PROJECT / path).is_dir() else "blob"
-        return f"]({config.extra['repository']}/{kind}/main/{path}{anchor})"
+        kind = "tree" if target.is_dir() else "blob"
+        return f"]({config.extra['repository']}/{kind}/main/{path}{link[2] or ''})"
 
-    return OUTSIDE.sub(in_repository, markdown)
+    return UPWARDS.sub(in_repository, markdown)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:  # noqa: ARG001
