@@ -215,7 +215,8 @@ print(json.dumps(found))
 def _address(server: subprocess.Popen[str], ready: Path) -> str:
     deadline = time.monotonic() + START_S
     while not ready.exists():
-        assert server.poll() is None and time.monotonic() < deadline, server.stderr and server.stderr.read()
+        assert server.poll() is None, server.stderr and server.stderr.read()
+        assert time.monotonic() < deadline, "the server did not start"
         time.sleep(0.05)
     address: str = json.loads(ready.read_text())["rpc"]
     return address
