@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway import airport, errors
-from skiway.airport import filters
-from skiway.airport.conversion import storable, to_column
+from skiway.airport import conversion, filters
+from skiway.airport.memory import to_column
 from skiway.airport.wire.payloads import CheckConstraints, encode
 
 SHOP = """
@@ -240,7 +240,7 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
             fields = cursor.execute(f"SELECT *, rowid FROM {self.sql} LIMIT 0").to_arrow_table().schema
             known = {name: told_of for name, *told_of in cursor.execute(facts, self._names).fetchall()}
             rules = [rule for (rule,) in cursor.execute(checks, self._names).fetchall()]
-        columns = [described(storable(field), *known.get(field.name, ("", "", True))) for field in fields]
+        columns = [described(conversion(field), *known.get(field.name, ("", "", True))) for field in fields]
         return pa.schema(columns, {"check_constraints": encode(CheckConstraints(rules))} if rules else None)
 
     def scan(self, options: airport.ScanOptions) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from email import message_from_bytes
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -127,7 +127,7 @@ def _imported_distributions() -> Iterator[str]:
                 yield from _distributions(name, of_module)
 
 
-def _distributions(name: str, of_module: dict[str, list[str]]) -> Iterator[str]:
+def _distributions(name: str, of_module: Mapping[str, list[str]]) -> Iterator[str]:
     top = name.partition(".")[0]
     if name.startswith("google.protobuf"):
         yield "protobuf"

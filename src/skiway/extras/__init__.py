@@ -19,7 +19,7 @@ from skiway.errors import Unsupported
 __all__ = ["EXTRAS", "MissingExtra", "needed", "overview", "require"]
 
 EXTRAS: Final = {
-    "memory": "the in-memory database of the library",
+    "memory": "an in-memory database to serve",
     "geometry": "geometry columns",
     "lake": "the server and this command",
     "spark": "column statistics computed by Spark",
@@ -67,6 +67,4 @@ def needed(extra: str, purpose: str, *, when: bool = True) -> Iterator[None]:
 def overview() -> str:
     """Which extra to install for what, in one sentence."""
     listed = ", ".join(f"{extra} ({purpose})" for extra, purpose in EXTRAS.items())
-    return (
-        f"only the Python library is installed; the rest comes with extras, as in pip install 'skiway[lake]': {listed}"
-    )
+    return f"only the Python library is installed; add an extra, as in pip install 'skiway[lake]', for more: {listed}"
