@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,7 @@ def environment(distribution: Path, *extras: str) -> Iterator[Environment]:
         yield Environment(Path(folder))
 
 
-def _run(command: list[str | Path] | list[str], *, cwd: Path = PROJECT) -> None:
+def _run(command: Sequence[str | Path], *, cwd: Path = PROJECT) -> None:
     done = subprocess.run(
         command, check=False, capture_output=True, cwd=cwd, env=variables(), text=True, timeout=PATIENCE_S
     )
