@@ -31,6 +31,7 @@ NEEDS_EXTRA = {
     "import skiway.formats": "lake",
     "import skiway.lake": "lake",
     "import skiway.metastore": "lake",
+    "import skiway.requests": "lake",
     "import skiway.rest": "lake",
     "import skiway.rpc": "lake",
     "import skiway.runtime": "lake",
