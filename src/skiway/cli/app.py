@@ -96,7 +96,7 @@ def main() -> None:
     try:
         app()
     except SkiwayError as error:
-        sys.stderr.write(f"skiway: {CONTINUATION.sub(' ', error.message)}\n")
+        sys.stderr.write(f"skiway: {CONTINUATION.sub(' ', str(error))}\n")
         raise SystemExit(1) from None
 
 

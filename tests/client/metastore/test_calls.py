@@ -329,7 +329,10 @@ def test_a_create_whose_answer_was_lost_makes_one_resource(server: Server) -> No
 
 
 def test_an_update_whose_answer_was_lost_is_told_as_unavailable(server: Server) -> None:
-    with wire_to(server) as wire, Metastore(wire.address) as lake:  # whose retries outlast a reconnect on a busy machine
+    with (
+        wire_to(server) as wire,
+        Metastore(wire.address) as lake,
+    ):  # whose retries outlast a reconnect on a busy machine
 
         def act(truly: Act, realm: Realm, request: Any) -> Any:
             answer = truly(realm, request)
