@@ -15,8 +15,7 @@ from formats.asking import asked
 from formats.test_contents import now
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats import Content, Source, TableHandle, open_source
-from skiway.formats.deletes import deletion_vector
-from skiway.formats.iceberg.deletes import PLACES, with_deletes
+from skiway.formats.iceberg.deletes import PLACES, deletion_vector, with_deletes
 from skiway.formats.source import FILE_COLUMNS
 
 ID = pa.table({"id": pa.array([1, 2], pa.int64())})

@@ -22,8 +22,6 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
-from skiway.formats.cache import Kept
-from skiway.formats.iceberg import metadata
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import managed
 from skiway.metastore.resources import namespaces
@@ -190,13 +188,10 @@ def test_if_exists_and_its_like_forgive(db: AirportClient) -> None:
     assert db.count("s.t") == 0
 
 
-def test_a_table_whose_metadata_is_lost_tells_so_and_can_be_dropped(
-    lake: Lake, db: AirportClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_whose_metadata_is_lost_tells_so_and_can_be_dropped(lake: Lake, db: AirportClient) -> None:
     for place in (lake.folder / "warehouse").rglob("*.metadata.json"):
         place.write_bytes(place.read_bytes()[:100])
     db.create_table("s.other", ONE)
-    monkeypatch.setattr(metadata, "_read", Kept(1 << 20, size_of=lambda _: 1))  # as in a process that just began
     with lake.served() as location, AirportClient(location, "managed") as fresh:
         with pytest.raises(PreconditionFailed, match="is corrupt"):
             fresh.scan("s.t").read_all()

@@ -55,7 +55,7 @@ def test_a_relative_path_is_below_the_working_directory(tmp_path, monkeypatch):
 
 
 def test_blobs_must_be_named_where_pointers_do_not_tell():
-    with pytest.raises(InvalidArgument, match="do not say where the blobs are"):
+    with pytest.raises(InvalidArgument, match="have no default blob store"):
         open_stores("postgresql://host/database")
 
 

@@ -240,11 +240,21 @@ class Hint:
 
 
 @section
+class FilesCache:
+    """The cache of the files of tables."""
+
+    cache_max_weight: int = setting(
+        1_073_741_824, COUNT, "Bytes of table metadata, manifests, Parquet footers and lists of files to cache."
+    )
+
+
+@section
 class Metadata:
     """Caches of the metastore."""
 
     graph: Graph = Graph()
     hint: Hint = Hint()
+    files: FilesCache = FilesCache()
 
 
 @section

@@ -1,19 +1,24 @@
-"""Files that other programs wrote, or that a disk has harmed: whatever is wrong with one is told in one way."""
+"""Files of a source: opened and listed the same way on local disk and in S3, with errors that name the file.
+
+What is read from immutable files is kept in a `FileCache`. The process creates one and passes it to every source and
+warehouse that it opens.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from skiway.cache import Cache, CacheStats
 from skiway.errors import Conflict, InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
 from skiway.formats.locations import Location, Reach, location
 
@@ -22,39 +27,40 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
     from pyarrow.fs import FileSystem
 
-__all__ = ["Files", "Found", "corrupt", "undamaged"]
+__all__ = ["FileCache", "Files", "Found", "corrupt", "decoding"]
 
-
-@contextmanager
-def undamaged(files: Files, file: str) -> Iterator[None]:
-    """A block that makes sense of a file: PreconditionFailed, with key `file.corrupt`, where there is none."""
-    with files.translated(file):
-        try:
-            yield
-        except InvalidArgument as error:  # nobody asked for what the file says
-            raise corrupt(file, error.message) from error
-        except (SkiwayError, OSError, pa.ArrowException):
-            raise
-        except Exception as error:
-            # Readers stumble over damage in any way: a missing key, a wrong type, a length that no memory holds.
-            raise corrupt(file, f"{type(error).__name__}: {error}") from error
-
-
-def corrupt(file: str, reason: str) -> PreconditionFailed:
-    """The error of a file that makes no sense."""
-    said = "; ".join(line.strip() for line in reason.splitlines()[:3])[:300]
-    return PreconditionFailed(
-        f"file {file!r} is corrupt: {said}; restore it, or remove it from the table", key="file.corrupt", file=file
-    )
-
-
-# --------------------
-# Files of a source: opened and listed on this machine and in S3 alike, with errors that name the file.
+T = TypeVar("T")
 
 
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
 _REFUSED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
+
+
+class _Entry(NamedTuple):
+    value: Any
+    weight: int
+
+
+class FileCache:
+    """Decoded content of immutable files, such as metadata, manifests and footers, up to `max_bytes` in total."""
+
+    def __init__(self, max_bytes: int = 1 << 30) -> None:
+        self._entries = Cache[Hashable, _Entry](max_bytes, weigh=lambda entry: entry.weight)
+
+    def get(self, key: Hashable, load: Callable[[], T], *, size_of: Callable[[T], int]) -> T:
+        """Return the content that `key` stands for, calling `load` if it is not cached; `size_of` returns its bytes."""
+
+        def entry() -> _Entry:
+            value = load()
+            return _Entry(value, size_of(value))
+
+        found: T = self._entries.get(key, entry).value
+        return found
+
+    def stats(self) -> CacheStats:
+        """Return the size and the counters of the cache."""
+        return self._entries.stats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +75,27 @@ class Found:
 
 @dataclass(frozen=True)
 class Files:
-    """What a source may read.
+    """The files that a source may read.
 
     `properties` are named as in Iceberg: `s3.endpoint`, `s3.region`, `s3.access-key-id`, `s3.secret-access-key`,
-    `s3.session-token`. Without keys S3 is asked anonymously, unless `s3.ambient-credentials` is `true`: then with
-    those of the machine.
+    `s3.session-token`. Without keys, requests to S3 are anonymous, unless `s3.ambient-credentials` is `true`: then
+    they use the credentials of the machine.
     """
 
     properties: Mapping[str, str]
     reach: Reach
+    cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
 
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """What may be read is the same for those with the same identity."""
-        return tuple(sorted(self.properties.items())), self.reach
+    def cached(self, kind: str, *key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
+        """Return what `load` reads from an immutable file, from the cache if possible; `kind` and `key` identify it.
+
+        Entries are shared only by `Files` with the same properties and reach, so nobody gets what they may not read.
+        """
+        identity = (tuple(sorted(self.properties.items())), self.reach)
+        return self.cache.get((kind, identity, *key), load, size_of=size_of)
 
     def open(self, uri: str) -> pa.NativeFile:
-        """The file, for random access."""
+        """Open the file for random access."""
         place = self.reach.check(location(uri))
         with self.translated(place):
             if place.scheme == "file":
@@ -264,3 +274,26 @@ def _is_of_content(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+@contextmanager
+def decoding(files: Files, file: str) -> Iterator[None]:
+    """Run a block that decodes `file`; any failure becomes PreconditionFailed with key `file.corrupt`."""
+    with files.translated(file):
+        try:
+            yield
+        except InvalidArgument as error:  # about the content of the file, not about the request
+            raise corrupt(file, error.message) from error
+        except (SkiwayError, OSError, pa.ArrowException):
+            raise
+        except Exception as error:
+            # Damage makes readers fail in any way: a missing key, a wrong type, a length that exceeds the memory.
+            raise corrupt(file, f"{type(error).__name__}: {error}") from error
+
+
+def corrupt(file: str, reason: str) -> PreconditionFailed:
+    """The error for a file that cannot be decoded."""
+    summary = "; ".join(line.strip() for line in reason.splitlines()[:3])[:300]
+    return PreconditionFailed(
+        f"file {file!r} is corrupt: {summary}; restore it, or remove it from the table", key="file.corrupt", file=file
+    )

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from skiway.airport import current_request
-from skiway.formats.cache import Kept
+from skiway.cache import Cache
 from skiway.lake.columns import Columns
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
@@ -119,7 +119,7 @@ class Context:
     transactions: LakeTransactions
     versions: Versions = field(default_factory=Versions)
     plans: PlanLog = field(default_factory=PlanLog)
-    bound_columns: Kept[tuple[str, str], Columns] = field(default_factory=lambda: Kept(10_000))
+    bound_columns: Cache[tuple[str, str], Columns] = field(default_factory=lambda: Cache(10_000))
     part_bytes: int = PART_BYTES
     max_parts: int = MAX_PARTS
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
 
+from skiway.cache import Cache
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
-from skiway.formats import Snapshot, Source, TableHandle
-from skiway.formats.cache import Kept
+from skiway.formats import Snapshot, Source, TableHandle, open_source
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.parquet.table import ParquetTable
 from skiway.metastore import Realm
 from skiway.metastore.managed.commits import handle_of
 from skiway.metastore.managed.locations import folder_of
-from skiway.metastore.reconcile.sources import stored_upstream
+from skiway.metastore.reconcile.sources import Opener, stored_upstream
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT
 from skiway.metastore.resources.current_snapshot import current
@@ -32,9 +32,10 @@ __all__ = ["Handles", "OpenedTable", "Sources"]
 class Sources:
     """The sources behind connectors, each opened once for as long as its connector is not changed."""
 
-    def __init__(self, secrets: SecretsStore, *, keep: int = 64) -> None:
+    def __init__(self, secrets: SecretsStore, *, opener: Opener = open_source, keep: int = 64) -> None:
         self._secrets = secrets
-        self._kept = Kept[tuple[str, str], Source](keep)
+        self._opener = opener
+        self._kept = Cache[tuple[str, str], Source](keep)
 
     def of(self, realm: Realm, connector_id: str) -> Source:
         """The source of the connector with that id."""
@@ -50,7 +51,7 @@ class Sources:
         # The secret is looked up where the source is opened only: other credentials are another record of the connector.
         return self._kept.get(
             (realm.account_id, found.pointer.blob_uri),
-            lambda: stored_upstream(realm, connector, self._secrets).open(),
+            lambda: stored_upstream(realm, connector, self._secrets).open(self._opener),
         )
 
 
@@ -89,7 +90,7 @@ class Handles:
     def __init__(self, sources: Sources, warehouse: Warehouse | None, *, keep: int = 512) -> None:
         self._sources = sources
         self._warehouse = warehouse
-        self._kept = Kept[tuple[str, str, str], OpenedTable](keep)
+        self._kept = Cache[tuple[str, str, str], OpenedTable](keep)
 
     @property
     def warehouse(self) -> Warehouse:
@@ -131,7 +132,7 @@ class Handles:
     def _listed(self, realm: Realm, table_id: str, handle: ParquetTable, snapshot_id: int) -> OpenedTable:
         """The listing that was synchronised last; where its files are gone, what is there instead, as the next one."""
         known = [_snapshot(each) for each in _records(realm, table_id)]
-        older = Kept[str, TableHandle](8)
+        older = Cache[str, TableHandle](8)
 
         def recall(snapshot: Snapshot) -> TableHandle:
             return older.get(snapshot.digest, lambda: handle.as_listed(snapshot, _etags(realm, table_id, snapshot.id)))

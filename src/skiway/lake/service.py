@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from skiway.airport import AirportService, Limits
 from skiway.airport.server.tickets import TicketOffice
+from skiway.cache import Cache
 from skiway.errors import AlreadyExists
-from skiway.formats.cache import Kept
 from skiway.lake.catalog import LakeCatalog
 from skiway.lake.context import Callers, Context
 from skiway.lake.opened_tables import Handles
@@ -29,7 +29,7 @@ class LakeCatalogs:
 
     def __init__(self, context: Context, *, keep: int = 1000) -> None:
         self.context = context
-        self._kept = Kept[tuple[str, str], LakeCatalog](keep)
+        self._kept = Cache[tuple[str, str], LakeCatalog](keep)
 
     def find(self, name: str) -> LakeCatalog | None:
         """The catalog, or None."""

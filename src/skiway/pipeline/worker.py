@@ -19,7 +19,7 @@ from skiway.metastore.jobs.records import Progress
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.session import own_session
+from skiway.pipeline.session import SparkPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ __all__ = ["Held", "Run", "SparkProfile", "Worker", "jobs_of"]
 class SparkProfile:
     """Profiles snapshots on Spark. The session is asked for when there is something to profile, and not before."""
 
-    spark: Callable[[], SparkSession] = own_session
+    spark: Callable[[], SparkSession] = field(default_factory=lambda: SparkPlace().session)
 
     def __call__(
         self,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from skiway.cache import Cache
 from skiway.errors import InvalidArgument
-from skiway.formats.cache import Kept
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
 from skiway.metastore.records.paging import MAX_SIZE
@@ -69,7 +69,7 @@ class Lake:
 
     warehouse: Warehouse
     mirrors: Mirrors | None = None
-    rendered: Kept[tuple[str, ...], str] = field(default_factory=lambda: Kept(RENDERED_BYTES, size_of=len))
+    rendered: Cache[tuple[str, ...], str] = field(default_factory=lambda: Cache(RENDERED_BYTES, weigh=len))
     """Metadata in JSON, by where it is: files of metadata never change."""
 
 

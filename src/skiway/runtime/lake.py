@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from skiway.airport import AirportService
 from skiway.config import Settings
+from skiway.formats import open_source
+from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.reconcile.sources import Opener
 from skiway.rest import RestApp, rest_app
 from skiway.runtime.telemetry import Observers
 from skiway.security import Authenticator, Authorizer, Principal, SecretsStore
 from skiway.storage import Stores
 
-__all__ = ["Entrance", "handles_of", "iceberg_rest", "lake_over_airport", "warehouse_of"]
+__all__ = ["Entrance", "handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "warehouse_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,17 @@ def warehouse_of(settings: Settings) -> Warehouse:
     """Where managed tables are kept."""
     uri = settings.warehouse.uri
     assert uri is not None, "its default is a place in the home, and a process has a home"
-    return Warehouse.at(uri, _s3(settings))
+    return Warehouse.at(uri, _s3(settings), cache=FileCache(settings.metadata.files.cache_max_weight))
+
+
+def opener_of(warehouse: Warehouse) -> Opener:
+    """The function that opens the sources of connectors; they share the file cache of the warehouse."""
+    return partial(open_source, cache=warehouse.cache)
 
 
 def handles_of(secrets: SecretsStore, warehouse: Warehouse) -> Handles:
     """What opens the tables of connectors and of the warehouse."""
-    return Handles(Sources(secrets), warehouse)
+    return Handles(Sources(secrets, opener=opener_of(warehouse)), warehouse)
 
 
 def lake_over_airport(entrance: Entrance, stores: Stores, handles: Handles) -> AirportService:

@@ -44,11 +44,11 @@ from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Health, Tls
 from skiway.runtime.http_door import HttpDoor, HttpOptions, web_app
-from skiway.runtime.lake import Entrance, handles_of, iceberg_rest, lake_over_airport, warehouse_of
+from skiway.runtime.lake import Entrance, handles_of, iceberg_rest, lake_over_airport, opener_of, warehouse_of
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import GcMetrics, Observers, measure_usage, observing
-from skiway.runtime.workers import working
+from skiway.runtime.workers import spark_place, working
 from skiway.security import PermissionAuthorizer, Principal, SecretsStore
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import store_calls
@@ -92,10 +92,12 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         secrets = secrets_of(settings)
         sow(stores, settings)
         measure_usage(observers.metrics, stores, settings.metrics.storage)
-        sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse_of(settings))
+        warehouse = warehouse_of(settings)
+        sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
-        entrance, handles = entrance_of(settings, stores), handles_of(secrets, warehouse_of(settings))
-        reconciler = Reconciler(secrets, SparkProfile(), warehouse=handles.warehouse)
+        entrance, handles = entrance_of(settings, stores), handles_of(secrets, warehouse)
+        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
+        reconciler = Reconciler(secrets, profile, opener_of(warehouse), warehouse)
         parts.enter_context(working(settings.reconciler, stores, reconciler))
         services = rpc_door(settings, entrance, reconciler, observers)
         airport = lake_over_airport(entrance, stores, handles)

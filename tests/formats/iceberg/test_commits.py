@@ -53,7 +53,7 @@ from skiway.formats.iceberg.commits import (
 )
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.file_io import WritingIO
-from skiway.formats.iceberg.manifest_writer import entries, manifests, write_manifest
+from skiway.formats.iceberg.manifest_files import entries, manifests, write_manifest
 from skiway.formats.iceberg.metadata import updated
 from skiway.formats.iceberg.partitions import partition_spec
 from skiway.formats.iceberg.schema_changes import (

@@ -28,7 +28,7 @@ from skiway.errors import ConstraintViolation, InvalidArgument, PermissionDenied
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.file_io import WritingIO
-from skiway.formats.iceberg.manifest_writer import entries, manifests
+from skiway.formats.iceberg.manifest_files import entries, manifests
 from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
 from skiway.formats.iceberg.partitions import partition_spec
 from skiway.formats.iceberg.types import iceberg_schema

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -53,8 +54,7 @@ from skiway.errors import (
     PreconditionFailed,
     Unsupported,
 )
-from skiway.formats.cache import Kept
-from skiway.formats.iceberg import metadata as iceberg_metadata
+from skiway.formats.files import FileCache
 from skiway.formats.iceberg.commits import append, delete_all, overwrite, rollback
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.schema_changes import AddColumn, evolve
@@ -534,12 +534,11 @@ def test_a_purged_table_leaves_nothing(managed: ManagedWorld, tmp_path: Path) ->
 @pytest.mark.parametrize("purge", [False, True])
 @pytest.mark.parametrize("harm", [Path.unlink, lambda place: place.write_bytes(b"{")], ids=["gone", "corrupt"])
 def test_a_table_whose_metadata_is_lost_can_be_dropped(
-    managed: ManagedWorld, harm: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch, *, purge: bool
+    managed: ManagedWorld, harm: Callable[[Path], object], *, purge: bool
 ) -> None:
     table = managed.append(managed.create(), 1)
     harm(Path(table.metadata_location.removeprefix("file://")))
-    # As in a process that just began:
-    monkeypatch.setattr(iceberg_metadata, "_read", Kept(1 << 20, size_of=lambda _: 1))
+    managed.warehouse = replace(managed.warehouse, cache=FileCache())  # as in a process that just started
     with pytest.raises(PreconditionFailed, match=r"missing|corrupt"):
         managed.load(table)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=purge)

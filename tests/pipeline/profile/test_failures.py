@@ -14,10 +14,9 @@ from pipeline.profile.test_profile import profiled
 from skiway.formats import open_source
 from skiway.formats.schemas import leaves
 from skiway.pipeline.profile.figures import LONGEST_BOUND
-from skiway.pipeline.profile.files import BOUND, EXACT
 from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.merging import BOUND, EXACT, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

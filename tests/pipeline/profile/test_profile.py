@@ -14,10 +14,9 @@ from pipeline.lakes import SPARK, as_oracle_says, comparable, opened, oracle, qu
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.schemas import leaves
 from skiway.model import v1
-from skiway.pipeline.profile.files import EXACT
 from skiway.pipeline.profile.job import Budget, profile
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.merging import EXACT, merge
 from skiway.pipeline.profile.sketches import union, united
 
 if TYPE_CHECKING:

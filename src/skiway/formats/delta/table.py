@@ -7,18 +7,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.cache import Cache
 from skiway.errors import NotFound, PreconditionFailed, Unavailable, Unsupported
-from skiway.formats.cache import Kept
-from skiway.formats.deletes import from_kept
 from skiway.formats.delta import log
 from skiway.formats.delta.log import DeltaSchema
 from skiway.formats.files import Files, Found
-from skiway.formats.folders import FolderSource
 from skiway.formats.locations import Location, location
-from skiway.formats.opening import SourceRequest
+from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.parquet.reading import DataFile, Identifier
 from skiway.formats.schemas import TableSchema, leaves
 from skiway.formats.source import (
@@ -51,8 +50,6 @@ _FIRST_PARTITION_ID: Final = 1000
 _LOST_US: Final = 999  # moments in statistics are cut to milliseconds
 _EXACT_DIGITS: Final = 15  # numbers in statistics are JSON, which some write and read as doubles
 
-_file_tables: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
-
 
 class DeltaTable(TableHandle):
     """A table as its log says. Its snapshots are its versions."""
@@ -63,11 +60,11 @@ class DeltaTable(TableHandle):
         self.location = str(place)
         self._place = place
         self._files = files
-        self._versions = Kept[int, "deltalake.DeltaTable"](8)
-        self._vectors = Kept[int, dict[str, pa.Array]](4)
+        self._versions = Cache[int, "deltalake.DeltaTable"](8)
+        self._vectors = Cache[int, dict[str, pa.Array]](4)
         newest = self._load(None)
         self._newest: int = newest.version()
-        self._versions.get(self._newest, lambda: newest)
+        self._versions.put(self._newest, newest)
         metadata = newest.metadata()
         self.properties = dict(metadata.configuration)
         self.schema = self._schema(self._newest).table
@@ -84,8 +81,14 @@ class DeltaTable(TableHandle):
         return self._schema(snapshot.id).table
 
     def files(self, snapshot: Snapshot) -> pa.Table:
-        identity = (self._files.identity, self.location, self._at(self._newest).metadata().id, snapshot.id)
-        return _file_tables.get(identity, lambda: self._file_table(snapshot.id))
+        return self._files.cached(
+            "delta files",
+            self.location,
+            self._at(self._newest).metadata().id,
+            snapshot.id,
+            load=lambda: self._file_table(snapshot.id),
+            size_of=lambda table: table.nbytes,
+        )
 
     def _file_table(self, version: int) -> pa.Table:
         table, schema = self._at(version), self._schema(version)
@@ -139,7 +142,7 @@ class DeltaTable(TableHandle):
             found = pa.RecordBatchReader.from_stream(self._at(version).deletion_vectors()).read_all()
         paths = [str(self._file(path)) for path in found["filepath"].to_pylist()]
         masks = found["selection_vector"]
-        return {path: from_kept(masks[row].values) for row, path in enumerate(paths)}
+        return {path: _deleted_positions(masks[row].values) for row, path in enumerate(paths)}
 
     def _file(self, path: str) -> Location:
         """Where a file is that the log names: relative to the table, or by its full address; escaped like an URL."""
@@ -197,6 +200,11 @@ class DeltaTable(TableHandle):
                 f"{asked} cannot be read: {_said(error)}; check address and credentials of the source",
                 key="source.unavailable",
             ) from error
+
+
+def _deleted_positions(selected: pa.Array) -> pa.Array:
+    """The positions of the rows that a selection vector does not select."""
+    return pa.array(np.flatnonzero(~selected.to_numpy(zero_copy_only=False)).astype(np.int64))
 
 
 def _options(files: Files) -> dict[str, str]:

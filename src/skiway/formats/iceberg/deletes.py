@@ -1,21 +1,26 @@
-"""Which delete files of an Iceberg snapshot apply to which of its data files.
+"""Deleted rows of Iceberg tables: which delete files apply to which data files, and the positions they delete.
 
-A delete file applies to data that is as old as itself or older (to older data only, if it deletes by equality), and
-lies in the same partition; or that it names. Deletes by equality that have no partition apply everywhere.
+A delete file applies to the data files of its partition that are as old as itself or older (older only, if it deletes by
+equality), or to the data file that it names. Equality deletes of an unpartitioned spec apply to all partitions.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.formats.files import corrupt
 from skiway.formats.source import FILE_COLUMNS, Content
 
-__all__ = ["PLACES", "with_deletes"]
+__all__ = ["PLACES", "deletion_vector", "merged_positions", "positions_by_file", "with_deletes"]
+
+_MAGIC: Final = bytes.fromhex("d1d33964")
 
 # Where in a delete file the deletes of a data file are: columns behind those of a file table.
 PLACES = pa.schema(
@@ -96,3 +101,40 @@ def _may_delete(delete: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
     low, high = delete["path_from"], delete["path_to"]
     is_old_enough = file["sequence_number"] <= delete["sequence_number"]
     return bool(is_old_enough and (low is None or low <= path) and (high is None or path <= high))
+
+
+def deletion_vector(blob: bytes, *, file: str, rows: int) -> pa.Array:
+    """Decode the deleted positions from a deletion vector: length, magic, 64-bit Roaring bitmap, checksum.
+
+    `rows` is the number of deleted rows according to the manifest.
+    """
+    from pyroaring import BitMap64
+
+    length, body, checksum = int.from_bytes(blob[:4]), blob[4:-4], int.from_bytes(blob[-4:])
+    if length != len(body) or body[:4] != _MAGIC or zlib.crc32(body) != checksum:
+        raise corrupt(file, "the length, magic number or checksum of a deletion vector is wrong")
+    bitmap = BitMap64.deserialize(body[4:])
+    if len(bitmap) != rows:
+        raise corrupt(file, f"a deletion vector has {len(bitmap)} rows, but the manifest says {rows}")
+    return pa.array(np.frombuffer(bitmap.to_array(), dtype=np.uint64).astype(np.int64))
+
+
+def positions_by_file(deletes: pa.Table) -> dict[str, pa.Array]:
+    """Group the rows of a position delete file (`file_path`, `pos`) by data file; positions are ascending."""
+    ordered = deletes.select(["file_path", "pos"]).sort_by([("file_path", "ascending"), ("pos", "ascending")])
+    ordered = ordered.combine_chunks()
+    if not ordered.num_rows:
+        return {}
+    counts = ordered["file_path"].value_counts()
+    paths, lengths = counts.field("values").to_pylist(), counts.field("counts").to_pylist()
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    positions = ordered["pos"].combine_chunks()
+    return {
+        path: positions.slice(int(start), length) for path, start, length in zip(paths, starts, lengths, strict=False)
+    }
+
+
+def merged_positions(parts: Sequence[pa.Array]) -> pa.Array | None:
+    """The union of several lists of positions, ascending; None if it is empty."""
+    filled = [part for part in parts if len(part)]
+    return pa.array(np.unique(np.concatenate(filled))) if filled else None

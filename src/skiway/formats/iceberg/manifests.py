@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from skiway.errors import Unsupported
-from skiway.formats.cache import Kept
-from skiway.formats.files import undamaged
+from skiway.formats.files import decoding
 from skiway.formats.iceberg.deletes import PLACES, with_deletes
 from skiway.formats.iceberg.file_io import ReadingIO
 from skiway.formats.iceberg.types import bounds, partition_type
@@ -30,8 +29,6 @@ __all__ = ["file_table", "partition_types"]
 _PATH_ID: Final = 2147483546  # of the column of a position delete file that names the data file
 _CONTENTS: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
 
-_manifests: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
-
 
 def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
     """The partition fields of all specs, by id, with the types of their values."""
@@ -41,10 +38,10 @@ def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
 
 def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, io: ReadingIO, table: str) -> pa.Table:
     """The file table of `snapshot`, with statistics of the columns in `schema` and, behind it, `PLACES`."""
-    from skiway.formats.iceberg.avro import manifests
+    from skiway.formats.iceberg.manifest_files import manifests
 
     listed = manifests(snapshot, io)
-    parts = [_kept_manifest(metadata, manifest, schema, io, table) for manifest in listed]
+    parts = [_cached_manifest(metadata, manifest, schema, io, table) for manifest in listed]
     if not parts:
         parts = [_rows([], 0, metadata, schema)]
     files = pa.concat_tables(parts).sort_by([("path", "ascending"), ("blob_offset", "ascending")]).combine_chunks()
@@ -52,17 +49,17 @@ def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, i
     return with_deletes(files, unpartitioned={spec.spec_id for spec in metadata.partition_specs if not spec.fields})
 
 
-def _kept_manifest(
+def _cached_manifest(
     metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
 ) -> pa.Table:
-    shown = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
-    key = (io.files.identity, manifest.manifest_path, shown, len(metadata.partition_specs))
+    columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
+    key = (manifest.manifest_path, columns, len(metadata.partition_specs))
 
-    def read() -> pa.Table:
-        with undamaged(io.files, manifest.manifest_path):
+    def load() -> pa.Table:
+        with decoding(io.files, manifest.manifest_path):
             return _manifest(metadata, manifest, schema, io, table)
 
-    return _manifests.get(key, read)
+    return io.files.cached("iceberg manifest", *key, load=load, size_of=lambda rows: rows.nbytes)
 
 
 def _manifest(
@@ -88,7 +85,7 @@ def _encrypted(table: str, file: str) -> Unsupported:
 
 def _entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """The live entries, read in version 3 of the format, which has the fields of all: where deletion vectors are."""
-    from skiway.formats.iceberg.avro import live_entries
+    from skiway.formats.iceberg.manifest_files import live_entries
 
     def inherited(entry: ManifestEntry) -> ManifestEntry:
         """With the number that a file gets from the commit that first named it."""

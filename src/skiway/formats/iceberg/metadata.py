@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Conflict, InvalidArgument, SkiwayError
-from skiway.formats.cache import Kept
-from skiway.formats.files import undamaged
+from skiway.formats.files import decoding
 from skiway.formats.iceberg.warehouse import TableFiles
 
 if TYPE_CHECKING:
@@ -158,9 +157,6 @@ class _Numbers:
 
 _FORMATS: Final = ("2", "3")
 _STUMBLES: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError)
-_read: Final = Kept[tuple[object, ...], Any](
-    64 << 20, size_of=lambda metadata: 10_000 + 4_000 * len(metadata.snapshots)
-)
 
 
 def new_metadata(
@@ -316,22 +312,27 @@ def write_metadata(
     location = f"{metadata_folder(metadata)}/{version:05d}-{ids()}{suffix}"
     data = metadata_json(metadata).encode()
     files.write(location, gzip.compress(data) if packed else data)
-    _read.get((files.identity, location), lambda: metadata)
+    _cached(files, location, lambda: metadata)
     return location
 
 
 def read_metadata(files: TableFiles, location: str) -> TableMetadata:
-    """The metadata in a file. It never changes, so it is read once."""
+    """Read a metadata file, or return it from the cache: such files never change."""
 
-    def read() -> TableMetadata:
+    def load() -> TableMetadata:
         from pyiceberg.serializers import FromInputFile
 
         from skiway.formats.iceberg.file_io import WritingIO
 
-        with undamaged(files, location):
+        with decoding(files, location):
             return checked(FromInputFile.table_metadata(WritingIO(files).new_input(location)))
 
-    return _read.get((files.identity, location), read)
+    return _cached(files, location, load)
+
+
+def _cached(files: TableFiles, location: str, load: Callable[[], TableMetadata]) -> TableMetadata:
+    # The size in memory is estimated: snapshots are what makes metadata large.
+    return files.cached("iceberg metadata", location, load=load, size_of=lambda it: 10_000 + 4_000 * len(it.snapshots))
 
 
 def metadata_folder(metadata: TableMetadata) -> str:

@@ -38,7 +38,7 @@ class NewSnapshot:
         ids: Callable[[], object] = uuid.uuid4,
     ) -> None:
         from skiway.formats.iceberg.file_io import WritingIO
-        from skiway.formats.iceberg.manifest_writer import has_live_files, manifests
+        from skiway.formats.iceberg.manifest_files import has_live_files, manifests
 
         self.metadata, self.branch = metadata, branch
         self.parent = metadata.snapshot_by_name(branch)
@@ -115,7 +115,7 @@ class NewSnapshot:
         from pyiceberg.table.snapshots import Snapshot
         from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
-        from skiway.formats.iceberg.manifest_writer import write_list
+        from skiway.formats.iceberg.manifest_files import write_list
 
         location = self._location(f"snap-{self.id}-0-{self._name}.avro")
         rows = write_list(
@@ -154,7 +154,7 @@ class NewSnapshot:
 
     def _without(self, manifest: ManifestFile, paths: Collection[str] | None) -> set[str]:
         """Replace a manifest by one without these files, or without any; those that it had."""
-        from skiway.formats.iceberg.manifest_writer import entries
+        from skiway.formats.iceberg.manifest_files import entries
 
         found = entries(manifest, self._io)
         gone = [entry for entry in found if paths is None or entry.data_file.file_path in paths]
@@ -167,7 +167,7 @@ class NewSnapshot:
         return {entry.data_file.file_path for entry in gone}
 
     def _merge(self, small: Sequence[ManifestFile], spec_id: int, size: int) -> None:
-        from skiway.formats.iceberg.manifest_writer import entries
+        from skiway.formats.iceberg.manifest_files import entries
 
         groups: list[list[ManifestFile]] = [[]]
         for each in small:
@@ -181,7 +181,7 @@ class NewSnapshot:
                 self.kept = [each for each in self.kept if each not in group]
 
     def _manifest(self, spec_id: int, **listed: Any) -> ManifestFile:
-        from skiway.formats.iceberg.manifest_writer import write_manifest
+        from skiway.formats.iceberg.manifest_files import write_manifest
 
         location = self._location(f"{self._name}-m{next(self._numbers)}.avro")
         return write_manifest(self.metadata, spec_id, self._io, location=location, snapshot_id=self.id, **listed)
@@ -195,7 +195,7 @@ class NewSnapshot:
         """What other engines write too: what was added and removed, and the totals."""
         from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 
-        from skiway.formats.iceberg.manifest_writer import schema_of
+        from skiway.formats.iceberg.manifest_files import schema_of
 
         collected = SnapshotSummaryCollector()
         specs = self.metadata.specs()

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
-from skiway.formats.files import Files, Found, undamaged
-from skiway.formats.folders import FolderSource
+from skiway.formats.files import Files, Found, decoding
 from skiway.formats.iceberg.metadata import checked
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.locations import Location, location, web_address
-from skiway.formats.opening import SourceRequest
+from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
 from skiway.formats.web_access import guarded
 
@@ -138,7 +137,7 @@ class _IcebergFolders:
         from skiway.formats.iceberg.file_io import ReadingIO
 
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
-        with undamaged(self._files, str(metadata)), _translated(str(place), str(name)):
+        with decoding(self._files, str(metadata)), _translated(str(place), str(name)):
             read = checked(FromInputFile.table_metadata(ReadingIO(self._files).new_input(str(metadata))))
             return IcebergTable(name, read, metadata_location=str(metadata), files=self._files)
 
@@ -220,7 +219,7 @@ class _CatalogSource(Source):
         vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
         files = self._request.files(vended)
         files.reach.check(location(found.metadata_location))
-        with undamaged(files, found.metadata_location):
+        with decoding(files, found.metadata_location):
             return IcebergTable(name, checked(found.metadata), metadata_location=found.metadata_location, files=files)
 
     def close(self) -> None:

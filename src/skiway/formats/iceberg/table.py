@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport.filters import Filter
 from skiway.errors import Unsupported
-from skiway.formats.cache import Kept
-from skiway.formats.deletes import deletion_vector, positions_by_file, united
 from skiway.formats.files import Files
-from skiway.formats.iceberg.deletes import PLACES
+from skiway.formats.iceberg.deletes import PLACES, deletion_vector, merged_positions, positions_by_file
 from skiway.formats.parquet.reading import DataFile, Identifier, opened
 from skiway.formats.schemas import Path, TableSchema, field_id, identified
 from skiway.formats.source import (
@@ -32,11 +30,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["IcebergTable"]
-
-_file_tables: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
-_position_deletes: Final = Kept[tuple[object, ...], dict[str, pa.Array]](
-    64 << 20, size_of=lambda found: sum(each.nbytes + 200 for each in found.values())
-)
 
 
 class IcebergTable(TableHandle):
@@ -96,10 +89,15 @@ class IcebergTable(TableHandle):
 
         found = self._snapshot(snapshot)
         schema = self.schema_at(snapshot)
-        key = (self._files.identity, found.manifest_list, schema.id)
         if not found.manifest_list:
             raise self._unsupported("snapshots without a manifest list", "rewrite its manifests")
-        return _file_tables.get(key, lambda: file_table(self.metadata, found, schema.arrow, self._io, str(self.name)))
+        return self._files.cached(
+            "iceberg files",
+            found.manifest_list,
+            schema.id,
+            load=lambda: file_table(self.metadata, found, schema.arrow, self._io, str(self.name)),
+            size_of=lambda table: table.nbytes,
+        )
 
     def _snapshot(self, snapshot: Snapshot) -> Any:
         found = self.metadata.snapshot_by_id(snapshot.id)
@@ -204,14 +202,17 @@ class IcebergTable(TableHandle):
                 found.append(self._position_deletes(row["path"]).get(path, pa.array([], pa.int64())))
             else:
                 raise self._unsupported(f"position deletes in {row['format']}", "rewrite them", file=row["path"])
-        return united(found)
+        return merged_positions(found)
 
     def _position_deletes(self, path: str) -> dict[str, pa.Array]:
-        def read() -> dict[str, pa.Array]:
+        def load() -> dict[str, pa.Array]:
             with opened(self._files, path) as parquet:
                 return positions_by_file(parquet.read(columns=["file_path", "pos"]))
 
-        return _position_deletes.get((self._files.identity, path), read)
+        def size_of(found: dict[str, pa.Array]) -> int:
+            return sum(each.nbytes + 200 for each in found.values())
+
+        return self._files.cached("position deletes", path, load=load, size_of=size_of)
 
     def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
         where = f" (file {file!r})" if file else ""

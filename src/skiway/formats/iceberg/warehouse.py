@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, PermissionDenied
-from skiway.formats.files import Files
+from skiway.formats.files import FileCache, Files
 from skiway.formats.locations import Location, Reach, location
 
 __all__ = ["TableFiles", "Warehouse", "uri_of"]
@@ -27,14 +27,15 @@ _UNSAFE: Final = re.compile(r"[?#%\\\s]")  # engines read these differently in a
 
 @dataclass(frozen=True)
 class Warehouse:
-    """Where managed tables are. `properties` are those of `Files`: how S3 is reached."""
+    """The root folder of managed tables. `properties` are those of `Files`: how to reach S3."""
 
     root: Location
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
 
     @classmethod
-    def at(cls, uri: str, properties: Mapping[str, str] | None = None) -> Warehouse:
-        """The warehouse at a path, or a `file:` or `s3:` location."""
+    def at(cls, uri: str, properties: Mapping[str, str] | None = None, *, cache: FileCache | None = None) -> Warehouse:
+        """The warehouse at a path, or at a `file:` or `s3:` location."""
         root = location(uri)
         if _UNSAFE.search(root.path):
             raise InvalidArgument(
@@ -43,7 +44,7 @@ class Warehouse:
                 key="warehouse.invalid",
                 location=uri,
             )
-        return cls(root, dict(properties or {}))
+        return cls(root, dict(properties or {}), cache or FileCache())
 
     def folder(self, *segments: str) -> str:
         """The location of a folder below the root, as metadata holds it."""
@@ -61,11 +62,11 @@ class Warehouse:
                 key="location.outside",
                 location=folder,
             )
-        return TableFiles(self.properties, _Folder((place,)))
+        return TableFiles(self.properties, _Folder((place,)), self.cache)
 
     def everything(self) -> TableFiles:
         """What may be read and written of all tables."""
-        return TableFiles(self.properties, _Folder((self.root,)))
+        return TableFiles(self.properties, _Folder((self.root,)), self.cache)
 
 
 def uri_of(place: Location) -> str:

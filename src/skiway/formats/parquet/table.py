@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from skiway.errors import NotFound, Unsupported
-from skiway.formats.cache import Kept
 from skiway.formats.files import Files, Found
-from skiway.formats.folders import FolderSource, is_hidden
 from skiway.formats.geometry import as_geometry, geometry_columns, stored
 from skiway.formats.locations import Location
-from skiway.formats.opening import SourceRequest
+from skiway.formats.opening import FolderSource, SourceRequest, is_hidden
 from skiway.formats.parquet.footers import row_groups
 from skiway.formats.parquet.reading import DataFile, Identifier, opened
 from skiway.formats.parquet.schemas import partition_columns, united_schema
@@ -49,8 +47,6 @@ _AT_ONCE: Final = 8  # footers
 _FIRST_PARTITION_ID: Final = 1000
 
 Footer: TypeAlias = tuple["FileMetaData", pa.Schema]
-
-_footers: Final = Kept[tuple[object, ...], Footer](64 << 20, size_of=lambda footer: footer[0].serialized_size)
 
 
 def open_parquet(request: SourceRequest) -> Source:
@@ -175,11 +171,17 @@ class ParquetTable(TableHandle):
             return list(threads.map(self._footer, self._listing))
 
     def _footer(self, file: Found) -> Footer:
-        def read() -> Footer:
+        def load() -> Footer:
             with opened(self._files, str(file.location)) as parquet:
                 return parquet.metadata, parquet.schema_arrow
 
-        return _footers.get((self._files.identity, str(file.location), file.etag), read)
+        return self._files.cached(
+            "parquet footer",
+            str(file.location),
+            file.etag,
+            load=load,
+            size_of=lambda footer: footer[0].serialized_size,
+        )
 
     def _union(self) -> pa.Schema:
         """The columns of the files, without those that are in their paths; these follow."""

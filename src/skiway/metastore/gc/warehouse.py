@@ -180,7 +180,7 @@ def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: in
 def _add_state(used: set[Location], files: TableFiles, place: Location) -> None:
     """All that a state refers to. A manifest in `used` has been read already, for this state or another."""
     from skiway.formats.iceberg.file_io import WritingIO
-    from skiway.formats.iceberg.manifest_writer import entries, manifests
+    from skiway.formats.iceberg.manifest_files import entries, manifests
 
     metadata = read_metadata(files, uri_of(place))
     used |= {place, *_of_metadata(metadata)}

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from cachetools import LRUCache
 
+from skiway.cache import Cache
 from skiway.metastore.planning.files import ColumnFacts, FileFacts
 from skiway.metastore.queries.pins import PinnedSnapshot
 from skiway.model import v1
@@ -73,8 +72,7 @@ class Planner:
     """Plans for pinned snapshots. What was made ready for one is kept, up to `max_bytes`: its files never change."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._kept: LRUCache[str, FileFacts] = LRUCache(max_bytes, getsizeof=lambda facts: facts.nbytes)
-        self._lock = Lock()
+        self._cache = Cache[str, FileFacts](max_bytes, weigh=lambda facts: facts.nbytes)
 
     def plan(self, pinned: PinnedSnapshot, predicates: Sequence[v1.Predicate] = (), *, tasks: int = 0) -> Plan:
         """The plan for a table as a query reads it."""
@@ -83,14 +81,7 @@ class Planner:
     def facts(self, pinned: PinnedSnapshot) -> FileFacts:
         """The files of a pinned snapshot."""
         key = f"{pinned.of.file_stats_uri} {pinned.of.snapshot_uri}"
-        with self._lock:
-            kept: FileFacts | None = self._kept.get(key)
-        if kept is None:
-            kept = FileFacts(pinned.files(), pinned.snapshot().partition_spec)
-            with self._lock:
-                if kept.nbytes <= self._kept.maxsize:
-                    self._kept[key] = kept
-        return kept
+        return self._cache.get(key, lambda: FileFacts(pinned.files(), pinned.snapshot().partition_spec))
 
 
 # --- what predicates prove --------------------------------------------------------------------------------------------

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from threading import Lock
 
-from cachetools import LRUCache
-
+from skiway.cache import Cache
 from skiway.storage import BlobHead, BlobStore, Stores
 
 __all__ = ["RememberedBlobs", "remembering"]
@@ -35,36 +33,23 @@ class RememberedBlobs(BlobStore):
     def __init__(self, inner: BlobStore, *, max_bytes: int = MAX_BYTES, max_blobs: int = MAX_BLOBS) -> None:
         super().__init__()
         self._inner = inner
-        self._largest = max_bytes // MAX_SHARE
-        self._most = max_blobs
-        self._kept: LRUCache[str, bytes] = LRUCache(max_bytes, getsizeof=len)
-        self._lock = Lock()
+        self._cache = Cache[str, bytes](
+            max_bytes, weigh=len, max_entries=max_blobs, max_entry_weight=max_bytes // MAX_SHARE
+        )
 
     def get(self, uri: str) -> bytes:
         """The blob's content, verified when it was first read."""
-        with self._lock:
-            kept: bytes | None = self._kept.get(uri)
-        if kept is not None:
-            return kept
-        return self._keep(uri, self._inner.get(uri))
+        return self._cache.get(uri, lambda: self._inner.get(uri))
 
     def put(self, data: bytes, *, folder: str = "", suffix: str = "", sha256_hex: str | None = None) -> str:
         """Store `data`, and keep it."""
         uri = self._inner.put(data, folder=folder, suffix=suffix, sha256_hex=sha256_hex)
-        self._keep(uri, data)
+        self._cache.put(uri, data)
         return uri
 
     def close(self) -> None:
         """Close the store below."""
         self._inner.close()
-
-    def _keep(self, uri: str, data: bytes) -> bytes:
-        if len(data) <= self._largest:
-            with self._lock:
-                self._kept[uri] = data
-                if len(self._kept) > self._most:
-                    self._kept.popitem()
-        return data
 
     def _create(self, uri: str, data: bytes) -> bool:
         return self._inner._create(uri, data)

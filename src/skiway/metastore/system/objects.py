@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableSequence
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import TypeVar
 
-from cachetools import LRUCache
-
+from skiway.cache import Cache
 from skiway.errors import InvalidArgument
 from skiway.metastore.records.errors import failure
 from skiway.metastore.system.files import Stamp, SystemFiles
@@ -32,26 +30,18 @@ class EngineCatalogs:
 
     files: SystemFiles = field(default_factory=SystemFiles)
     max_kept: int = 16
-    _answers: LRUCache[tuple[str, Stamp | None, VersionKey], v1.GetSystemObjectsResponse] = field(
-        init=False, repr=False
-    )
-    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+    _answers: Cache[tuple[str, Stamp | None, VersionKey], v1.GetSystemObjectsResponse] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_answers", LRUCache(self.max_kept))
+        object.__setattr__(self, "_answers", Cache(self.max_kept))
 
     def answer(self, kind: str, version: VersionKey) -> v1.GetSystemObjectsResponse:
         """What there is for an engine; equal versions share one answer, until the file changes."""
         definitions = self.files.load(kind)
-        key = kind, definitions.stamp, version
-        with self._lock:
-            found = self._answers.get(key)
-        if found is None:
-            registry = _filtered(definitions.registry, kind, version)
-            found = v1.GetSystemObjectsResponse(registry=registry)
-            with self._lock:
-                self._answers[key] = found
-        return found
+        return self._answers.get(
+            (kind, definitions.stamp, version),
+            lambda: v1.GetSystemObjectsResponse(registry=_filtered(definitions.registry, kind, version)),
+        )
 
 
 def get(catalogs: EngineCatalogs, engine_kind: str, engine_version: str) -> v1.GetSystemObjectsResponse:

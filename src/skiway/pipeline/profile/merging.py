@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,11 +23,15 @@ from skiway.formats.statistics import column_stats, constant_stats, merged_stats
 from skiway.metastore.statistics.bounds import bound
 from skiway.metastore.statistics.bounds import logical_type as known_type
 from skiway.model import v1
-from skiway.pipeline.profile.files import BOUND, ESTIMATE, EXACT, ProfiledFiles
 from skiway.pipeline.profile.sketches import CONFIDENCE, THETA, DistinctCount, either, spread, united
 from skiway.pipeline.profile.values import kept_type, parsed, texts, value_kind
 
-__all__ = ["Merged", "merge"]
+__all__ = ["BOUND", "ESTIMATE", "EXACT", "Merged", "merge"]
+
+EXACT: Final = "exact"
+ESTIMATE: Final = "estimate"
+BOUND: Final = "bound"
+"""The values of the properties `quality.*`; docs/pipeline.md explains them."""
 
 _RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _MOST: Final = 2**63 - 1  # which a double can only round up
@@ -44,7 +49,7 @@ class Merged:
 
 def merge(profiles: pa.Table, files: pa.Table, schema: TableSchema, *, buckets: int = 32, top: int = 16) -> Merged:
     """The statistics of the snapshot that has these `files`, from the `profiles` of as many of them as there are."""
-    snapshot = ProfiledFiles(files.filter(pc.field("content") == Content.DATA), profiles)
+    snapshot = _ProfiledFiles(files.filter(pc.field("content") == Content.DATA), profiles)
     columns = [
         _Column(snapshot, leaf).statistics(buckets=buckets, top=top)
         for leaf in leaves(schema.arrow)
@@ -57,10 +62,81 @@ def merge(profiles: pa.Table, files: pa.Table, schema: TableSchema, *, buckets: 
     return Merged(snapshot.statistics(), columns, sketches)
 
 
+class _ProfiledFiles:
+    """The data files of a snapshot, with the profiles of those that have one."""
+
+    def __init__(self, files: pa.Table, profiles: pa.Table) -> None:
+        self.files = files
+        self._profiles = profiles
+        self._place = pc.index_in(profiles["path"], value_set=files["path"].combine_chunks())
+        same = pc.and_(self._place.is_valid(), profiles["column_id"].is_valid())
+        for name in ("size_bytes", "etag"):
+            there = pc.coalesce(profiles[name].cast(pa.string()), "")
+            here = pc.coalesce(files[name].combine_chunks().take(self._place).cast(pa.string()), "")
+            same = pc.and_(same, pc.equal(there, here))
+        self._same = same
+        self.known = pc.is_in(self._numbers, value_set=self._place.filter(same).unique())
+
+    @property
+    def _numbers(self) -> pa.Array:
+        return pa.array(np.arange(self.files.num_rows, dtype=np.int32))
+
+    def column(self, number: int) -> tuple[pa.Table, pa.Array]:
+        """The profiles of a column, and for each file the place of its profile among them."""
+        # Filtered, not taken by number: that would first copy all sketches into one array.
+        mine = pc.and_(self._same, pc.fill_null(pc.equal(self._profiles["column_id"], number), False))
+        owners = self._place.filter(mine).combine_chunks()
+        return self._profiles.filter(mine), pc.index_in(self._numbers, value_set=owners)
+
+    @cached_property
+    def row_counts(self) -> pa.Array:
+        """Of each file; NULL where neither table nor profile tells."""
+        told = pa.table({"file": self._place, "rows": self._profiles["row_count"]}).filter(self._same)
+        counts = told.group_by("file").aggregate([("rows", "max")])
+        places = pc.index_in(self._numbers, value_set=counts["file"].combine_chunks())
+        profiled = counts["rows_max"].combine_chunks().take(places)
+        return pc.coalesce(self.files["row_count"].combine_chunks(), profiled)
+
+    @cached_property
+    def rows(self) -> int:
+        """In all files, with those that were deleted."""
+        return int(pc.sum(self.row_counts, min_count=0).as_py())
+
+    @cached_property
+    def has_deletes(self) -> bool:
+        """Whether rows of any file were deleted."""
+        listed = pc.greater(pc.fill_null(pc.list_value_length(self.files["deletes"]), 0), 0)
+        counted = pc.greater(pc.fill_null(self.files["deleted_rows"], 0), 0)
+        return bool(pc.any(pc.or_(listed, counted), min_count=0).as_py())
+
+    @cached_property
+    def deleted(self) -> int | None:
+        """How many rows were deleted; None where only reading tells."""
+        found: int | None = pc.sum(self.files["deleted_rows"], skip_nulls=False, min_count=0).as_py()
+        return found if found is not None or self.has_deletes else 0
+
+    def statistics(self) -> v1.TableStats:
+        """Of the table as a whole."""
+        unknown = self.row_counts.null_count
+        sure = self.deleted is not None and not unknown
+        profiled = int(pc.sum(self.row_counts.filter(self.known), min_count=0).as_py())
+        return v1.TableStats(
+            row_count=max(0, self.rows - (self.deleted or 0)),
+            data_file_count=self.files.num_rows,
+            total_size_bytes=int(pc.sum(self.files["size_bytes"], min_count=0).as_py()),
+            properties={
+                "quality.row_count": EXACT if sure else BOUND,
+                "files.profiled": str(pc.sum(self.known, min_count=0).as_py()),
+                "rows.profiled": str(profiled),
+                "rows.total": str(self.rows),
+            },
+        )
+
+
 class _Column:
     """One column of a snapshot."""
 
-    def __init__(self, snapshot: ProfiledFiles, leaf: Leaf) -> None:
+    def __init__(self, snapshot: _ProfiledFiles, leaf: Leaf) -> None:
         self.leaf = leaf
         self._of = snapshot
         self._profiles, self._places = snapshot.column(leaf.id)

@@ -16,10 +16,9 @@ from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.reconcile.outcomes import LEFT_OUT
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
-from skiway.pipeline.profile.files import ESTIMATE, EXACT
 from skiway.pipeline.profile.job import USUAL, Budget, profiled
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import Merged, merge
+from skiway.pipeline.profile.merging import ESTIMATE, EXACT, Merged, merge
 from skiway.pipeline.profile.sketches import Puffin, written
 from skiway.pipeline.profile.store import ProfileStore
 

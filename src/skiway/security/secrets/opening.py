@@ -7,13 +7,13 @@ signature of `OpenSecrets`. A store is imported when first asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from skiway.clock import Clock, utc_now
-from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.errors import InvalidArgument
+from skiway.plugins import opener_for_url
 from skiway.security.secrets.store import MemorySecrets, SecretsStore
 
 __all__ = ["SECRETS_STORES", "OpenSecrets", "open_secrets"]
@@ -38,20 +38,8 @@ class OpenSecrets(Protocol):
 
 def open_secrets(url: str, *, options: Mapping[str, str] | None = None, clock: Clock = utc_now) -> SecretsStore:
     """The secrets store that `url` names, such as `file:///srv/skiway/secrets`."""
-    scheme, _, _ = url.partition(":")
-    known = {name: EntryPoint(name, value, SECRETS_STORES) for name, value in BUILT_IN.items()}
-    for entry in entry_points(group=SECRETS_STORES):
-        if known.setdefault(entry.name, entry).value != entry.value:
-            raise PreconditionFailed(
-                f"both {known[entry.name].value} and {entry.value} are installed for {entry.name}: URLs: remove one"
-            )
-    if scheme not in known:
-        raise InvalidArgument(
-            f"no secrets store is called {scheme!r}: begin the URL with one of "
-            f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that adds it",
-            key="store.scheme.unknown",
-        )
-    return cast(OpenSecrets, known[scheme].load())(url, options=options or {}, clock=clock)
+    opener = cast(OpenSecrets, opener_for_url(SECRETS_STORES, url, BUILT_IN))
+    return opener(url, options=options or {}, clock=clock)
 
 
 def open_memory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001

@@ -19,7 +19,7 @@ from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.storage.blobs.store import REFRESH_AFTER_S, BlobHead, BlobStore
 from skiway.storage.calls import OnCall
-from skiway.storage.format_version import FORMAT_VERSION, check_format
+from skiway.storage.opening import FORMAT_VERSION, check_format
 
 __all__ = ["ObjectBlobStore", "open_directory", "open_memory", "open_s3"]
 

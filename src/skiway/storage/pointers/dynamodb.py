@@ -27,9 +27,18 @@ from skiway.errors import (
     Unavailable,
 )
 from skiway.storage.calls import OnCall
-from skiway.storage.format_version import FORMAT_VERSION, check_format
-from skiway.storage.pointers.keys import HEAD_BYTES, KeyParts, key_range
-from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+from skiway.storage.opening import FORMAT_VERSION, check_format
+from skiway.storage.pointers.store import (
+    HEAD_BYTES,
+    Delete,
+    KeyParts,
+    Operation,
+    Pointer,
+    PointerStore,
+    Put,
+    key_range,
+    require,
+)
 
 __all__ = ["DynamoPointerStore", "ensure_table", "open_pointers"]
 

@@ -38,9 +38,8 @@ from sqlalchemy.sql.dml import ReturningDelete
 from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
-from skiway.storage.format_version import FORMAT_VERSION, check_format
-from skiway.storage.pointers.keys import KeyParts, key_range
-from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+from skiway.storage.opening import FORMAT_VERSION, check_format
+from skiway.storage.pointers.store import Delete, KeyParts, Operation, Pointer, PointerStore, Put, key_range, require
 
 __all__ = ["Asked", "PointerTable", "SqlPointerStore", "identities", "identity", "to_pointer", "to_row"]
 
@@ -62,7 +61,7 @@ class PointerTable:
         self.pointers = Table(
             "skiway_pointers",
             self.metadata,
-            # The key is head + tail; see skiway.storage.pointers.keys. As bytes, they sort alike under every locale.
+            # The key is head + tail; see skiway.storage.pointers.store. Bytes sort alike under every locale.
             Column("head", LargeBinary, primary_key=True),
             Column("tail_digest", LargeBinary, primary_key=True),
             Column("tail", LargeBinary, nullable=False),

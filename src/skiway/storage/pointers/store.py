@@ -1,6 +1,11 @@
-"""Pointers: small versioned entries that name blobs, changed only by compare-and-set.
+"""Pointers: small versioned entries that map a key to a blob and change only by compare-and-set.
 
-Uniqueness, lookup by name and optimistic concurrency of everything else rest on this interface.
+The uniqueness of names, lookups by name and optimistic concurrency of everything else are built on this interface.
+
+Keys sort by their UTF-8 bytes on every backend. Indexes limit the size of their entries (PostgreSQL to 2.7 kB, a DynamoDB
+sort key to 1 kB), but keys may be longer. A key is therefore stored in two parts: a head that is indexed, and a tail that
+is empty for all but very long keys. As the head of every long key has exactly `HEAD_BYTES` bytes, (head, tail) sorts
+like the whole key.
 """
 
 from __future__ import annotations
@@ -9,21 +14,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import ClassVar, Final, Self, TypeAlias
 
 from skiway.clock import Clock, utc_moment, utc_now
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded
 from skiway.storage.calls import OnCall, reported
 from skiway.storage.paging import Page, check_page_size, first_page, open_token, seal_token
-from skiway.storage.pointers.keys import check_key, check_prefix, shown
 
-__all__ = ["ABSENT", "Check", "Delete", "Operation", "Pointer", "PointerStore", "Put", "require"]
+__all__ = [
+    "ABSENT",
+    "HEAD_BYTES",
+    "MAX_KEY_BYTES",
+    "Check",
+    "Delete",
+    "KeyParts",
+    "Operation",
+    "Pointer",
+    "PointerStore",
+    "Put",
+    "key_range",
+    "require",
+]
 
 ABSENT: Final = 0
 """The version of a pointer that does not exist: `expect=ABSENT` creates."""
 
 MAX_VERSION = 2**63 - 1
 MAX_URI_BYTES = 65_536
+MAX_KEY_BYTES = 40_000  # 10,000 characters of any script
+HEAD_BYTES = 960  # leaves room for the digest of a tail within DynamoDB's 1,024 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +113,7 @@ class PointerStore(ABC):
 
     def get(self, key: str) -> Pointer | None:
         """The pointer at `key`, or None."""
-        check_key(key)
+        _check_key(key)
         with reported(self._on_call, "pointers", "get"):
             found = self._get(key)
             return None if found is None or found.expired(self._clock()) else found
@@ -126,7 +146,7 @@ class PointerStore(ABC):
         Following the tokens shows every pointer that exists throughout exactly once, whatever else comes and goes.
         """
         check_page_size(size)
-        check_prefix(prefix)
+        _check_prefix(prefix)
         after = open_token(_listing(prefix), token) if token else ""
         with reported(self._on_call, "pointers", "page", items=size):
             found = self._scan(prefix, after=after, limit=size + 1, now=self._clock())
@@ -135,7 +155,7 @@ class PointerStore(ABC):
 
     def token_after(self, prefix: str, key: str) -> str:
         """A token that resumes `page(prefix)` right after `key`, for listings that show only some of what they read."""
-        return seal_token(_listing(prefix), check_key(key))
+        return seal_token(_listing(prefix), _check_key(key))
 
     def scan(self, prefix: str = "", *, page_size: int = 1000) -> Iterator[Pointer]:
         """All pointers of `prefix`, read page by page as they are asked for."""
@@ -148,7 +168,7 @@ class PointerStore(ABC):
 
     def count(self, prefix: str = "") -> int:
         """How many pointers have keys that begin with `prefix`. Costs a walk over them."""
-        check_prefix(prefix)
+        _check_prefix(prefix)
         with reported(self._on_call, "pointers", "count"):
             return self._count(prefix, now=self._clock())
 
@@ -180,7 +200,7 @@ class PointerStore(ABC):
         for operation in batch:
             if operation.key in keys:
                 raise InvalidArgument(
-                    f"pointer {shown(operation.key)} occurs twice in one batch: merge its operations into one",
+                    f"pointer {_quoted(operation.key)} occurs twice in one batch: merge its operations into one",
                     key="pointer.batch.duplicate",
                 )
             keys.add(operation.key)
@@ -216,7 +236,7 @@ def require(operation: Operation, found: Pointer | None, now: datetime) -> None:
     version = ABSENT if found is None or found.expired(now) else found.version
     if version == operation.expect:
         return
-    name = shown(operation.key)
+    name = _quoted(operation.key)
     facts = {"pointer": name, "expected": str(operation.expect), "found": str(version)}
     if operation.expect == ABSENT:
         raise AlreadyExists(
@@ -243,13 +263,13 @@ def _listing(prefix: str) -> str:
 def _checked(operation: Operation) -> Operation:
     if isinstance(operation, Put):
         return _checked_put(operation)
-    check_key(operation.key)
+    _check_key(operation.key)
     _check_version(operation, lowest=1 if isinstance(operation, Delete) else ABSENT)
     return operation
 
 
 def _checked_put(put: Put) -> Put:
-    check_key(put.key)
+    _check_key(put.key)
     _check_version(put, lowest=ABSENT)
     _check_uri(put)
     return put if put.expires_at is None else replace(put, expires_at=utc_moment(put.expires_at))
@@ -258,7 +278,7 @@ def _checked_put(put: Put) -> Put:
 def _check_version(operation: Operation, *, lowest: int) -> None:
     if not lowest <= operation.expect < MAX_VERSION:
         raise InvalidArgument(
-            f"{type(operation).__name__} of pointer {shown(operation.key)} expects version {operation.expect}: "
+            f"{type(operation).__name__} of pointer {_quoted(operation.key)} expects version {operation.expect}: "
             f"give the version that was read{', or ABSENT' if lowest == ABSENT else ''}",
             key="pointer.expect.invalid",
         )
@@ -271,12 +291,76 @@ def _check_uri(put: Put) -> None:
         size = None
     if size is None or "\0" in put.blob_uri:  # PostgreSQL's text holds no NUL
         raise InvalidArgument(
-            f"the blob address for pointer {shown(put.key)} holds a NUL or half of a surrogate pair: use plain text",
+            f"the blob address for pointer {_quoted(put.key)} holds a NUL or half of a surrogate pair: use plain text",
             key="pointer.blob_uri.invalid",
         )
     if size > MAX_URI_BYTES:
         raise LimitExceeded(
-            f"the blob address for pointer {shown(put.key)} has {size} bytes, at most {MAX_URI_BYTES} can be stored: "
+            f"the blob address for pointer {_quoted(put.key)} has {size} bytes, at most {MAX_URI_BYTES} can be stored: "
             "put the content into a blob and point to that",
             key="pointer.blob_uri.too_long",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyParts:
+    """A key, or a bound of a range of keys, as it is stored."""
+
+    head: bytes
+    tail: bytes
+
+    @classmethod
+    def of(cls, key: bytes) -> KeyParts:
+        """The parts of an encoded key."""
+        return cls(key[:HEAD_BYTES], key[HEAD_BYTES:])
+
+    @property
+    def tail_digest(self) -> bytes:
+        """What tells keys of the same head apart in an index: empty for an empty tail."""
+        return sha256(self.tail).digest() if self.tail else b""
+
+    @property
+    def key(self) -> str:
+        """The key as its owner wrote it."""
+        return (self.head + self.tail).decode()
+
+
+def _check_key(key: str) -> str:
+    """`key`, if it can be stored."""
+    if not key:
+        raise InvalidArgument("a pointer key is empty: name the pointer", key="pointer.key.invalid")
+    return _check_prefix(key)
+
+
+def _check_prefix(prefix: str) -> str:
+    """`prefix`, if keys can begin with it; the empty one is the beginning of all keys."""
+    try:
+        size = len(prefix.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"pointer key {_quoted(prefix)} holds half of a surrogate pair at position {error.start}, which UTF-8 cannot "
+            "encode: decode the text it came from properly",
+            key="pointer.key.invalid",
+        ) from None
+    if size > MAX_KEY_BYTES:
+        raise LimitExceeded(
+            f"pointer key {_quoted(prefix)} has {size} bytes in UTF-8, at most {MAX_KEY_BYTES} can be stored: "
+            "use a shorter key",
+            key="pointer.key.too_long",
+        )
+    return prefix
+
+
+def key_range(prefix: str, after: str) -> tuple[bytes, bytes | None]:
+    """Bounds `low <= key < high` of the keys that begin with `prefix` and follow `after`; no `high` means no bound."""
+    start = prefix.encode()
+    # Nothing sorts between a key and the same key with a NUL behind it.
+    low = max(start, after.encode() + b"\0") if after else start
+    # UTF-8 never holds the byte 0xFF, so the last byte can always be counted up.
+    high = start[:-1] + bytes([start[-1] + 1]) if start else None
+    return low, high
+
+
+def _quoted(key: str) -> str:
+    """`key` for a message: quoted, and cut when long."""
+    return repr(key if len(key) <= 120 else f"{key[:100]}…{key[-19:]}")
