@@ -20,6 +20,7 @@ from skiway.formats import Source, TableHandle, open_source
 from skiway.formats.files import FileCache
 from skiway.formats.iceberg import metadata
 from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.metadata import read_metadata
 
 ROWS = pa.table({"id": [1, 2, 3], "place": ["here", "there", None], "much": [1.5, None, 2.5]})
@@ -136,8 +137,8 @@ def read_by_writers(table: LooseTable) -> None:
     from skiway.formats.iceberg.manifest_files import entries, manifests
 
     for snapshot in table.metadata.snapshots:
-        for manifest in manifests(snapshot, table.files.io):
-            entries(manifest, table.files.io)
+        for manifest in manifests(snapshot, WritingIO(table.files)):
+            entries(manifest, WritingIO(table.files))
 
 
 def test_a_commit_on_damaged_manifests_changes_nothing(table: LooseTable) -> None:

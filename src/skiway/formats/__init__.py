@@ -1,4 +1,4 @@
-"""Tables of others: Iceberg, Delta and Parquet behind one small interface.
+"""Read Iceberg, Delta and Parquet tables through one interface; write Iceberg tables.
 
     from skiway.formats import open_source
 
@@ -6,10 +6,11 @@
         people = source.load((), "people")
         people.read(people.current()).read_all()
 
-What cannot be read rightly is refused, never read wrongly. Heavy libraries are loaded when a source of their kind is
-opened.
+A table that cannot be read correctly raises an error. Libraries that take long to load are imported when a source of
+their kind is opened.
 """
 
+from skiway.formats.files import FileCache
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION
 from skiway.formats.schemas import TableSchema
@@ -32,6 +33,7 @@ __all__ = [
     "FILE_ORDINAL",
     "ROW_POSITION",
     "Content",
+    "FileCache",
     "Format",
     "Namespace",
     "PartitionField",

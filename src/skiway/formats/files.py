@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
     from pyarrow.fs import FileSystem
 
-__all__ = ["FileCache", "Files", "Found", "corrupt", "decoding"]
+__all__ = ["FileCache", "Files", "Found", "corrupt", "decoding", "first_lines"]
 
 T = TypeVar("T")
 
 
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
-_REFUSED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
+_ACCESS_DENIED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
 
 
 class _Entry(NamedTuple):
@@ -103,25 +103,25 @@ class Files:
             return self._s3.open_input_file(f"{place.bucket}/{place.path}")
 
     def read(self, uri: str, *, offset: int = 0, size: int | None = None) -> bytes:
-        """The file's bytes, or some of them."""
+        """Read the file, or `size` bytes of it from `offset` on."""
         with self.open(uri) as file, self.translated(location(uri)):
             return bytes(file.read_at(file.size() - offset if size is None else size, offset))
 
     def children(self, folder: Location) -> tuple[list[Location], list[Found]]:
-        """The folders and the files in `folder`, both by name; two empty lists where there is none."""
+        """List the folders and the files in `folder`, sorted by name; both empty if it does not exist."""
         self.reach.check(folder)
         with self.translated(folder):
             folders, found = _disk_level(folder) if folder.scheme == "file" else self._s3_level(folder)
         return sorted(folders, key=str), sorted(found, key=lambda each: str(each.location))
 
     def walk(self, folder: Location) -> list[Found]:
-        """All files below `folder`, by name."""
+        """List all files below `folder`, sorted by name."""
         folders, found = self.children(folder)
         below = [each for inner in folders for each in self.walk(inner)]
         return sorted([*found, *below], key=lambda each: str(each.location))
 
     def find(self, uri: str) -> Found | None:
-        """The file, or None."""
+        """Look up a file; None if it does not exist."""
         import obstore
 
         place = self.reach.check(location(uri))
@@ -134,13 +134,13 @@ class Files:
                 return None
 
     def check_unchanged(self, uri: str, etag: str) -> None:
-        """Conflict if the file's content is not the one that `etag` was seen with."""
+        """Raise Conflict if the file has changed since it had this `etag`."""
         found = self.find(uri)
         if found is None:
             raise _missing(uri)
         if found.etag != etag:
             raise Conflict(
-                f"file {uri!r} was changed since the table was looked at; synchronise the table again",
+                f"file {uri!r} has changed since the table was listed; synchronise the table again",
                 key="file.changed",
                 file=uri,
             )
@@ -203,7 +203,7 @@ class Files:
 
     @contextmanager
     def translated(self, place: Location | str) -> Iterator[None]:
-        """A block in which what goes wrong with a file becomes an error that names it."""
+        """Run a block that accesses a file; errors of libraries become ours and name the file."""
         from obstore.exceptions import BaseError
 
         try:
@@ -239,8 +239,8 @@ def _in_s3(bucket: str, listed: ObjectMeta) -> Found:
 
 def _missing(place: str) -> PreconditionFailed:
     return PreconditionFailed(
-        f"file {place!r} is missing: it was deleted, or is not yet there; synchronise the table again, or ask for a "
-        "newer snapshot",
+        f"file {place!r} is missing: it was deleted or not written yet; synchronise the table again, or read a newer "
+        "snapshot",
         key="file.missing",
         file=place,
     )
@@ -248,27 +248,23 @@ def _missing(place: str) -> PreconditionFailed:
 
 def _translated(place: str, error: Exception) -> SkiwayError:
     reason = _first_line(error)
-    if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
+    if isinstance(error, PermissionError) or _ACCESS_DENIED.search(str(error)):
         return PreconditionFailed(
-            f"file {place!r} may not be read: {reason}; check the credentials of the source, or the file's permissions",
+            f"access to file {place!r} was denied: {reason}; check the credentials of the source, or the file's permissions",
             key="source.credentials",
             file=place,
         )
-    if isinstance(error, pa.ArrowInvalid) or _is_of_content(error):
-        return PreconditionFailed(
-            f"file {place!r} is corrupt: {reason}; restore it, or remove it from the table",
-            key="file.corrupt",
-            file=place,
-        )
+    if isinstance(error, pa.ArrowInvalid) or _is_about_content(error):
+        return corrupt(place, reason)
     return Unavailable(
-        f"file {place!r} cannot be read: {reason}; check address, region and network of the source, then try again",
+        f"file {place!r} cannot be read: {reason}; check the address, region and network of the source, then try again",
         key="source.unavailable",
         file=place,
     )
 
 
-def _is_of_content(error: Exception) -> bool:
-    """Pages that cannot be unpacked are told as errors of input, but neither the system nor S3 has told them."""
+def _is_about_content(error: Exception) -> bool:
+    """Is it about the content? Arrow raises OSError for damaged pages too, but without an errno or an AWS error."""
     return isinstance(error, OSError) and error.errno is None and "AWS Error" not in str(error)
 
 
@@ -293,7 +289,14 @@ def decoding(files: Files, file: str) -> Iterator[None]:
 
 def corrupt(file: str, reason: str) -> PreconditionFailed:
     """The error for a file that cannot be decoded."""
-    summary = "; ".join(line.strip() for line in reason.splitlines()[:3])[:300]
     return PreconditionFailed(
-        f"file {file!r} is corrupt: {summary}; restore it, or remove it from the table", key="file.corrupt", file=file
+        f"file {file!r} is corrupt: {first_lines(reason)}; restore it, or remove it from the table",
+        key="file.corrupt",
+        file=file,
     )
+
+
+def first_lines(error: Exception | str) -> str:
+    """The first three lines of a message in one, shortened; the rest is of no use to a caller."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:3])[:300]

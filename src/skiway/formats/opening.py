@@ -115,27 +115,28 @@ def _opener(kind: str) -> Callable[[SourceRequest], Source]:
 
 
 class FolderLayout(Protocol):
-    """How tables of a format lie in folders."""
+    """How a format lays out tables in folders."""
 
     def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:
-        """Is `folder`, in which these are, a table?"""
+        """Is `folder`, which contains these folders and files, a table?"""
 
     def is_table_file(self, file: Found) -> bool:
-        """Is this file, in a folder that is no table, a table by itself?"""
+        """Is this file, in a folder that is not a table, a table on its own?"""
 
     def open(self, name: TableName, place: Location) -> TableHandle:
-        """The table at `place`."""
+        """Open the table at `place`."""
 
 
 def is_hidden(name: str) -> bool:
-    """Names by which engines keep their own things beside the data; `_year=2026` is data."""
+    """Is it a name that engines use for their own files next to the data? `_year=2026` is data."""
     return name.startswith((".", "_")) and "=" not in name
 
 
 class FolderSource(Source):
-    """The tables below `root`. The folder itself may be a table: then that is the only one, and has its name.
+    """The tables of one format below `root`; the folders on the way to a table are its namespace.
 
-    `as_table` names a table that the folder is taken to be, whatever is in it.
+    If `root` itself is a table, it is the only one and is named after the folder. With `as_table`, `root` is taken to be
+    the table of that name, whatever it contains.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class FolderSource(Source):
         found = sorted(name.name for name, _ in self._all() if name.namespace == namespace)
         if not found:
             raise NotFound(
-                f"{self._root} has no tables in namespace {'.'.join(namespace)!r}; see its namespaces",
+                f"{self._root} has no tables in namespace {'.'.join(namespace)!r}; list its namespaces",
                 key="namespace.not_found",
             )
         return found
@@ -164,11 +165,11 @@ class FolderSource(Source):
             if name == wanted:
                 return self._layout.open(name, place)
         raise NotFound(
-            f"{self._root} has no table {str(wanted)!r}; see its tables", key="table.not_found", table=str(wanted)
+            f"{self._root} has no table {str(wanted)!r}; list its tables", key="table.not_found", table=str(wanted)
         )
 
     def _all(self, towards: TableName | None = None) -> Iterator[tuple[TableName, Location]]:
-        """The tables with their places; only those on the way `towards` one, if it is given."""
+        """The tables with their locations; only those on the path `towards` one, if given."""
         if self._as_table is not None:
             yield self._as_table, self._root
             return
@@ -185,7 +186,7 @@ class FolderSource(Source):
             if self._layout.is_table_file(file) and not is_hidden(file.location.name):
                 yield TableName(namespace, file.location.name.rpartition(".")[0]), file.location
         for folder in folders:
-            if is_hidden(folder.name) or not _is_on_the_way((*namespace, folder.name), towards):
+            if is_hidden(folder.name) or not _is_on_path((*namespace, folder.name), towards):
                 continue
             inner, found = self._files.children(folder)
             if self._layout.is_table(folder, inner, found):
@@ -194,5 +195,5 @@ class FolderSource(Source):
                 yield from self._below((*namespace, folder.name), inner, found, towards)
 
 
-def _is_on_the_way(path: Namespace, towards: TableName | None) -> bool:
+def _is_on_path(path: Namespace, towards: TableName | None) -> bool:
     return towards is None or (*towards.namespace, towards.name)[: len(path)] == path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from skiway.errors import PreconditionFailed, Unsupported
-from skiway.formats.conform import fitting
+from skiway.formats.conform import converter
 from skiway.formats.geometry import EXTENSION, as_geometry
 from skiway.formats.schemas import field_id
 
@@ -61,7 +61,7 @@ class Columns:
 
 def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
     try:
-        fitting(now, known, file=table)
+        converter(now, known, file=table)
     except Unsupported:
         raise table_changed(table, f"column {known.name!r} is {now.type} now") from None
     if now.nullable and not known.nullable:

@@ -371,7 +371,7 @@ def add_position_deletes(table: LooseTable, path: str, *positions: int) -> None:
             write_manifest(
                 metadata,
                 0,
-                files.io,
+                WritingIO(files),
                 location=location,
                 snapshot_id=snapshot.id,
                 added=[file],

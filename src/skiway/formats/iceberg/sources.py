@@ -14,7 +14,7 @@ from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.locations import Location, location, web_address
 from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
-from skiway.formats.web_access import guarded
+from skiway.formats.web_access import guard_session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -56,7 +56,7 @@ def _open_rest(request: SourceRequest) -> Source:
         class Guarded(RestCatalog):
             def _config_headers(self, session: Session) -> None:
                 """The first that is done to a session, before it asks for a token."""
-                guarded(session)
+                guard_session(session)
                 super()._config_headers(session)
 
             def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:

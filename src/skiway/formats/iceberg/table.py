@@ -14,8 +14,8 @@ from skiway.airport.filters import Filter
 from skiway.errors import Unsupported
 from skiway.formats.files import Files
 from skiway.formats.iceberg.deletes import PLACES, deletion_vector, merged_positions, positions_by_file
-from skiway.formats.parquet.reading import DataFile, Identifier, opened
-from skiway.formats.schemas import Path, TableSchema, field_id, identified
+from skiway.formats.parquet.reading import DataFile, IdAssigner, open_file
+from skiway.formats.schemas import Path, TableSchema, field_id, with_ids
 from skiway.formats.source import (
     Content,
     Format,
@@ -133,10 +133,10 @@ class IcebergTable(TableHandle):
         same = [number for number, each in self._schemas.items() if each.arrow.equals(known, check_metadata=True)]
         return next((schema for schema in self.metadata.schemas if schema.schema_id in same), None)
 
-    def _identifier(self, snapshot: Snapshot) -> Identifier:  # noqa: ARG002
-        return self._identified
+    def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:  # noqa: ARG002
+        return self._with_ids
 
-    def _identified(self, schema: pa.Schema, file: str) -> pa.Schema:
+    def _with_ids(self, schema: pa.Schema, file: str) -> pa.Schema:
         """A file's schema with ids: its own, or those that the table's name mapping gives to names."""
         if any(field_id(field) is not None for field in schema):
             return schema
@@ -149,7 +149,7 @@ class IcebergTable(TableHandle):
                 feature="files without field ids",
                 file=file,
             )
-        return identified(schema, self._ids_by_path.get)
+        return with_ids(schema, self._ids_by_path.get)
 
     @cached_property
     def _ids_by_path(self) -> dict[Path, int | None] | None:
@@ -206,7 +206,7 @@ class IcebergTable(TableHandle):
 
     def _position_deletes(self, path: str) -> dict[str, pa.Array]:
         def load() -> dict[str, pa.Array]:
-            with opened(self._files, path) as parquet:
+            with open_file(self._files, path) as parquet:
                 return positions_by_file(parquet.read(columns=["file_path", "pos"]))
 
         def size_of(found: dict[str, pa.Array]) -> int:
