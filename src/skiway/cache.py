@@ -90,6 +90,9 @@ class Cache(Generic[K, V]):
                     self._entries.popitem()
         return value
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def stats(self) -> CacheStats:
         """Return the current size and the counters."""
         with self._lock:

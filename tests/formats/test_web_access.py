@@ -210,7 +210,7 @@ def test_a_name_that_nobody_knows_is_no_answer():
 def test_a_catalog_that_says_nothing_is_not_waited_for(upstream, monkeypatch):
     del upstream.answers["/v1/config"]
     monkeypatch.setattr(web_access, "ANSWER_S", 0.3)
-    with pytest.raises(Unavailable, match="does not answer"):
+    with pytest.raises(Unavailable, match="does not respond"):
         namespaces(upstream.uri)
 
 

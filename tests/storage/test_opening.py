@@ -183,7 +183,8 @@ def test_a_newer_pointer_format_is_refused_and_left_alone(shared_home):
         store.compare_and_set("/a", "blob", expect=ABSENT)
     set_pointer_format(shared_home, str(FORMAT_VERSION + 1))
     with pytest.raises(
-        PreconditionFailed, match=f"has format {FORMAT_VERSION + 1}, this Skiway reads up to {FORMAT_VERSION}"
+        PreconditionFailed,
+        match=f"has format {FORMAT_VERSION + 1}, but this version of Skiway reads up to {FORMAT_VERSION}",
     ):
         shared_home.pointers()
     set_pointer_format(shared_home, str(FORMAT_VERSION))
@@ -194,7 +195,7 @@ def test_a_newer_pointer_format_is_refused_and_left_alone(shared_home):
 def test_a_pointer_format_that_is_no_number_is_damage(shared_home):
     shared_home.pointers().close()
     set_pointer_format(shared_home, "one")
-    with pytest.raises(Internal, match="is no number"):
+    with pytest.raises(Internal, match="is not a number"):
         shared_home.pointers()
 
 

@@ -1,4 +1,4 @@
-"""Where everything is kept: pointers, changed by compare-and-set, to blobs, which never change.
+"""Storage: immutable blobs, and pointers to them that change by compare-and-set.
 
 >>> from skiway.storage import ABSENT, open_stores
 >>> with open_stores("memory://") as stores:

@@ -323,7 +323,7 @@ def test_deleting_all_of_a_state_that_is_gone_is_a_conflict(tmp_path: Path) -> N
     table.append(numbers(1))
     base = table.metadata.current_snapshot_id
     table.append(numbers(2))
-    with pytest.raises(Conflict, match="not the current one any more"):
+    with pytest.raises(Conflict, match="no longer the current one"):
         table.change(delete_all(based_on=base))
 
 
@@ -367,7 +367,7 @@ def add_position_deletes(table: LooseTable, path: str, *positions: int) -> None:
     def produce(metadata: Any, files: Any, clock: Any) -> Change:
         snapshot = NewSnapshot(metadata, files, clock=clock)
         location = f"{metadata.location}/metadata/deletes-{snapshot.id}.avro"
-        snapshot._made.append(
+        snapshot._new_manifests.append(
             write_manifest(
                 metadata,
                 0,
@@ -584,10 +584,10 @@ def test_a_change_that_leaves_all_as_it_was_asks_for_nothing(tmp_path: Path) -> 
         (AddColumn("X", pa.int8()), AlreadyExists, "'X' already"),
         (RenameColumn("y", "x"), AlreadyExists, "'x' already"),
         (DropColumn("nobody"), NotFound, "no column 'nobody'; it has x, y"),
-        (WidenColumn("x", pa.int32()), InvalidArgument, "'x' cannot be changed so"),
-        (WidenColumn("y", pa.int64()), InvalidArgument, "'y' cannot be changed so"),
+        (WidenColumn("x", pa.int32()), InvalidArgument, "'x' cannot be changed"),
+        (WidenColumn("y", pa.int64()), InvalidArgument, "'y' cannot be changed"),
         (AddColumn(("x", "deep"), pa.int8()), InvalidArgument, "non-struct"),
-        (MoveColumn("x", after="nobody"), InvalidArgument, "'x' cannot be changed so"),
+        (MoveColumn("x", after="nobody"), InvalidArgument, "'x' cannot be changed"),
         (DropColumn("p"), InvalidArgument, "not possible"),
     ],
 )

@@ -22,7 +22,7 @@ __all__ = ["PLACES", "deletion_vector", "merged_positions", "positions_by_file",
 
 _MAGIC: Final = bytes.fromhex("d1d33964")
 
-# Where in a delete file the deletes of a data file are: columns behind those of a file table.
+# Additional columns of the file table: which data files a delete file refers to, and where in it a deletion vector is.
 PLACES = pa.schema(
     {
         "referenced": pa.string(),
@@ -35,12 +35,12 @@ PLACES = pa.schema(
 
 
 def with_deletes(files: pa.Table, *, unpartitioned: Set[int]) -> pa.Table:
-    """`files` with its columns `deletes` and `deleted_rows` filled; `unpartitioned` are the ids of specs without fields."""
+    """Fill the columns `deletes` and `deleted_rows`; `unpartitioned` are the ids of specs without fields."""
     if not pc.any(pc.not_equal(files["content"], Content.DATA), min_count=0).as_py():
         return files
     names = ["ordinal", "path", "content", "row_count", "spec_id", "sequence_number", *PLACES.names]
     rows = files.select(names).to_pylist()
-    # As text, since there one NaN equals another.
+    # As text, because NaN != NaN.
     partitions = [
         (row["spec_id"], repr(value)) for row, value in zip(rows, files["partition"].to_pylist(), strict=True)
     ]
@@ -59,7 +59,7 @@ def _set(files: pa.Table, name: str, values: list[Any]) -> pa.Table:
 
 
 def _deleted_rows(deletes: list[Mapping[str, Any]]) -> int | None:
-    """Known of a deletion vector only: others may delete a row twice, or rows of other files."""
+    """Known for deletion vectors only: other deletes may be duplicates, or of other files."""
     if not deletes:
         return 0
     vectors = [one for one in deletes if one["blob_offset"] is not None]
@@ -82,12 +82,12 @@ class _Index:
             self.by_partition[partition].append(delete)
 
     def of(self, file: Mapping[str, Any], partition: tuple[int, str]) -> Iterator[Mapping[str, Any]]:
-        """The delete files that apply to a data file, or to none if it is not one."""
+        """The delete files that apply to a data file; none for a delete file."""
         if file["content"] != Content.DATA:
             return
         near = (*self.by_path.get(file["path"], ()), *self.by_partition.get(partition, ()), *self.everywhere)
         named = [delete for delete in near if delete["blob_offset"] is not None]
-        yield from named  # a deletion vector holds all older position deletes too
+        yield from named  # a deletion vector includes all older position deletes
         for delete in near:
             if delete["content"] == Content.EQUALITY_DELETES:
                 if file["sequence_number"] < delete["sequence_number"]:
