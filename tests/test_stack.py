@@ -130,7 +130,7 @@ def test_running_session_is_not_passed_off_as_another(
 
 
 def test_setting_that_spark_would_ignore_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'driver_memory' is no Spark setting"):
+    with pytest.raises(InvalidArgument, match="'driver_memory' is not a Spark setting"):
         session("typo", driver_memory="2g")
 
 

@@ -171,7 +171,7 @@ def test_deletes_by_equality_are_refused_for_the_files_they_apply_to(
     files = table.plan(now(table))
     assert files["deletes"].to_pylist() == [[0]] * 5 + [[]] * (files.num_rows - 5)
     assert table.read(now(table), files=files.slice(5)).read_all().num_rows == files.num_rows - 5
-    with pytest.raises(Unsupported, match=r"table 'sales\.many' has deletes by equality"):
+    with pytest.raises(Unsupported, match=r"table 'sales\.many' has equality deletes"):
         table.read(now(table)).read_all()
 
 

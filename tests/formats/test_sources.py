@@ -108,7 +108,7 @@ def test_a_hint_says_which_metadata_is_current(tmp_path: Path, iceberg: Source) 
     (folder / "version-hint.text").write_text("3\n")
     assert snapshots() == 3
     (folder / "version-hint.text").write_text("nonsense")
-    with pytest.raises(PreconditionFailed, match="'nonsense', which is no version"):
+    with pytest.raises(PreconditionFailed, match="'nonsense', which is not a version"):
         snapshots()
 
 
@@ -170,7 +170,7 @@ def test_a_file_that_changed_since_its_listing_is_refused(tmp_path: Path) -> Non
     pq.write_table(PEOPLE, tmp_path / "t" / "1.parquet")
     table = open_source("parquet", str(tmp_path)).load((), "t")
     pq.write_table(PEOPLE.slice(1), tmp_path / "t" / "1.parquet")
-    with pytest.raises(Conflict, match=r"1\.parquet' was changed since"):
+    with pytest.raises(Conflict, match=r"1\.parquet' has changed since"):
         table.read(now(table)).read_all()
 
 

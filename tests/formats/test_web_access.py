@@ -203,7 +203,7 @@ def test_through_a_proxy_names_are_its_affair_and_numbers_are_not(upstream, monk
 
 
 def test_a_name_that_nobody_knows_is_no_answer():
-    with pytest.raises(Unavailable, match="no machine called 'nowhere"):
+    with pytest.raises(Unavailable, match="host 'nowhere"):
         namespaces("http://nowhere.invalid:1")
 
 

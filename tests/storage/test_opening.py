@@ -87,7 +87,7 @@ def test_a_url_that_names_no_pointer_store_is_refused(url, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("url", ["dynamodb://", "dynamodb://a/b", "dynamodb://a?colour=red"])
 def test_a_dynamodb_url_names_a_table_and_known_parameters(url):
-    with pytest.raises(InvalidArgument, match="write dynamodb://table"):
+    with pytest.raises(InvalidArgument, match="use dynamodb://table"):
         open_pointers(url)
 
 

@@ -73,7 +73,7 @@ def test_a_full_or_forbidden_disk_is_unavailable(blobs, folder):
 
 def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Unavailable, match="cannot be made a directory"):
+    with pytest.raises(Unavailable, match="cannot be created"):
         open_blobs((tmp_path / "file" / "blobs").as_uri())
 
 

@@ -67,7 +67,7 @@ def test_a_batch_has_at_most_a_hundred_operations(home):
 
 
 def test_a_batch_has_at_most_four_megabytes(home):
-    with home.pointers() as store, pytest.raises(LimitExceeded, match="DynamoDB takes 4000000"):
+    with home.pointers() as store, pytest.raises(LimitExceeded, match="exceeds DynamoDB's limit of 4000000"):
         store.apply([Put(f"/{number}", "x" * 60_000, expect=ABSENT) for number in range(70)])
 
 
@@ -94,7 +94,7 @@ def test_a_transaction_disturbed_again_and_again_is_contention(client, home):
     response = failure("TransactionCanceledException", reasons=["TransactionConflict"])
     stumbling, store = stumbling_store(client, home, response, times=100)
     store._pause = lambda state: 0.0
-    with pytest.raises(Contention, match="others kept writing the same keys"):
+    with pytest.raises(Contention, match="too many concurrent writes to the same keys"):
         store.compare_and_set("/a", "blob", expect=ABSENT)
     assert len(stumbling.tokens) == ATTEMPTS
 

@@ -297,7 +297,7 @@ def open_delta(request: SourceRequest) -> Source:
     files = request.files()
     if not any(files.children(request.root)):
         raise NotFound(
-            f"nothing found at {str(request.root)!r}; check the address of the source", key="source.not_found"
+            f"there is nothing at {str(request.root)!r}; check the address of the source", key="source.not_found"
         )
     return FolderSource(files, request.root, _DeltaFolders(files), as_table=request.as_table)
 

@@ -110,7 +110,7 @@ def _open_files(request: SourceRequest) -> Source:
         folder = root.parent.parent if root.parent.name == "metadata" else root.parent
         as_table = as_table or TableName((), folder.name)
     elif not any(files.children(root)):
-        raise NotFound(f"nothing found at {str(root)!r}; check the address of the source", key="source.not_found")
+        raise NotFound(f"there is nothing at {str(root)!r}; check the address of the source", key="source.not_found")
     return FolderSource(files, root, _IcebergFolders(files), as_table=as_table)
 
 

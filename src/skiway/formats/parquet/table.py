@@ -57,7 +57,7 @@ def open_parquet(request: SourceRequest) -> Source:
     if root.name.endswith(_SUFFIXES) and files.find(str(root)) is not None:
         as_table = as_table or TableName((), root.name.rpartition(".")[0])
     elif not any(files.children(root)):
-        raise NotFound(f"nothing found at {str(root)!r}; check the address of the source", key="source.not_found")
+        raise NotFound(f"there is nothing at {str(root)!r}; check the address of the source", key="source.not_found")
     return FolderSource(files, root, _ParquetFolders(files, root), as_table=as_table)
 
 
