@@ -81,7 +81,7 @@ def test_an_unknown_scheme_is_refused_with_those_there_are(url):
 )
 def test_a_url_that_names_no_pointer_store_is_refused(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidArgument, match=r"write (memory://|sqlite:///)"):
+    with pytest.raises(InvalidArgument, match=r"use (memory://|sqlite:///)"):
         open_pointers(url)
 
 
@@ -95,12 +95,12 @@ def test_a_dynamodb_url_names_a_table_and_known_parameters(url):
     "url", ["memory://x", "file:relative", "file://host/path", "file:///a?b=c", "s3://b?colour=red"]
 )
 def test_a_url_that_names_no_blob_store_is_refused(url):
-    with pytest.raises(InvalidArgument, match=r"write (memory://|file:///|s3://)"):
+    with pytest.raises(InvalidArgument, match=r"use (memory://|file:///|s3://)"):
         open_blobs(url)
 
 
 def test_a_message_about_a_url_never_holds_its_password():
-    with pytest.raises(Unavailable, match="see that the database runs") as caught:
+    with pytest.raises(Unavailable, match="check that the database is running") as caught:
         open_pointers("postgresql://me:hunter2@127.0.0.1:1/none")
     assert "hunter2" not in str(caught.value)
     with pytest.raises(InvalidArgument) as caught:
@@ -228,7 +228,7 @@ def test_several_processes_may_open_a_new_store_at_once(tmp_path, server):
 
 def test_an_endpoint_where_nobody_answers_is_unavailable_soon():
     options = {"access_key_id": "test", "secret_access_key": "test"}
-    with pytest.raises(Unavailable, match=r"s3://bucket/prefix: .*see address, credentials"):
+    with pytest.raises(Unavailable, match=r"s3://bucket/prefix: .*check the address, credentials"):
         open_blobs("s3://bucket/prefix?region=us-east-1&endpoint=http://127.0.0.1:1", options=options)
 
 

@@ -67,7 +67,7 @@ def test_directories_that_are_known_to_last_are_not_synced_again(blobs, folder, 
 def test_a_full_or_forbidden_disk_is_unavailable(blobs, folder):
     uri = blob_uri(b"abc")
     (folder / uri[:2]).write_bytes(b"a file where a directory should be")
-    with pytest.raises(Unavailable, match="see address, credentials, room and permissions"):
+    with pytest.raises(Unavailable, match="check the address, credentials, free space and permissions"):
         blobs.put(b"abc")
 
 
