@@ -64,7 +64,7 @@ def test_the_page_says_how_long_and_which(house: House):
     said = " ".join(PAGE.split())
     assert f"after {PATIENCE_S:g} s at the latest" in said
     assert f"never more than {MOST_LANES}" in said
-    assert f"waited for {CONNECT_S:g} s until it takes the call, and {ANSWER_S:g} s for each answer" in said
+    assert f"time out after {CONNECT_S:g} s to connect and {ANSWER_S:g} s for each response" in said
     for level in Addresses:
         assert f"| `{level}`" in PAGE
     assert HEARTBEATS_PER_LEASE == 3

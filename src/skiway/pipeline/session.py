@@ -81,7 +81,7 @@ def _remote_session(remote: str, settings: dict[str, Setting]) -> SparkSession:
                 found.conf.set(name, _as_text(value))
     except PySparkException as error:
         raise Unavailable(
-            f"the Spark Connect server at {remote} does not answer: {str(error).partition(chr(10))[0]}; is it running?",
+            f"the Spark Connect server at {remote} does not respond: {str(error).partition(chr(10))[0]}; is it running?",
             key="spark.remote",
         ) from error
     return found
