@@ -1,6 +1,6 @@
 """Files of a source: opened and listed the same way on local disk and in S3, with errors that name the file.
 
-What is read from immutable files is kept in a `FileCache`. The process creates one and passes it to every source and
+Content of immutable files is cached in a `FileCache`. The process creates one and passes it to every source and
 warehouse that it opens.
 """
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["FileCache", "Files", "Found", "corrupt", "decoding", "first_lines"]
 
 T = TypeVar("T")
-
 
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
@@ -89,7 +88,7 @@ class Files:
     def cached(self, kind: str, *key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
         """Return what `load` reads from an immutable file, from the cache if possible; `kind` and `key` identify it.
 
-        Entries are shared only by `Files` with the same properties and reach, so nobody gets what they may not read.
+        Only `Files` with the same properties and reach share entries, so the cache gives nobody access to other files.
         """
         identity = (tuple(sorted(self.properties.items())), self.reach)
         return self.cache.get((kind, identity, *key), load, size_of=size_of)

@@ -94,8 +94,8 @@ def open_source(
     `options` and `credentials` are listed in docs/formats.md. The address is checked before any request is made. Sources
     that are given the same `cache` share what they read; without one, the source gets its own.
     """
-    request = SourceRequest(kind, uri, dict(options or {}), dict(credentials or {}), cache=cache or FileCache())
-    return _opener(kind)(request)
+    cache = FileCache() if cache is None else cache
+    return _opener(kind)(SourceRequest(kind, uri, dict(options or {}), dict(credentials or {}), cache=cache))
 
 
 def _opener(kind: str) -> Callable[[SourceRequest], Source]:

@@ -113,10 +113,10 @@ class _Maybe:
             raise Unsaid
         return _Column(number, self.stats.field(place).type.field("min").type)
 
-    def literal(self, node: Node, beside: Node) -> pa.Scalar:
-        of = type_of(beside)
+    def literal(self, node: Node, compared_with: Node) -> pa.Scalar:
+        of = type_of(compared_with)
         assert of is not None
-        return scalar(node, literal_type(of, self.column(beside).type))
+        return scalar(node, literal_type(of, self.column(compared_with).type))
 
     def comparison(self, node: Comparison) -> pc.Expression:
         column = self.column(node.left)

@@ -145,7 +145,7 @@ class Source(ABC):
     def load(self, namespace: Namespace, table: str) -> TableHandle:
         """Load the current state of a table; raises NotFound, or Unsupported if it cannot be read correctly."""
 
-    def close(self) -> None:  # noqa: B027 - most sources hold nothing
+    def close(self) -> None:  # noqa: B027 - most sources have no connections
         """Close the connections."""
 
     def __enter__(self) -> Source:

@@ -184,7 +184,9 @@ def test_a_key_may_occur_once_in_a_batch(pointers):
 
 def test_a_batch_as_large_as_allowed_succeeds_and_a_larger_one_is_refused(pointers):
     batch = [Put(f"/{number:05d}", "blob", expect=ABSENT) for number in range(pointers.max_batch)]
-    with pytest.raises(LimitExceeded, match=f"{pointers.max_batch + 1} operations exceeds the limit of {pointers.max_batch}"):
+    with pytest.raises(
+        LimitExceeded, match=f"{pointers.max_batch + 1} operations exceeds the limit of {pointers.max_batch}"
+    ):
         pointers.apply([*batch, Put("/more", "blob", expect=ABSENT)])
     assert pointers.count() == 0
     assert len(pointers.apply(batch)) == pointers.count() == pointers.max_batch

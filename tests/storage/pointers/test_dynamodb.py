@@ -62,7 +62,10 @@ def stumbling_store(client, home, response, *, times):
 
 
 def test_a_batch_has_at_most_a_hundred_operations(home):
-    with home.pointers() as store, pytest.raises(LimitExceeded, match=r"batch of 101 operations exceeds the limit of 100"):
+    with (
+        home.pointers() as store,
+        pytest.raises(LimitExceeded, match=r"batch of 101 operations exceeds the limit of 100"),
+    ):
         store.apply([Check(f"/{number}", expect=ABSENT) for number in range(101)])
 
 

@@ -44,7 +44,7 @@ class Warehouse:
                 key="warehouse.invalid",
                 location=uri,
             )
-        return cls(root, dict(properties or {}), cache or FileCache())
+        return cls(root, dict(properties or {}), FileCache() if cache is None else cache)
 
     def folder(self, *segments: str) -> str:
         """The URI of a folder below the root, as metadata contains it."""

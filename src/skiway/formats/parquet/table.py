@@ -109,7 +109,7 @@ class ParquetTable(TableHandle):
         self.partition_specs = (PartitionSpec(0, tuple(fields)),)
 
     def as_listed(self, snapshot: Snapshot, etags: Mapping[str, str]) -> ParquetTable:
-        """The table as of an older listing, given by its paths and etags; raises NotFound if a file is gone."""
+        """The table as of an older listing, given by its paths and etags; raises NotFound if a file has changed."""
         if snapshot.digest == self._digest:
             return self
         then = [each for each in self._listing if etags.get(str(each.location)) == each.etag]

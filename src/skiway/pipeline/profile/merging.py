@@ -288,8 +288,8 @@ class _Column:
     def _put_estimate(self, stats: v1.ColumnStats, count: DistinctCount, seen: int) -> None:
         """Rows without a profile may all have new values; deleted rows may have been the only ones with their values."""
         missing = self._of.rows - seen
-        gone = self._of.deleted
-        lower = 0.0 if gone is None else max(0.0, count.lower - gone)
+        deleted = self._of.deleted
+        lower = 0.0 if deleted is None else max(0.0, count.lower - deleted)
         estimate = min(count.estimate, float(self._of.rows))
         stats.ndv.approx.CopyFrom(
             v1.NdvApprox(

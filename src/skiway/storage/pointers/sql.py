@@ -212,8 +212,8 @@ class SqlPointerStore(PointerStore):
                 require(operation, found.get(operation.key), now)
             if rows := [to_row(operation) for operation in batch if isinstance(operation, Put)]:
                 connection.execute(self._table.upsert, rows)
-            if gone := [identity(operation.key) for operation in batch if isinstance(operation, Delete)]:
-                connection.execute(self._table.remove, gone)
+            if deletes := [identity(operation.key) for operation in batch if isinstance(operation, Delete)]:
+                connection.execute(self._table.remove, deletes)
 
         self._write(write, keys=[operation.key for operation in batch])
 
