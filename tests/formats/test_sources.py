@@ -161,7 +161,7 @@ def test_an_older_listing_is_read_again_while_its_files_are_there(tmp_path: Path
     with pytest.raises(NotFound, match="listing 1 of table 't' can no longer be read"):
         table().as_listed(one, etags | {"another": "file"})
     pq.write_table(PEOPLE, tmp_path / "t" / "1.parquet")
-    with pytest.raises(NotFound, match="files of it were changed or deleted"):
+    with pytest.raises(NotFound, match="some of its files were changed or deleted"):
         table().as_listed(one, etags)
 
 

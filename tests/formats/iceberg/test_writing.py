@@ -357,7 +357,7 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
     def watched(self: DataFileWriter, part: Any) -> None:
         flush(self, part)
         opened.append(sum(1 for each in self._parts.values() if each.file))
-        assert sum(each.waiting_bytes for each in self._parts.values()) <= 40_000
+        assert sum(each.buffered_bytes for each in self._parts.values()) <= 40_000
 
     monkeypatch.setattr(DataFileWriter, "_flush", watched)
     table = LooseTable(tmp_path, pa.schema({"part": pa.int64(), "text": pa.string()}), "part")
