@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed
 
 __all__ = ["opener_for_url", "url_scheme"]
@@ -18,8 +19,8 @@ __all__ = ["opener_for_url", "url_scheme"]
 def opener_for_url(group: str, url: str, built_in: Mapping[str, str]) -> Any:
     """Return the function of the entry point group `group` that opens `url`.
 
-    `built_in` maps schemes to `module:function`. Raises InvalidArgument if no package provides the scheme, and
-    PreconditionFailed if two packages provide the same one.
+    `built_in` maps schemes to `module:function`. Raises InvalidArgument if no package provides the scheme,
+    PreconditionFailed if two packages provide the same one, and MissingExtra if a built-in one needs an extra.
     """
     scheme = url_scheme(url)
     known = {name: EntryPoint(name, value, group) for name, value in built_in.items()}
@@ -34,7 +35,8 @@ def opener_for_url(group: str, url: str, built_in: Mapping[str, str]) -> Any:
             f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that provides it",
             key="store.scheme.unknown",
         )
-    return known[scheme].load()
+    with extras.needed("lake", f"a store at {scheme}:", when=scheme in built_in):
+        return known[scheme].load()
 
 
 def url_scheme(url: str) -> str:

@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]
     "twin columns": (
         lambda db: db.create_table("s.n", pa.schema([("a", pa.int64()), ("A", pa.int64())])),
         InvalidArgument,
-        "case only",
+        "case-insensitive",
     ),
     "a table there": (lambda db: db.rename_table("s.t", "t"), SkiwayError, ""),
     "narrowing": (lambda db: db.change_column_type("s.t", "id", pa.int32()), InvalidArgument, "'id' cannot be changed"),

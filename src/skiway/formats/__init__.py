@@ -10,6 +10,7 @@ A table that cannot be read correctly raises an error. Libraries that take long 
 their kind is opened.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.formats.files import FileCache
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION

@@ -190,7 +190,7 @@ def type_name(of: pa.DataType, column: str) -> str:
         return f"timestamp{'tz' if of.tz else ''}{'_ns' if of.unit == 'ns' else ''}"
     if of not in _NAMES:
         raise Unsupported(
-            f"column {column!r} has type {of}, which is not supported; remove the column, or store it as another type",
+            f"column {column!r} has type {of}, which is not supported; leave the column out, or store it as another type",
             key="column.type",
             column=column,
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.java import ensure_java
 
@@ -58,6 +59,7 @@ def session(app: str, master: str = "local[*]", *, remote: str = "", **settings:
     With `remote`, the address of a Spark Connect server (`sc://host:15002`), the session runs on that server. This
     process then needs no Java, `master` is ignored, and only runtime settings are applied.
     """
+    extras.require("pyspark", extra="spark", purpose="a Spark session")
     if remote:
         return _remote_session(remote, settings_for(remote, **settings))
     wanted = settings_for(master, **settings)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from skiway import extras
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
 from skiway.formats.files import Files, Found, decoding, first_lines
 from skiway.formats.iceberg.metadata import validated
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.typedef import Properties
+
     from requests import Session
 
 __all__ = ["open_iceberg"]
@@ -89,6 +91,8 @@ def _open_sql(request: SourceRequest) -> Source:
         place = location(request.uri.removeprefix("sqlite:///"))
         if files.find(str(place)) is None:
             raise NotFound(f"no SQLite catalog found at {str(place)!r}", key="source.not_found")
+    else:
+        extras.require("psycopg", extra="postgres", purpose="an Iceberg catalog in PostgreSQL")
 
     def connect() -> Catalog:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -236,8 +240,9 @@ def _translated(source: str, name: str = "") -> Iterator[None]:
     """Run a block in which PyIceberg's errors become ours; `name` is the table or namespace."""
     from pydantic import ValidationError
     from pyiceberg import exceptions
-    from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
+
+    from requests import RequestException
 
     try:
         yield

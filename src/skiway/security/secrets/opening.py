@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument
-from skiway.plugins import opener_for_url
+from skiway.plugins import opener_for_url, url_scheme
 from skiway.security.secrets.store import MemorySecrets, SecretsStore
 
 __all__ = ["SECRETS_STORES", "OpenSecrets", "open_secrets"]
@@ -39,7 +40,9 @@ class OpenSecrets(Protocol):
 def open_secrets(url: str, *, options: Mapping[str, str] | None = None, clock: Clock = utc_now) -> SecretsStore:
     """The secrets store that `url` names, such as `file:///srv/skiway/secrets`."""
     opener = cast(OpenSecrets, opener_for_url(SECRETS_STORES, url, BUILT_IN))
-    return opener(url, options=options or {}, clock=clock)
+    scheme = url_scheme(url)
+    with extras.needed("lake", f"a secrets store at {scheme}:", when=scheme in BUILT_IN):
+        return opener(url, options=options or {}, clock=clock)
 
 
 def open_memory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001

@@ -16,11 +16,9 @@ from itertools import groupby, islice
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
+from skiway import extras
 from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import (
     Contention,
@@ -44,6 +42,11 @@ from skiway.storage.pointers.store import (
     key_range,
     require,
 )
+
+with extras.needed("aws", "a pointer store in DynamoDB"):
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
 __all__ = ["DynamoPointerStore", "ensure_table", "open_pointers"]
 
