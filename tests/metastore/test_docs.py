@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skiway.metastore.records import keys
+from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, keys
 from skiway.metastore.records.names import MAX_DEPTH, MAX_NAME
-from skiway.metastore.records.paging import DEFAULT_SIZE, MAX_SIZE
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.statistics.api import PAGE
 
@@ -62,8 +61,8 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
     for said in (
         f"Up to {MAX_NAME} characters",
         f"to {MAX_DEPTH} deep",
-        f"{DEFAULT_SIZE} by default (statistics {PAGE})",
-        f"most {MAX_SIZE}",
+        f"{DEFAULT_PAGE_SIZE} by default (statistics {PAGE})",
+        f"most {MAX_PAGE_SIZE}",
         f"for {Realm.__dataclass_fields__['idempotency_ttl_s'].default:.0f} s",
         f"after {Realm.__dataclass_fields__['closing_s'].default:.0f} s",
     ):

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
-from typing import Final
 
 from skiway.airport import current_request
 from skiway.formats.cache import Kept
@@ -17,7 +16,7 @@ from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm
-from skiway.metastore.records import keys
+from skiway.metastore.resources.hierarchy import state_digest
 from skiway.security import NOBODY, Authenticator, Authorizer, Principal
 
 __all__ = ["Callers", "Context", "Versions"]
@@ -66,9 +65,6 @@ class Callers:
 # at once. Statistics come and go without touching a table, so the number also changes every minute.
 
 
-_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view)
-
-
 class Versions:
     """The state of each account, by number."""
 
@@ -99,10 +95,7 @@ class Versions:
             self._known.pop(realm.account_id, None)
 
     def _read(self, realm: Realm, now: float) -> int:
-        digest = blake2b(str(now // self._renewed_s).encode(), digest_size=8)
-        for kind in _KINDS:
-            for pointer in realm.stores.pointers.scan(kind(realm.account_id, "")):
-                digest.update(f"{pointer.key}\0{pointer.version}\0{pointer.blob_uri}\n".encode())
+        digest = blake2b(str(now // self._renewed_s).encode() + state_digest(realm), digest_size=8)
         return int.from_bytes(digest.digest()) >> 1
 
 

@@ -11,17 +11,11 @@ from functools import cached_property
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import Snapshot, Source, TableHandle
 from skiway.formats.cache import Kept
-from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.parquet.table import ParquetTable
-from skiway.metastore import Realm
-from skiway.metastore.managed.commits import handle_of
-from skiway.metastore.managed.locations import folder_of
-from skiway.metastore.reconcile.sources import stored_upstream
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT
-from skiway.metastore.resources.current_snapshot import current
-from skiway.metastore.statistics.api import file_statistics
+from skiway.metastore import Realm, connectors, snapshots, statistics
+from skiway.metastore.managed import open_current
+from skiway.metastore.reconcile.upstream import stored_upstream
 from skiway.metastore.statistics.file_table import DIGEST
 from skiway.model import v1
 from skiway.security import SecretsStore
@@ -38,7 +32,7 @@ class Sources:
 
     def of(self, realm: Realm, connector_id: str) -> Source:
         """The source of the connector with that id."""
-        found = realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id))
+        found = connectors.find(realm, connector_id)
         if found is None:
             raise NotFound(
                 f"connector {connector_id!r}, which brought the table in, was deleted: create it again, or drop the table",
@@ -49,7 +43,7 @@ class Sources:
             raise PreconditionFailed(f"connector {connector.display_name!r} is being deleted", key="connector.deleting")
         # The secret is looked up where the source is opened only: other credentials are another record of the connector.
         return self._kept.get(
-            (realm.account_id, found.pointer.blob_uri),
+            (realm.account_id, found.etag),
             lambda: stored_upstream(realm, connector, self._secrets).open(),
         )
 
@@ -104,16 +98,15 @@ class Handles:
             key = (realm.account_id, table.resource_id.id, table.metadata_location)
             return self._kept.get(key, lambda: self._managed(realm, table))
         with _told_of(table.display_name):
-            now = current(realm, table.resource_id.id)
+            now = snapshots.current(realm, table.resource_id.id)
             if now is None:  # never synchronised: what the source says now, and nothing tells when that changes
                 handle = self._load(realm, table)
                 return OpenedTable(handle, handle.current())
-            key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.pointer.blob_uri}")
+            key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.etag}")
             return self._kept.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
 
     def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:
-        files = self.warehouse.files(folder_of(realm, self.warehouse, table.resource_id.id))
-        handle = handle_of(table, read_metadata(files, table.metadata_location), files)
+        handle = open_current(realm, self.warehouse, table)
         return OpenedTable(handle, handle.current())
 
     def _mirrored(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable:
@@ -130,7 +123,7 @@ class Handles:
 
     def _listed(self, realm: Realm, table_id: str, handle: ParquetTable, snapshot_id: int) -> OpenedTable:
         """The listing that was synchronised last; where its files are gone, what is there instead, as the next one."""
-        known = [_snapshot(each) for each in _records(realm, table_id)]
+        known = [_snapshot(each) for each in snapshots.scan(realm, table_id)]
         older = Kept[str, TableHandle](8)
 
         def recall(snapshot: Snapshot) -> TableHandle:
@@ -157,15 +150,8 @@ class Handles:
         return source.load(tuple(upstream.namespace_path), name)
 
 
-def _records(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
-    for pointer in realm.stores.pointers.scan(f"{keys.of_table(realm.account_id, table_id)}snapshots/by-id/"):
-        found = realm.all(SNAPSHOT).follow(pointer)
-        if found is not None:
-            yield found.value
-
-
 def _etags(realm: Realm, table_id: str, snapshot_id: int) -> dict[str, str]:
-    files = file_statistics(realm, table_id, snapshot_id)
+    files = statistics.file_statistics(realm, table_id, snapshot_id)
     return dict(zip(files["file_path"].to_pylist(), files["etag"].to_pylist(), strict=True))
 
 

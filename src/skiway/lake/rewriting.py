@@ -21,8 +21,8 @@ from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, TableHandle, da
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.lake.changes import Changes
 from skiway.lake.columns import Columns
+from skiway.lake.commits import Changes
 from skiway.lake.inserting import BUFFER_BYTES, REFUSALS, Incoming
 from skiway.lake.row_ids import RowIds
 from skiway.lake.spill import WaitingRows

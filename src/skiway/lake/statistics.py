@@ -5,7 +5,6 @@ Profiles, where the snapshot has been profiled, tell most. Else the statistics t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,29 +15,11 @@ from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.formats.statistics import bound_type, merged_stats
 from skiway.lake.opened_tables import OpenedTable
-from skiway.metastore import Realm
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import COLUMN_STATS
-from skiway.metastore.resources.current_snapshot import current_id
+from skiway.metastore import Realm, statistics
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 
-__all__ = ["column_statistics", "has_statistics", "stored_columns"]
-
-
-def has_statistics(realm: Realm, table_id: str) -> bool:
-    """Whether the current snapshot has been profiled."""
-    pointers = realm.stores.pointers
-    now = pointers.get(keys.current_snapshot(realm.account_id, table_id))
-    if now is None:
-        return False
-    return pointers.get(keys.statistics(realm.account_id, table_id, current_id(now), of="columns")) is not None
-
-
-def stored_columns(realm: Realm, table_id: str, snapshot_id: int) -> Sequence[v1.ColumnStats]:
-    """What the metastore knows of the columns in a snapshot."""
-    found = realm.all(COLUMN_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
-    return found.columns if found else ()
+__all__ = ["column_statistics"]
 
 
 def column_statistics(
@@ -48,7 +29,7 @@ def column_statistics(
     if field.type.num_fields or pa.types.is_dictionary(field.type):
         return ColumnStatistics()
     number = field_id(field)
-    for column in stored_columns(realm, table_id, snapshot.id):
+    for column in statistics.column_statistics(realm, table_id, snapshot.id):
         if column.column_id == number:
             return _of_profile(column, field.type)
     return _of_files(opened, snapshot, field) if isinstance(opened.handle, IcebergTable) else ColumnStatistics()

@@ -32,10 +32,8 @@ from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
 from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split
-from skiway.lake.statistics import column_statistics, has_statistics
-from skiway.metastore import Realm
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import SNAPSHOT
+from skiway.lake.statistics import column_statistics
+from skiway.metastore import Realm, snapshots, statistics
 from skiway.model import v1
 
 __all__ = ["LakeTable", "snapshot_as_of", "snapshot_at", "snapshot_with_id"]
@@ -172,11 +170,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         handle = self._opened.handle
         if isinstance(handle, IcebergTable):
             yield from (arrow_schema(schema).json for schema in handle.metadata.schemas)
-        prefix = f"{keys.of_table(self._realm.account_id, self.id)}snapshots/by-id/"
-        for pointer in self._realm.stores.pointers.scan(prefix):
-            found = self._realm.all(SNAPSHOT).follow(pointer)
-            if found is not None and found.value.schema_json:
-                yield found.value.schema_json
+        yield from (each.schema_json for each in snapshots.scan(self._realm, self.id) if each.schema_json)
 
     # -- which state of it --------------------------------------------------------------------------------------------
 
@@ -309,7 +303,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
     @cached_property
     def _announceable(self) -> ColumnStatistics:
         """What a listing is answered: that asking is worth it. Files of managed tables always tell bounds."""
-        if not self.record.metadata_location and not has_statistics(self._realm, self.id):
+        if not self.record.metadata_location and not statistics.has_column_statistics(self._realm, self.id):
             raise Unsupported(f"table {self.name!r} was not profiled yet")
         return ColumnStatistics(has_not_null=False)
 

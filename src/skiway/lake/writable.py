@@ -18,7 +18,7 @@ from skiway.formats.iceberg.schema_changes import (
     WidenColumn,
     evolve,
 )
-from skiway.lake.changes import Changes
+from skiway.lake.commits import Changes
 from skiway.lake.inserting import InsertRows, Target
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import MAX_MESSAGE, MAX_TABLE_ERRORS, JobRules
-from skiway.metastore.jobs.schedule import USUAL_INTERVAL, due_key
+from skiway.metastore.jobs.queue import MAX_MESSAGE, MAX_TABLE_ERRORS, JobQueue, JobRules
+from skiway.metastore.jobs.schedule import USUAL_INTERVAL
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.records import keys
 
@@ -61,7 +60,7 @@ def test_the_keys_on_the_page_are_those_of_the_code():
         keys.job("{a}", "{id}"),
         keys.job_active("{a}", "{digest of the work}"),
         keys.job_listing("{a}") + "{newest first}",
-        due_key("{a}", "{c}"),
+        keys.schedule("{a}", "{c}"),
     ):
         assert f"`{key.replace('%7B', '{').replace('%7D', '}').replace('any', '{state}')}`" in PAGE
     assert keys.job_ready(7, "a", "j").startswith("/queue/ready/")

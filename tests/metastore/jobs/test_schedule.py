@@ -14,8 +14,8 @@ from metastore.wholeness import damage
 from metastore.world import World, mask
 from skiway.metastore import connectors, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
-from skiway.metastore.jobs.records import Progress
-from skiway.metastore.jobs.schedule import BELIEVED, USUAL_INTERVAL, JobSchedule, due_key
+from skiway.metastore.jobs.queue import Progress
+from skiway.metastore.jobs.schedule import BELIEVED, USUAL_INTERVAL, JobSchedule
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
@@ -168,7 +168,7 @@ def test_many_servers_make_one_job_of_a_turn(world: World):
 
 
 def test_a_turn_without_a_connector_is_removed(world: World):
-    key = due_key("a1", "none")
+    key = keys.schedule("a1", "none")
     world.stores.pointers.compare_and_set(key, "2000-01-01T00:00:00+00:00 2000-01-01T00:00:00+00:00", expect=0)
     assert begun(world) == 0
     assert world.stores.pointers.get(key) is None
@@ -176,7 +176,7 @@ def test_a_turn_without_a_connector_is_removed(world: World):
 
 def test_a_turn_that_cannot_be_read_is_now(world: World):
     made = connector(world, policy=policy(not_before=timestamp(world.clock.later(5000))))
-    pointer = world.stores.pointers.get(due_key("a1", made.resource_id.id))
+    pointer = world.stores.pointers.get(keys.schedule("a1", made.resource_id.id))
     assert pointer is not None
     world.stores.pointers.compare_and_set(pointer.key, "nonsense", expect=pointer.version)
     assert begun(world) == 1

@@ -30,16 +30,15 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, CONNECTOR
 from skiway.metastore.records.names import dotted, normal_name, normal_path, normal_text
-from skiway.metastore.records.paging import listed, sliced
-from skiway.metastore.records.parents import inside, retrying
+from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.metastore.records.repository import Stored, listed, sliced
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.storage import Operation, Pointer
 
-__all__ = ["capture_mode", "create", "delete", "get", "list_", "scope", "selects", "trigger", "update"]
+__all__ = ["capture_mode", "create", "delete", "find", "get", "list_", "scope", "selects", "trigger", "update"]
 
 PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy")
 AUTH = ("auth.scheme", "auth.header_hints", "auth.properties")
@@ -87,12 +86,16 @@ def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsR
     if request.kind == v1.CK_UNSPECIFIED:
         found, page = listed(repository, prefix, request.page)
         return v1.ListConnectorsResponse(connectors=map(shown, found), page=page)
-    everything = filter(None, map(repository.follow, realm.stores.pointers.scan(prefix)))
-    matching = [each for each in everything if each.value.kind == request.kind]
+    matching = [each for each in repository.scan(prefix) if each.value.kind == request.kind]
     some, page = sliced(
         matching, request.page, listing=f"{prefix}:{request.kind}", name=lambda stored: stored.pointer.key
     )
     return v1.ListConnectorsResponse(connectors=[shown(each.value) for each in some], page=page)
+
+
+def find(realm: Realm, connector_id: str) -> Stored[v1.Connector] | None:
+    """The connector with this id, or None."""
+    return realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id)) if connector_id else None
 
 
 def update(realm: Realm, request: v1.UpdateConnectorRequest, *, secrets: SecretsStore) -> v1.UpdateConnectorResponse:
@@ -205,7 +208,7 @@ def _create(
         def also(stored: Stored[v1.Connector]) -> tuple[Operation, ...]:
             answer = v1.CreateConnectorResponse(connector=shown(stored.value), meta=stored.meta)
             taken = (secret.taken,) if secret else ()
-            return *inside(account.pointer), *taken, *due, *claim.remembering(answer)
+            return *inside(account.pointer), *taken, *due, *claim.storing(answer)
 
         created = realm.all(CONNECTOR).create(connector, also=also)
     return v1.CreateConnectorResponse(connector=shown(created.value), meta=created.meta)

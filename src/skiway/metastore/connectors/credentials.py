@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats.web_access import check_named
@@ -217,7 +217,7 @@ def remove_all(realm: Realm, secrets: SecretsStore, connector_id: str) -> None:
 
 def removed_if_unused(stores: Stores, secrets: SecretsStore, marker: Pointer, *, dry_run: bool = False) -> bool:
     """Remove the secret that a marker stands for, unless a record names it; whether it was, or would be, removed."""
-    account_id, connector_id, secret_id = map(unquote, marker.key.split("/")[2:])
+    account_id, connector_id, secret_id = keys.secret_ids(marker.key)
     try:
         found = Repository(stores, CONNECTOR).find(keys.connector(account_id, connector_id))
         if found is not None and found.value.auth.secret_id == secret_id:

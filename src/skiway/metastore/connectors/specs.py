@@ -14,12 +14,10 @@ from skiway.formats import TableSchema
 from skiway.formats.schemas import field_id, leaves
 from skiway.formats.web_access import check_named
 from skiway.metastore.connectors.credentials import refuse_connector_secrets, scheme
-from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
@@ -208,7 +206,8 @@ def _destination_catalog(realm: Realm, destination: v1.ConnectorDestination) -> 
     name = normal_text(destination.catalog_display_name)
     if not destination.HasField("catalog_id") and not name:
         raise failure(InvalidArgument, "connector.missing.destination.catalog", field="destination")
-    named = realm.all(CATALOG).named(keys.catalog_name(realm.account_id, name)) if name else None
+    found_named = catalogs.find(realm, name)
+    named = None if found_named is None else found_named.value
     if name and named is None:
         raise failure(NotFound, "connector.destination.catalog.not.found", display_name=name)
     if not destination.HasField("catalog_id"):
@@ -239,7 +238,7 @@ def _destination_namespace(
     if not path:
         return None
     destination.namespace.segments[:] = path
-    named = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog.resource_id.id, path))
+    named = namespaces.find(realm, catalog.resource_id.id, path)
     return None if named is None else named.resource_id
 
 
@@ -254,7 +253,7 @@ def _destination_table(realm: Realm, destination: v1.ConnectorDestination) -> v1
         return found.resource_id
     if not name or not destination.HasField("namespace_id"):
         return None
-    named = realm.all(TABLE).named(keys.table_name(realm.account_id, destination.namespace_id.id, name))
+    named = tables.find(realm, destination.namespace_id.id, name)
     return None if named is None else named.resource_id
 
 

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 
 from skiway.errors import Conflict
 from skiway.metastore.connectors.credentials import marked_at, removed_if_unused
-from skiway.metastore.jobs.records import FINISHED
+from skiway.metastore.jobs.queue import FINISHED
 from skiway.metastore.queries.pins import is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
@@ -151,8 +151,8 @@ def sweep_jobs(
 
 def _next_account(stores: Stores, account: str) -> str:
     """What the keys of the account after this one begin with; empty behind the last. Also of accounts that are gone."""
-    behind = stores.pointers.token_after("/accounts/", f"{account}\U0010ffff") if account else None
-    found = stores.pointers.page("/accounts/", size=1, token=behind).items
+    behind = stores.pointers.token_after(keys.ACCOUNTS, f"{account}\U0010ffff") if account else None
+    found = stores.pointers.page(keys.ACCOUNTS, size=1, token=behind).items
     return "/".join(found[0].key.split("/")[:3]) + "/" if found else ""
 
 
@@ -168,7 +168,7 @@ def sweep_secrets(
 ) -> Slice:
     """Remove credentials that no connector names: what is left by those who died while they changed some."""
     oldest = clock() - timedelta(seconds=min_age_s)
-    page = stores.pointers.page("/secrets/", size=size, token=token)
+    page = stores.pointers.page(keys.SECRETS, size=size, token=token)
     old = (marker for marker in page.items if marked_at(marker) < oldest)
     removed = [each.key for each in old if removed_if_unused(stores, secrets, each, dry_run=dry_run)]
     return Slice(len(page.items), tuple(removed), next_token=page.next_token)
@@ -180,8 +180,8 @@ def _old(head: BlobHead, oldest: datetime) -> bool:
 
 def _unused(stores: Stores, uri: str) -> bool:
     """Whether the blob is one of ours and its resource names another, or is gone."""
-    key = "/" + uri.rpartition("/")[0].rpartition("/")[0]
-    if not key.startswith(("/accounts/", "/platform/")):
+    key = keys.of_blob(uri)
+    if key is None:
         return False
     pointer = stores.pointers.get(key)
     return pointer is None or pointer.blob_uri != uri

@@ -29,14 +29,14 @@ from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.formats.locations import Location, location
 from skiway.metastore.gc.sweeps import Slice
-from skiway.metastore.managed import locations, records
+from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import id_in
 from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import LEASE, TABLE
-from skiway.metastore.records.parents import applied
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import apply_batch
 from skiway.model import v1
 from skiway.storage import Clock, Stores
 
@@ -147,7 +147,7 @@ def _pinned(realm: Realm, table_id: str) -> set[Location]:
 
 
 def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, folder: Location) -> None:
-    """What is left beside files: folders of a table that is gone, records of snapshots that are."""
+    """What is left beside files: folders of a table that is gone, snapshot_records of snapshots that are."""
     table_id = id_in(folder.name)
     if table is None:
         files.remove_folders(folder)
@@ -156,8 +156,8 @@ def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, folde
         return
     locations.claim(realm, table_id)  # as those are that were made before folders were claimed
     metadata = read_metadata(files, table.value.metadata_location)
-    for batch in records.leftover(realm, table, metadata):
-        applied(realm, batch, what=f"a snapshot of table {table.value.display_name}")
+    for batch in snapshot_records.leftover(realm, table, metadata):
+        apply_batch(realm, batch, what=f"a snapshot of table {table.value.display_name}")
 
 
 def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: int) -> set[Location]:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
-from skiway.metastore.jobs.records import ACTIVE, amended, end
+from skiway.metastore.jobs.queue import ACTIVE, amended, end
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR, JOB, work_digest
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, local_id, timestamp
-from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import require_managed
 from skiway.model import v1
 from skiway.storage import Check, Operation
 
-__all__ = ["BOTH_PASSES", "cancel", "cancel_all", "enqueue", "enqueue_profile", "enqueue_unless_active", "get", "list_"]
+__all__ = [
+    "BOTH_PASSES",
+    "cancel",
+    "cancel_all",
+    "enqueue",
+    "enqueue_profile",
+    "enqueue_unless_active",
+    "get",
+    "list_",
+    "scan",
+]
 
 BOTH_PASSES = (v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC)
 
@@ -84,6 +93,11 @@ def list_(realm: Realm, request: v1.ListReconcileJobsRequest) -> v1.ListReconcil
     return v1.ListReconcileJobsResponse(jobs=found, page=page)
 
 
+def scan(realm: Realm) -> Iterator[v1.Job]:
+    """All jobs of the account, newest first."""
+    return (found.value for found in realm.all(JOB).scan(keys.job_listing(realm.account_id)))
+
+
 def cancel(realm: Realm, request: v1.CancelReconcileJobRequest) -> v1.CancelReconcileJobResponse:
     """The job, cancelled if it waited, or marked so that its worker stops. One that is over stays as it is."""
 
@@ -102,10 +116,8 @@ def cancel_all(realm: Realm, connector_id: str) -> None:
     """Cancel what waits or runs for a connector."""
     for state in ACTIVE:
         prefix = keys.job_listing(realm.account_id, connector_id=connector_id, state=state)
-        for pointer in realm.stores.pointers.scan(prefix):
-            job = realm.all(JOB).named(pointer.key)
-            if job is not None:
-                cancel(realm, v1.CancelReconcileJobRequest(job_id=job.job_id))
+        for job in realm.all(JOB).scan(prefix):
+            cancel(realm, v1.CancelReconcileJobRequest(job_id=job.value.job_id))
 
 
 def _checked_id(job_id: str) -> str:

@@ -12,18 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import unquote
 
 from skiway.errors import Conflict, SkiwayError
 from skiway.metastore import jobs
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR
-from skiway.metastore.records.names import encoded
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put, Stores
 
-__all__ = ["USUAL_INTERVAL", "JobSchedule", "due_key", "rescheduled", "unscheduled"]
+__all__ = ["USUAL_INTERVAL", "JobSchedule", "rescheduled", "unscheduled"]
 
 USUAL_INTERVAL: Final = timedelta(minutes=10)
 """The time between two jobs of a policy that does not tell it."""
@@ -31,31 +29,24 @@ USUAL_INTERVAL: Final = timedelta(minutes=10)
 BELIEVED: Final = timedelta(minutes=1)
 """A turn that was set later than so long from now was set by a clock that was wrong, and is taken at once."""
 
-FOLDER: Final = "/schedule/"
-
 log = logging.getLogger("skiway.schedule")
-
-
-def due_key(account_id: str, connector_id: str) -> str:
-    """Tells when a connector's next job is due, not a blob's address."""
-    return f"{FOLDER}{encoded(account_id)}/{encoded(connector_id)}"
 
 
 def rescheduled(realm: Realm, before: v1.Connector | None, after: v1.Connector) -> list[Operation]:
     """What the batch that writes a connector must do; nothing, if its schedule stays as it is."""
     if before is not None and _schedule(before) == _schedule(after):
         return []
-    found = realm.stores.pointers.get(due_key(realm.account_id, after.resource_id.id))
+    found = realm.stores.pointers.get(keys.schedule(realm.account_id, after.resource_id.id))
     if not _runs_by_itself(after):
         return _gone(found)
     now = realm.clock()
-    key, turn = due_key(realm.account_id, after.resource_id.id), _Turn(now, max(now, _not_before(after)))
+    key, turn = keys.schedule(realm.account_id, after.resource_id.id), _Turn(now, max(now, _not_before(after)))
     return [Put(key, turn.text, expect=found.version if found else ABSENT)]
 
 
 def unscheduled(pointers: PointerStore, account_id: str, connector_id: str) -> list[Operation]:
     """What the batch that deletes a connector must do."""
-    return _gone(pointers.get(due_key(account_id, connector_id)))
+    return _gone(pointers.get(keys.schedule(account_id, connector_id)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +58,11 @@ class JobSchedule:
 
     def begin_due(self) -> list[v1.Job]:
         """The jobs that were due, now in the queue. A connector with such a job under way has its turn when that is over."""
-        begun = [self._begin(pointer) for pointer in self.stores.pointers.scan(FOLDER)]
+        begun = [self._begin(pointer) for pointer in self.stores.pointers.scan(keys.SCHEDULE)]
         return [job for job in begun if job is not None]
 
     def _begin(self, place: Pointer) -> v1.Job | None:
-        account_id, connector_id = map(unquote, place.key.removeprefix(FOLDER).split("/"))
+        account_id, connector_id = keys.schedule_ids(place.key)
         realm = self.realm_of(account_id)
         if not _Turn.read(place).has_come(realm.clock()):
             return None

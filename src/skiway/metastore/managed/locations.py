@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.locations import location
-from skiway.metastore.records.names import encoded, refuse_secrets
+from skiway.metastore.records import keys
+from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm
 from skiway.storage import ABSENT
 
@@ -111,22 +112,20 @@ def claim(realm: Realm, table_id: str) -> None:
     """Let the folder of the table with this id be ours; nothing happens if it is already."""
     if claimed_at(realm, table_id) is None:
         with suppress(AlreadyExists):  # another server was faster
-            realm.stores.pointers.compare_and_set(_key(realm, table_id), realm.clock().isoformat(), expect=ABSENT)
+            realm.stores.pointers.compare_and_set(
+                keys.folder_claim(realm.account_id, table_id), realm.clock().isoformat(), expect=ABSENT
+            )
 
 
 def claimed_at(realm: Realm, table_id: str) -> datetime | None:
     """When the folder became one of ours; None if it is not."""
-    pointer = realm.stores.pointers.get(_key(realm, table_id))
+    pointer = realm.stores.pointers.get(keys.folder_claim(realm.account_id, table_id))
     return None if pointer is None else datetime.fromisoformat(pointer.blob_uri)
 
 
 def release(realm: Realm, table_id: str) -> None:
     """Forget a folder that is gone."""
-    pointer = realm.stores.pointers.get(_key(realm, table_id))
+    pointer = realm.stores.pointers.get(keys.folder_claim(realm.account_id, table_id))
     if pointer is not None:
         with suppress(Conflict, NotFound):  # another server was faster
             realm.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
-
-
-def _key(realm: Realm, table_id: str) -> str:
-    return f"/folders/{encoded(realm.account_id)}/{encoded(table_id)}"

@@ -18,21 +18,21 @@ from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.locations import location as at
-from skiway.metastore.managed import locations, records
+from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.commits import (
     ManagedTable,
     handle_of,
+    is_certainly_undone,
     managed_record,
-    record,
-    surely_undone,
+    update_record,
 )
 from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import normal_name, normal_text
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.resources import hierarchy, relations, tables
+from skiway.metastore.records.updates import retrying
+from skiway.metastore.resources import hierarchy, tables
 from skiway.metastore.resources.ownership import is_managed, writable_id, writer
 from skiway.model import v1
 from skiway.storage import ABSENT, Operation, Pointer
@@ -93,7 +93,7 @@ def create_filled(realm: Realm, warehouse: Warehouse, staged: ManagedTable, adde
     try:
         return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
     except SkiwayError as error:
-        if surely_undone(error):
+        if is_certainly_undone(error):
             staged.files.remove(first.written)
         raise
 
@@ -205,15 +205,15 @@ def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
     files = warehouse.files(metadata.location)
     locations.claim(realm, table.resource_id.id)
     location = write_metadata(files, metadata, version=0)
-    record(table, metadata, location)
+    update_record(table, metadata, location)
 
     def attempt() -> Stored[v1.Table]:
-        checks = relations.entered(realm, table)
+        checks = hierarchy.entering(realm, table)
 
         def also(stored: Stored[v1.Table]) -> list[Operation]:
             handle = handle_of(stored.value, metadata, files)
-            added = records.added(realm, stored.value, handle, None)
-            current = records.current(realm, table.resource_id.id, metadata) if metadata.snapshots else ()
+            added = snapshot_records.added(realm, stored.value, handle, None)
+            current = snapshot_records.current(realm, table.resource_id.id, metadata) if metadata.snapshots else ()
             return [*checks, *added, *current]
 
         return writer(realm, TABLE).create(table, also=also)
@@ -221,7 +221,7 @@ def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
     try:
         return ManagedTable(retrying(attempt), metadata, files)
     except SkiwayError as error:
-        if surely_undone(error):
+        if is_certainly_undone(error):
             files.remove([location])
             files.remove_folders(files.reach.roots[0])  # unless a client has written to it
         raise

@@ -22,17 +22,16 @@ from skiway.metastore.queries.inputs import Read
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import SNAPSHOT
-from skiway.metastore.records.parents import applied, retrying
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import apply_batch, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.current_snapshot import current, meant
-from skiway.metastore.resources.snapshots import STATISTICS
+from skiway.metastore.resources.snapshots import STATISTICS, current, resolve
 from skiway.metastore.statistics import file_table
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
 
-__all__ = ["Pin", "PinnedSnapshot", "hold", "is_pinned", "pinned_uris", "pins", "release", "still_there"]
+__all__ = ["Pin", "PinnedSnapshot", "are_unchanged", "hold", "is_pinned", "pinned_uris", "pins", "release"]
 
 
 def pinned_uris(tables: Iterable[v1.PinnedTable]) -> list[str]:
@@ -58,7 +57,7 @@ def release(realm: Realm, query_id: str, uris: Sequence[str]) -> None:
             continue
 
 
-def still_there(realm: Realm, pointers: Iterable[Pointer]) -> bool:
+def are_unchanged(realm: Realm, pointers: Iterable[Pointer]) -> bool:
     """Whether all these pointers stand as they were read."""
     return all(realm.stores.pointers.get(each.key) == each for each in pointers)
 
@@ -82,7 +81,7 @@ def _batches(realm: Realm, uris: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _hold(realm: Realm, query_id: str, uris: Sequence[str], until: datetime) -> None:
-    applied(realm, [_put(realm, keys.pin(uri, query_id), uri, until) for uri in uris], what=f"query {query_id}")
+    apply_batch(realm, [_put(realm, keys.pin(uri, query_id), uri, until) for uri in uris], what=f"query {query_id}")
 
 
 def _put(realm: Realm, key: str, uri: str, until: datetime) -> Put:
@@ -100,7 +99,7 @@ def _put(realm: Realm, key: str, uri: str, until: datetime) -> Put:
 class Pin:
     """A table in one state: what the query is told, what is stored of it, and the pointers it was read from."""
 
-    told: v1.SnapshotPin
+    reported: v1.SnapshotPin
     stored: v1.PinnedTable
     pointers: tuple[Pointer, ...]
 
@@ -166,7 +165,7 @@ def _snapshot(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Sna
             return found
         case "as_of":
             try:
-                return meant(realm, table_id, ref)
+                return resolve(realm, table_id, ref)
             except NotFound:
                 as_of = ref.as_of.ToJsonString()
                 raise failure(NotFound, "query.snapshot.not.found.at.time", table_id=table_id, as_of=as_of) from None

@@ -11,11 +11,11 @@ from skiway.metastore.connectors.api import selects
 from skiway.metastore.reconcile.mirroring import mirrored_tables
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CONNECTOR, NAMESPACE, TABLE
+from skiway.metastore.records.kinds import CONNECTOR, TABLE
 from skiway.metastore.records.names import dotted, normal_text
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.records.updates import retrying
+from skiway.metastore.resources import hierarchy, namespaces
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
@@ -32,7 +32,7 @@ class Aim:
 
     def existing(self, realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId | None:
         """The namespace it goes to, if there is one."""
-        found = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id.id, self.namespace))
+        found = namespaces.find(realm, catalog_id.id, self.namespace)
         return None if found is None else found.resource_id
 
 
@@ -126,7 +126,7 @@ def settled(realm: Realm, connector: v1.Connector, destinations: Destinations) -
     base = destinations.base()
     if not base or not destinations.met:
         return
-    namespace = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id.id, base))
+    namespace = namespaces.find(realm, catalog_id.id, base)
     if namespace is None:
         return
     table_id = _table_id(realm, connector, destinations, namespace) if destinations.is_single else None

@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument
 from skiway.formats import Format, Snapshot, TableHandle
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.kinds import FILE_STATS, NAMESPACE, SNAPSHOT, TABLE
+from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT
 from skiway.metastore.records.names import refuse_secrets
-from skiway.metastore.records.parents import applied, retrying
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field
-from skiway.metastore.resources import hierarchy, namespaces, tables
-from skiway.metastore.resources.current_snapshot import advancing, current_id
+from skiway.metastore.records.updates import apply_batch, copy_field, retrying
+from skiway.metastore.resources import hierarchy, namespaces, snapshots, tables
+from skiway.metastore.resources.snapshots import current_put, stored_id
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import DIGEST, partition_spec, snapshot_record, stored_files
 from skiway.model import v1
@@ -66,14 +65,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def ensured_namespace(realm: Realm, catalog_id: v1.ResourceId, path: tuple[str, ...]) -> v1.ResourceId:
     """The namespace at a path, made where it is missing."""
-    key = keys.namespace_path(realm.account_id, catalog_id.id, path)
-    found = realm.all(NAMESPACE).named(key)
+    found = namespaces.find(realm, catalog_id.id, path)
     if found is None:
         spec = v1.NamespaceSpec(catalog_id=catalog_id, path=path[:-1], display_name=path[-1])
         try:
             return namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec)).namespace.resource_id
         except AlreadyExists:
-            found = realm.all(NAMESPACE).named(key)
+            found = namespaces.find(realm, catalog_id.id, path)
             if found is None:
                 raise
     return found.resource_id
@@ -81,12 +79,10 @@ def ensured_namespace(realm: Realm, catalog_id: v1.ResourceId, path: tuple[str, 
 
 def mirrored_tables(realm: Realm, namespace_id: str, connector_id: str) -> dict[tuple[str, ...], v1.Table]:
     """The tables of a namespace that a connector mirrors, by their paths upstream: whatever they are called here."""
-    pointers = realm.stores.pointers.scan(keys.table_name(realm.account_id, namespace_id))
-    found = filter(None, map(realm.all(TABLE).follow, pointers))
     return {
-        (*each.value.upstream.namespace_path, each.value.upstream.table_display_name): each.value
-        for each in found
-        if each.value.upstream.connector_id.id == connector_id
+        (*each.upstream.namespace_path, each.upstream.table_display_name): each
+        for each in tables.scan(realm, namespace_id)
+        if each.upstream.connector_id.id == connector_id
     }
 
 
@@ -138,12 +134,10 @@ class Mirror:
 
     def known(self, table_id: v1.ResourceId) -> list[Snapshot]:
         """The snapshots that are stored, as far as it takes to tell them from others."""
-        prefix = keys.snapshot(self.realm.account_id, table_id.id, 0).rpartition("/")[0] + "/"
-        pointers = self.realm.stores.pointers.scan(prefix)
-        if self.handle.format != Format.PARQUET:
-            return [Snapshot(int(pointer.key.rpartition("/")[2]), EPOCH) for pointer in pointers]
-        found = filter(None, map(self.realm.all(SNAPSHOT).follow, pointers))
-        return [_upstream(each.value) for each in found]
+        if self.handle.format == Format.PARQUET:
+            return [_upstream(each) for each in snapshots.scan(self.realm, table_id.id)]
+        pointers = self.realm.stores.pointers.scan(keys.snapshot(self.realm.account_id, table_id.id))
+        return [Snapshot(int(keys.last_segment(pointer.key)), EPOCH) for pointer in pointers]
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -184,29 +178,29 @@ class Mirror:
         batch += self.realm.all(FILE_STATS).reservation(facts)[1]
         if self._current_pointer(record.table_id) is None:
             # A table that has snapshots has a current one; which one it is in the end is said last.
-            batch.append(advancing(self.realm, record.table_id.id, record.snapshot_id, before=None))
-        applied(self.realm, batch, what=f"snapshot {record.snapshot_id} of table {record.table_id.id}")
+            batch.append(current_put(self.realm, record.table_id.id, record.snapshot_id, before=None))
+        apply_batch(self.realm, batch, what=f"snapshot {record.snapshot_id} of table {record.table_id.id}")
         return True
 
     def _updated(self, record: v1.Snapshot, facts: v1.FileStatsSet) -> bool:
-        snapshots, files = self.realm.all(SNAPSHOT), self.realm.all(FILE_STATS)
-        stored = snapshots.require(SNAPSHOT.key(record), name=str(record.snapshot_id))
+        records, files = self.realm.all(SNAPSHOT), self.realm.all(FILE_STATS)
+        stored = records.require(SNAPSHOT.key(record), name=str(record.snapshot_id))
         merged = _merged(stored.value, record)
         if merged != stored.value:
             merged.updated_at.CopyFrom(record.updated_at)
-            snapshots.update(stored, merged)
+            records.update(stored, merged)
         return _replaced(self.realm, files.find(FILE_STATS.key(facts)), facts) or merged != stored.value
 
     def _made_current(self, table_id: v1.ResourceId, snapshot_id: int) -> bool:
         def attempt() -> bool:
             pointer = self._current_pointer(table_id)
-            if pointer is not None and current_id(pointer) == snapshot_id:
+            if pointer is not None and stored_id(pointer) == snapshot_id:
                 return False
             key = keys.snapshot(self.realm.account_id, table_id.id, snapshot_id)
             found = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
             batch: list[Operation] = [Check(key, expect=found.pointer.version)]
-            batch.append(advancing(self.realm, table_id.id, snapshot_id, before=pointer))
-            applied(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
+            batch.append(current_put(self.realm, table_id.id, snapshot_id, before=pointer))
+            apply_batch(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
             return True
 
         self.check()

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from skiway.errors import Cancelled, Contention, TimedOut, Unavailable
+from skiway.errors import Cancelled, Contention, PreconditionFailed, TimedOut, Unavailable
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore.connectors.specs import ColumnChoice
-from skiway.metastore.jobs.records import Progress, Stage
+from skiway.metastore.jobs.queue import Progress, Stage
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
-__all__ = ["LEFT_OUT", "TRANSIENT", "Control", "Outcome", "Profile", "Profiled", "Stages"]
+__all__ = ["LEFT_OUT", "TRANSIENT", "Control", "Outcome", "Profile", "Profiled", "Stages", "unread"]
 
+SHOWN_FILES: Final = 3
 TRANSIENT = (Unavailable, TimedOut, Contention)
 
 LEFT_OUT: Final = "columns.left_out"
@@ -130,3 +131,15 @@ class Outcome:
             self.transient or later.transient,
             later.stages,
         )
+
+
+def unread(failed: Mapping[str, str]) -> PreconditionFailed:
+    """The error that some files could not be read. The statistics of the others are stored."""
+    shown = "; ".join(f"{path}: {reason}" for path, reason in list(failed.items())[:SHOWN_FILES])
+    more = f" and {len(failed) - SHOWN_FILES} more" if len(failed) > SHOWN_FILES else ""
+    return PreconditionFailed(
+        f"{len(failed)} files could not be profiled, so statistics cover only the others: {shown}{more}; restore the"
+        " files, or remove them from the table, and synchronise again",
+        key="profile.files.failed",
+        files=str(len(failed)),
+    )

@@ -16,12 +16,10 @@ from skiway.errors import InvalidArgument, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.iceberg.commits import Change, Producer
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
 from skiway.metastore.managed import commits
-from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, Outcome, Profile, Stages
-from skiway.metastore.reconcile.run import unread
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import TABLE_STATS
+from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, Outcome, Profile, Stages, unread
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
@@ -155,15 +153,15 @@ def profile_table(
     outcome.changed = 1
     attach(realm, warehouse, table.table.resource_id, snapshot_id=snapshot.id, sketches=sketches_of(report))
     if report is not None and report.failed:
-        outcome.failures[name] = unread(dict(report.failed)).message
+        outcome.failures[name] = unread(report.failed).message
     return outcome
 
 
 def _lacks(realm: Realm, table_id: str, snapshot: Snapshot, *, handle: TableHandle, columns: ColumnChoice) -> bool:
     """Whether some file was never profiled, or a column that is asked for was left out."""
-    found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id, snapshot.id, of="table"))
-    told = found.value.properties if found else {}
-    if found is None or "files.profiled" not in told or int(told["files.profiled"]) < found.value.data_file_count:
+    found = statistics.table_statistics(realm, table_id, snapshot.id)
+    told = found.properties if found else {}
+    if found is None or "files.profiled" not in told or int(told["files.profiled"]) < found.data_file_count:
         return True
     left_out = {int(number) for number in told.get(LEFT_OUT, "").split(",") if number}
     return bool(left_out - columns.left_out(handle.schema_at(snapshot)))

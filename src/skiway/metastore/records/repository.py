@@ -8,7 +8,7 @@ refused, reading back tells why.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -20,10 +20,26 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Page, Pointer, Put, Stores, blob_digest
+from skiway.storage.paging import first_page, open_token, seal_token
 
-__all__ = ["Also", "Repository", "Stored", "etag", "meta_of"]
+__all__ = [
+    "DEFAULT_PAGE_SIZE",
+    "MAX_PAGE_SIZE",
+    "Also",
+    "Repository",
+    "Stored",
+    "etag",
+    "listed",
+    "meta_of",
+    "page_size",
+    "sliced",
+]
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,11 @@ class Stored(Generic[M]):
     def meta(self) -> v1.MutationMeta:
         """Where and in which version it is stored."""
         return meta_of(self.pointer, self.value)
+
+    @property
+    def etag(self) -> str:
+        """A digest of the content."""
+        return etag(self.pointer)
 
 
 Also = Callable[[Stored[M]], Iterable[Operation]]
@@ -108,6 +129,10 @@ class Repository(Generic[M]):
                     raise failure(Internal, "pointer.dangling", pointer=pointer.key) from None
                 pointer = again
         return None
+
+    def scan(self, prefix: str) -> Iterator[Stored[M]]:
+        """All resources whose keys start with `prefix`, in the order of their keys. Skips what is deleted meanwhile."""
+        return filter(None, map(self.follow, self.stores.pointers.scan(prefix)))
 
     def count(self, prefix: str) -> int:
         """How many pointers begin with `prefix`."""
@@ -182,7 +207,7 @@ class Repository(Generic[M]):
 
     def _namesakes(self, pointer: Pointer) -> list[Pointer]:
         """The blob knew the other keys. Without it, all that carries its address is looked for, slow as that is."""
-        everything = self.stores.pointers.scan(_scope(pointer.key))
+        everything = self.stores.pointers.scan(keys.account_of(pointer.key))
         return [each for each in everything if each.blob_uri == pointer.blob_uri and each.key != pointer.key]
 
     def _names_of(self, pointer: Pointer, value: M) -> list[Pointer]:
@@ -217,11 +242,11 @@ class Repository(Generic[M]):
                 if name is not None:
                     return self._taken(stored.value, name)
             return self._contended(stored.value)
-        return failure(Contention, "store.contended", what=f"{self.kind.noun} {_id_in(before.key)}")
+        return failure(Contention, "store.contended", what=f"{self.kind.noun} {keys.last_segment(before.key)}")
 
     def _moved(self, before: Pointer) -> SkiwayError:
         now = self.stores.pointers.get(before.key)
-        name = _id_in(before.key)
+        name = keys.last_segment(before.key)
         if now is None:
             return self.missing(name)
         return failure(
@@ -268,11 +293,31 @@ def meta_of(pointer: Pointer, value: Message | None = None) -> v1.MutationMeta:
     )
 
 
-def _scope(key: str) -> str:
-    """What the keys of everything in the same account begin with."""
-    _, first, second, *_ = key.split("/")
-    return "/accounts/" if second in ("by-id", "by-name") else f"/{first}/{second}/"
+# --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def _id_in(key: str) -> str:
-    return key.rpartition("/")[2]
+def page_size(request: v1.PageRequest, *, default: int = DEFAULT_PAGE_SIZE) -> int:
+    """The requested page size, at most `MAX_PAGE_SIZE`, or the default."""
+    return min(request.page_size, MAX_PAGE_SIZE) if request.page_size > 0 else default
+
+
+def listed(repository: Repository[M], prefix: str, request: v1.PageRequest) -> tuple[Sequence[M], v1.PageResponse]:
+    """A page of the resources whose keys start with `prefix`, in the order of their keys."""
+    page = repository.page(prefix, size=page_size(request), token=request.page_token or None)
+    return page.items, v1.PageResponse(next_page_token=page.next_token or "", total_size=repository.count(prefix))
+
+
+def sliced(
+    items: Sequence[T],
+    request: v1.PageRequest,
+    *,
+    listing: str,
+    name: Callable[[T], str],
+    default: int = DEFAULT_PAGE_SIZE,
+) -> tuple[Sequence[T], v1.PageResponse]:
+    """A page of `items`, which must be sorted by `name`. `listing` identifies the listing that a token belongs to."""
+    after = open_token(listing, request.page_token) if request.page_token else ""
+    rest = (item for item in items if name(item) > after)
+    shown, more = first_page(rest, page_size(request, default=default))
+    token = seal_token(listing, name(shown[-1])) if more else ""
+    return shown, v1.PageResponse(next_page_token=token, total_size=len(items))

@@ -10,10 +10,9 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT
 from skiway.metastore.records.names import normal_name, refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import described, remove_empty
+from skiway.metastore.records.parents import counted, remove_empty
 from skiway.metastore.records.realm import PLATFORM, Realm, kind_name
-from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
@@ -138,7 +137,7 @@ def _create(
     )
 
     def also(stored: Stored[v1.Account]) -> tuple[Operation, ...]:
-        return claim.remembering(v1.CreateAccountResponse(account=stored.value, meta=stored.meta))
+        return claim.storing(v1.CreateAccountResponse(account=stored.value, meta=stored.meta))
 
     created = realm.all(ACCOUNT).create(account, also=also)
     return v1.CreateAccountResponse(account=created.value, meta=created.meta)
@@ -157,7 +156,7 @@ def _visible_id(realm: Realm, given: v1.ResourceId) -> str:
 
 def _require_empty(realm: Realm, account_id: str, name: str) -> None:
     count = realm.stores.pointers.count
-    found = described(
+    found = counted(
         [(count(keys.catalog_name(account_id)), "catalog"), (count(keys.connector_name(account_id)), "connector")]
     )
     if found:

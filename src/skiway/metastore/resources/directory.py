@@ -11,8 +11,8 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, normal_path, normal_text
-from skiway.metastore.records.paging import listed
 from skiway.metastore.records.realm import Realm, local_id
+from skiway.metastore.records.repository import listed
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path, require_path
 from skiway.model import v1

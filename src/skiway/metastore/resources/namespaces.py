@@ -1,30 +1,30 @@
 """Updates of namespaces, among them the one that takes a namespace elsewhere.
 
 Namespaces keep the path of their parents, tables the id of their catalog. So a namespace moves only while it holds no
-namespaces, and to another catalog only while it holds nothing; meanwhile it is closed, as for a deletion.
+namespaces, and to another catalog only while it holds nothing; meanwhile it is close_parent, as for a deletion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import NAMESPACE
-from skiway.metastore.records.names import dotted, normal_name, normal_path, refuse_secrets
-from skiway.metastore.records.parents import closed, described, inside, opened, remove_empty, reopen, retrying
+from skiway.metastore.records.names import dotted, normal_name, normal_path, normal_text, refuse_secrets
+from skiway.metastore.records.parents import close_parent, counted, inside, remove_empty, reopen, reopening
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
-from skiway.metastore.resources import hierarchy, relations
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import Below, full_path, nearest, require_path
 from skiway.metastore.resources.ownership import is_managed, refuse_system_path, remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["clear", "create", "delete", "get", "list_", "update"]
+__all__ = ["clear", "create", "delete", "find", "get", "list_", "scan", "update"]
 
 MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "catalog_id")
 
@@ -83,10 +83,10 @@ def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -
     parent = _new_parent(realm, current.value, desired)
     elsewhere = current.value.catalog_id.id != desired.catalog_id.id
     _require_movable(realm, current.value, elsewhere=elsewhere)
-    moved = closed(realm, current.pointer, resource="namespace")
+    moved = close_parent(realm, current.pointer, resource="namespace")
     try:
         _require_movable(realm, current.value, elsewhere=elsewhere)
-        batch = *opened(moved), *inside(parent)
+        batch = *reopening(moved), *inside(parent)
         return repository.update(Stored(current.value, moved), desired, also=lambda _: batch)
     except Conflict:
         reopen(realm, moved)
@@ -111,8 +111,8 @@ def _new_parent(realm: Realm, current: v1.Namespace, desired: v1.Namespace) -> P
 
 def _require_movable(realm: Realm, namespace: v1.Namespace, *, elsewhere: bool) -> None:
     below = Below(realm, namespace.catalog_id.id, full_path(namespace)).count()
-    held = relations.counts(realm, namespace.resource_id.id) if elsewhere else []
-    found = described([*held, (below, "namespace")])
+    held = hierarchy.child_counts(realm, namespace.resource_id.id) if elsewhere else []
+    found = counted([*held, (below, "namespace")])
     if found:
         name = dotted(full_path(namespace))
         raise failure(Conflict, "namespace.has.children", display_name=name, found=found)
@@ -145,6 +145,19 @@ def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesR
     return v1.ListNamespacesResponse(namespaces=namespaces, page=page)
 
 
+def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | None:
+    """The namespace at a path, or None."""
+    wanted = tuple(map(normal_text, path))
+    if not wanted or not all(wanted):
+        return None
+    return realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id, wanted))
+
+
+def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
+    """All namespaces of a catalog at all depths, by path."""
+    return (found.value for found in realm.all(NAMESPACE).scan(Below(realm, catalog_id, (), recursive=True).prefix))
+
+
 def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespaceResponse:
     """Delete a namespace. One that holds something is refused, or emptied where `require_empty` is said to be false.
 
@@ -154,7 +167,7 @@ def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespa
 
     def remove(pointer: Pointer, namespace: v1.Namespace | None) -> None:
         if request.HasField("require_empty") and not request.require_empty:
-            relations.clear(realm, namespace_id)
+            hierarchy.clear_namespace(realm, namespace_id)
             if namespace:
                 clear(realm, namespace.catalog_id.id, full_path(namespace))
         _remove_empty(realm, pointer, namespace)
@@ -175,7 +188,7 @@ def clear(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
     # A path sorts before those below it.
     for pointer in reversed(list(realm.stores.pointers.scan(below.prefix))):
         owner = keys.owner(pointer)
-        relations.clear(realm, owner.rpartition("/")[2])
+        hierarchy.clear_namespace(realm, keys.last_segment(owner))
         updates.delete(
             realm.all(NAMESPACE),
             owner,
@@ -218,7 +231,7 @@ def _create(
             for put in repository.reservation(_new(realm, spec.catalog_id, (*known, *missing[:length])))[1]
         ]
         answer = v1.CreateNamespaceResponse(namespace=stored.value, meta=stored.meta)
-        return *inside(parent), *between, *claim.remembering(answer)
+        return *inside(parent), *between, *claim.storing(answer)
 
     created = repository.create(namespace, also=also)
     return v1.CreateNamespaceResponse(namespace=created.value, meta=created.meta)
@@ -272,10 +285,10 @@ def _remove_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None
 
 def _require_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
     """A namespace that cannot be read does not tell its path, so nothing can be said about those below it."""
-    namespace_id = pointer.key.rpartition("/")[2]
+    namespace_id = keys.last_segment(pointer.key)
     path = full_path(namespace) if namespace else ()
     below = Below(realm, namespace.catalog_id.id, path).count() if namespace else 0
-    found = described([*relations.counts(realm, namespace_id), (below, "namespace")])
+    found = counted([*hierarchy.child_counts(realm, namespace_id), (below, "namespace")])
     if found:
         name = dotted(path) or namespace_id
         raise failure(Conflict, "namespace.not_empty", display_name=name, found=found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
@@ -10,19 +11,17 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import normal_name, normal_text, refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
-from skiway.metastore.resources import hierarchy, relations
-from skiway.metastore.resources.current_snapshot import meant
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import purge_table
 from skiway.metastore.resources.ownership import refuse_fields, remover, writable_id, writer
-from skiway.metastore.resources.relations import purge_table
+from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "get", "list_", "update"]
+__all__ = ["create", "delete", "find", "get", "list_", "scan", "update"]
 
 
 def _checked_upstream(realm: Realm, upstream: v1.UpstreamRef) -> None:
@@ -75,7 +74,7 @@ def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
     """The table, and in which version it is stored; with the schema of a snapshot, where one is asked for."""
     found = hierarchy.table(realm, request.table_id)
     if request.HasField("snapshot"):
-        then = meant(realm, found.value.resource_id.id, request.snapshot)
+        then = resolve(realm, found.value.resource_id.id, request.snapshot)
         found.value.schema_json = then.value.schema_json
     return v1.GetTableResponse(table=found.value, meta=found.meta)
 
@@ -87,6 +86,17 @@ def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
     return v1.ListTablesResponse(tables=tables, page=page)
 
 
+def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:
+    """The table with this name in a namespace, or None."""
+    wanted = normal_text(name)
+    return realm.all(TABLE).named(keys.table_name(realm.account_id, namespace_id, wanted)) if wanted else None
+
+
+def scan(realm: Realm, namespace_id: str) -> Iterator[v1.Table]:
+    """All tables of a namespace, by name."""
+    return (found.value for found in realm.all(TABLE).scan(keys.table_name(realm.account_id, namespace_id)))
+
+
 def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
     """The table after the masked fields were taken over; it moves if its namespace changed."""
     table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
@@ -96,7 +106,7 @@ def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableRespon
     spec = _normal(realm, request.spec, paths)
 
     def write(current: Stored[v1.Table], desired: v1.Table) -> Stored[v1.Table]:
-        checks = relations.entered(realm, desired, current.value)
+        checks = hierarchy.entering(realm, desired, current.value)
         return writer(realm, TABLE).update(current, desired, also=lambda _: checks)
 
     def attempt() -> Stored[v1.Table]:
@@ -132,7 +142,7 @@ def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
         _check_json(spec.schema_json)
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
-    relations.place_ids(realm, spec)
+    hierarchy.check_parent_ids(realm, spec)
     return spec
 
 
@@ -151,10 +161,10 @@ def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableRespons
     table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
     for field in FIELDS:
         copy_field(spec, table, field)
-    checks = relations.entered(realm, table)
+    checks = hierarchy.entering(realm, table)
 
     def also(stored: Stored[v1.Table]) -> tuple[Operation, ...]:
-        return *checks, *claim.remembering(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
+        return *checks, *claim.storing(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
 
     created = writer(realm, TABLE).create(table, also=also)
     return v1.CreateTableResponse(table=created.value, meta=created.meta)

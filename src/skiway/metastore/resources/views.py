@@ -1,4 +1,4 @@
-"""Views: SQL in one or more dialects, and the names of the relations it reads."""
+"""Views: SQL in one or more dialects, and the names of the hierarchy it reads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import VIEW
 from skiway.metastore.records.names import normal_name, normal_path, normal_text, refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
-from skiway.metastore.resources import hierarchy, relations
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation
@@ -76,7 +74,7 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
             copy_field(spec, view, path, required=path in REQUIRED)
 
     def write(current: Stored[v1.View], desired: v1.View) -> Stored[v1.View]:
-        checks = relations.entered(realm, desired, current.value)
+        checks = hierarchy.entering(realm, desired, current.value)
         return writer(realm, VIEW).update(current, desired, also=lambda _: checks)
 
     def attempt() -> Stored[v1.View]:
@@ -114,7 +112,7 @@ def _normal(realm: Realm, given: v1.ViewSpec, paths: set[str]) -> v1.ViewSpec:
             _name_only(relation)
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
-    relations.place_ids(realm, spec)
+    hierarchy.check_parent_ids(realm, spec)
     return spec
 
 
@@ -144,10 +142,10 @@ def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]
     view = v1.View(resource_id=resource_id(realm, realm.ids(), v1.RK_VIEW), created_at=now, updated_at=now)
     for field in FIELDS:
         copy_field(spec, view, field)
-    checks = relations.entered(realm, view)
+    checks = hierarchy.entering(realm, view)
 
     def also(stored: Stored[v1.View]) -> tuple[Operation, ...]:
-        return *checks, *claim.remembering(v1.CreateViewResponse(view=stored.value, meta=stored.meta))
+        return *checks, *claim.storing(v1.CreateViewResponse(view=stored.value, meta=stored.meta))
 
     created = writer(realm, VIEW).create(view, also=also)
     return v1.CreateViewResponse(view=created.value, meta=created.meta)

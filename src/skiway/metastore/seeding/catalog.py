@@ -122,7 +122,7 @@ def seed_demo(stores: Stores, *, clock: Clock = utc_now) -> bool:
 
 def once(stores: Stores, seed: str, sow: Callable[[], None], *, clock: Clock) -> bool:
     """Sow a seed unless that was done in the life of the store; whether it was done now."""
-    key = f"/platform/seeds/{seed}"
+    key = keys.seed(seed)
     if stores.pointers.get(key) is not None:
         return False
     sow()

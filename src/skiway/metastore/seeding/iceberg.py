@@ -23,9 +23,8 @@ from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore import managed
 from skiway.metastore.managed.commits import ManagedTable
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.realm import Realm, resource_id
+from skiway.metastore.resources import tables
 from skiway.metastore.seeding.catalog import (
     DEFAULT_ACCOUNT,
     DEMO_CATALOG,
@@ -103,7 +102,7 @@ def _sow_table(realm: Realm, warehouse: Warehouse, table: _Table) -> None:
 
 
 def _found(realm: Realm, warehouse: Warehouse, table: _Table, namespace_id: v1.ResourceId) -> ManagedTable:
-    named = realm.all(TABLE).named(keys.table_name(realm.account_id, namespace_id.id, table.name))
+    named = tables.find(realm, namespace_id.id, table.name)
     if named is None or not named.metadata_location:
         raise PreconditionFailed(
             f"seed.mode=iceberg asks for a table {DEMO_CATALOG}.{NAMESPACE}.{table.name}, but what has that name is none of "

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from skiway.model import v1
 
-__all__ = ["SystemObject", "VersionKey", "check", "holding", "holds", "objects", "signature", "version_key"]
+__all__ = ["SystemObject", "VersionKey", "applicable", "applies", "check", "objects", "signature", "version_key"]
 
 VersionKey: TypeAlias = tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...]]
 
@@ -37,7 +37,7 @@ def version_key(version: str) -> VersionKey:
     return tuple(numbers), not tokens, tokens
 
 
-def holds(rule: v1.EngineSpecific, kind: str, version: VersionKey) -> bool:
+def applies(rule: v1.EngineSpecific, kind: str, version: VersionKey) -> bool:
     """Whether a rule, read from the file of this kind of engine, speaks of it in this version."""
     if (rule.engine_kind or kind).strip().lower() != kind:
         return False
@@ -46,9 +46,9 @@ def holds(rule: v1.EngineSpecific, kind: str, version: VersionKey) -> bool:
     return not (rule.HasField("max_version") and version > version_key(rule.max_version))
 
 
-def holding(rules: Iterable[v1.EngineSpecific], kind: str, version: VersionKey) -> list[v1.EngineSpecific]:
+def applicable(rules: Iterable[v1.EngineSpecific], kind: str, version: VersionKey) -> list[v1.EngineSpecific]:
     """The rules that hold, the last one for each type of payload."""
-    last = {rule.payload_type: rule for rule in rules if holds(rule, kind, version)}
+    last = {rule.payload_type: rule for rule in rules if applies(rule, kind, version)}
     return list(last.values())
 
 

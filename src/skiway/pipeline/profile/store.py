@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import Kind
-from skiway.metastore.records.parents import inside, retrying
+from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored
+from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.statistics.file_table import written
 from skiway.model import v1

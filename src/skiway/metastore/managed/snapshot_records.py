@@ -19,7 +19,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.resources.current_snapshot import advancing, current_id
+from skiway.metastore.resources.snapshots import current_put, stored_id
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import snapshot_record, stored_files
 from skiway.model import v1
@@ -55,9 +55,8 @@ def leftover(realm: Realm, table: Stored[v1.Table], now: TableMetadata) -> Itera
     """What deletes the records of snapshots that the table has no more, because who removed them died on the way."""
     left = {each.snapshot_id for each in now.snapshots}
     table_id = table.value.resource_id.id
-    prefix = keys.snapshot(realm.account_id, table_id, 0).rpartition("/")[0] + "/"
-    for pointer in realm.stores.pointers.scan(prefix):
-        number = int(pointer.key.rpartition("/")[2])
+    for pointer in realm.stores.pointers.scan(keys.snapshot(realm.account_id, table_id)):
+        number = int(keys.last_segment(pointer.key))
         if number not in left:
             unchanged = Check(table.pointer.key, expect=table.pointer.version)
             yield [unchanged, *_forgetting(realm, table_id, number)]
@@ -70,8 +69,8 @@ def current(realm: Realm, table_id: str, now: TableMetadata) -> Iterator[Operati
     wanted = now.current_snapshot_id
     if wanted is None:
         yield Delete(key, expect=pointer.version) if pointer else Check(key, expect=ABSENT)
-    elif pointer is None or current_id(pointer) != wanted:
-        yield advancing(realm, table_id, wanted, before=pointer)
+    elif pointer is None or stored_id(pointer) != wanted:
+        yield current_put(realm, table_id, wanted, before=pointer)
 
 
 def _forgetting(realm: Realm, table_id: str, snapshot_id: int) -> Iterator[Operation]:
