@@ -10,9 +10,12 @@ What cannot be read rightly is refused, never read wrongly. Heavy libraries are 
 opened.
 """
 
+from skiway.formats.canonical import canonical_columns, partition_json
+from skiway.formats.files import Found
+from skiway.formats.locations import Location, location
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION
-from skiway.formats.schemas import TableSchema
+from skiway.formats.schemas import TableSchema, field_id, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,
     Content,
@@ -26,6 +29,7 @@ from skiway.formats.source import (
     TableName,
     data_files,
 )
+from skiway.formats.web_access import check_named
 
 __all__ = [
     "FILE_COLUMNS",
@@ -33,6 +37,8 @@ __all__ = [
     "ROW_POSITION",
     "Content",
     "Format",
+    "Found",
+    "Location",
     "Namespace",
     "PartitionField",
     "PartitionSpec",
@@ -41,6 +47,12 @@ __all__ = [
     "TableHandle",
     "TableName",
     "TableSchema",
+    "canonical_columns",
+    "check_named",
     "data_files",
+    "field_id",
+    "leaves",
+    "location",
     "open_source",
+    "partition_json",
 ]

@@ -197,9 +197,9 @@ def test_an_index_of_before_there_were_columns_to_leave_out_is_read(store: Profi
 
     old = pa.schema([field for field in module._INDEX if field.name != "left_out"])
     store.add(of_files(0))
-    index = store._indexes.find(store._index_key)
+    index = store._records.index()
     rows = module._index(index).select(old.names).combine_chunks()
-    store._indexes.update(index, store._message(module.written(rows)))
+    store._records._indexes.update(index.stored, store._records._message(module.written(rows)))
     assert store.unknown(file_table(ONE, [2])).num_rows == 0
     store.add(of_files(1))
     assert store.load(file_table(ONE, [2, 2])).equals(of_files(0, 1))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
-from skiway.formats.web_access import check_named
+from skiway.formats import check_named
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR

@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.formats import TableSchema
-from skiway.formats.schemas import field_id, leaves
-from skiway.formats.web_access import check_named
+from skiway.formats import TableSchema, check_named, field_id, leaves
 from skiway.metastore.connectors.credentials import refuse_connector_secrets, scheme
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, normal_path, normal_text

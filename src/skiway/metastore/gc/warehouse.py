@@ -24,10 +24,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
-from skiway.formats.files import Found
+from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
-from skiway.formats.locations import Location, location
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import id_in

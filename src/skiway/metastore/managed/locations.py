@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.formats import location
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.locations import location
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm

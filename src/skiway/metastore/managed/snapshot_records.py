@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.formats import Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.formats.source import Snapshot, data_files
 from skiway.metastore.managed.locations import check_files
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.formats import location as at
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.locations import location as at
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.commits import (
     ManagedTable,

@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.formats import Content, Snapshot, TableHandle
-from skiway.formats.canonical import canonical_columns, partition_json
+from skiway.formats import Content, Snapshot, TableHandle, canonical_columns, partition_json
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
 
