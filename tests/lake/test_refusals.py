@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]
     "a schema twice": (lambda db: db.create_schema("S"), AlreadyExists, "taken|exist"),
     "a schema that is full": (lambda db: db.drop_schema("s"), SchemaNotEmpty, "not empty"),
     "a schema that is not": (lambda db: db.drop_schema("nowhere"), NotFound, "nowhere"),
-    "a table twice": (lambda db: db.create_table("s.T", ONE), AlreadyExists, "cannot have this name"),
+    "a table twice": (lambda db: db.create_table("s.T", ONE), AlreadyExists, "already has a table or view with this name"),
     "a schema of one dot": (lambda db: db.create_schema("\\."), InvalidArgument, "choose another name"),
     "a schema of dots": (lambda db: db.create_schema("s.\\.\\."), InvalidArgument, "choose another name"),
     "a table of one dot": (lambda db: db.create_table(("s", "."), ONE), InvalidArgument, "choose another name"),

@@ -316,7 +316,7 @@ def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
         table = managed.append(table, value)
     with monkeypatch.context() as patch:
         patch.setattr(type(managed.world.stores.pointers), "max_batch", 25)
-        patch.setattr("skiway.metastore.managed.commits.applied", contended)
+        patch.setattr("skiway.metastore.managed.commits.apply_batch", contended)
         commit(
             managed,
             table,

@@ -193,7 +193,7 @@ def test_credentials_in_the_words_of_sources(given, expected):
 
 
 def test_other_credentials_are_refused():
-    with pytest.raises(Unsupported, match="cli of aws"):
+    with pytest.raises(Unsupported, match=r"cli \(aws\)"):
         upstream(v1.Connector(), v1.ConnectorCredentials(cli=v1.CliCredentials(provider="databricks")))
 
 

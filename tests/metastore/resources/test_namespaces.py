@@ -343,7 +343,7 @@ def test_nothing_is_created_in_what_is_being_deleted_or_moved(world):
 def test_a_child_that_comes_in_just_before_closing_keeps_the_namespace_where_it_is(world, monkeypatch, act):
     namespace = world.namespace("a")
     module = "skiway.metastore.records.parents" if act == "delete" else "skiway.metastore.resources.namespaces"
-    monkeypatch.setattr(f"{module}.closed", _after(lambda: world.namespace("a", "b")))
+    monkeypatch.setattr(f"{module}.close_parent", _after(lambda: world.namespace("a", "b")))
     acts = {
         "delete": lambda: namespaces.delete(world.home, Delete(namespace_id=namespace.resource_id)),
         "rename": lambda: update(world, namespace, "display_name", display_name="x"),

@@ -202,7 +202,7 @@ def test_many_versions_do_not_fill_the_memory(tmp_path):
     catalogs = EngineCatalogs(SystemFiles(tmp_path), max_kept=4)
     for number in range(12):
         get(catalogs, "engine", f"1.{number}")
-    assert len(catalogs._answers) == 4
+    assert len(catalogs._responses) == 4
 
 
 def test_two_files_of_one_kind_are_an_error(tmp_path):

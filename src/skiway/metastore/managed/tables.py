@@ -1,9 +1,7 @@
-"""Managed tables: Iceberg tables in the warehouse, whose catalog is the metastore.
+"""Creating, dropping and renaming managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
 
-    create, load, commit, change, drop, rename
-
-What others commit through Iceberg's REST catalog and what we commit for DuckDB goes through the same functions. A table's
-folder is named by ids, so names can change, and nothing that a caller says becomes part of a path.
+Commits of other engines through Iceberg REST and our own for DuckDB use the same functions. The folder of a table is named by
+ids, so names can change, and nothing that a caller sends becomes part of a path.
 """
 
 from __future__ import annotations
@@ -62,14 +60,14 @@ def create(
     location: str | None = None,
     stage: bool = False,
 ) -> ManagedTable:
-    """A new table without snapshots.
+    """Create a table without snapshots.
 
-    `partition_by` says what `spec` does, by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and
-    `comment` describes the table. With `stage` nothing is stored: the table comes into being by `create_staged`.
+    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and `comment` describes the
+    table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later.
     """
     if location:
         raise InvalidArgument(
-            f"location {location!r} was given, but the server chooses where a managed table is: leave it out",
+            f"location {location!r} is not allowed, because the server chooses the location of a managed table: leave it out",
             key="location.refused",
             location=location,
         )
@@ -88,7 +86,7 @@ def create(
 
 
 def create_filled(realm: Realm, warehouse: Warehouse, staged: ManagedTable, added: Sequence[DataFile]) -> ManagedTable:
-    """The table that `create` staged, with its first rows: nobody sees it without them."""
+    """Create a table that `create` staged together with its first rows, so that nobody sees it without them."""
     first = append(added)(staged.metadata, staged.files, realm.clock)
     try:
         return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
@@ -107,22 +105,22 @@ def create_staged(
     requirements: Sequence[TableRequirement],
     updates: Sequence[TableUpdate],
 ) -> ManagedTable:
-    """The table that was staged, made of all its updates, with its first snapshots if they are among them."""
+    """Create a table that was staged from all its updates, which may include its first snapshots."""
     from pyiceberg.table.update import SetLocationUpdate
 
     named = [update.location for update in updates if update.action == "set-location"]
     table_id = id_in(at(named[-1]).name) if named else realm.ids()
     folder = folder_of(realm, warehouse, table_id)
-    check_updates(updates, folder)  # also that the location is the one of this id
+    check_updates(updates, folder)  # also checks that the location belongs to this id
     at_home = SetLocationUpdate(location=folder)
     metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
     return _created(realm, warehouse, _table(realm, _place(realm, namespace_id), table_id, name), metadata)
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
-    """Delete the table. With `purge` its files go at once, else when gc finds them: queries may still read them.
+    """Delete the table. With `purge` its files are deleted at once, otherwise by gc, because queries may still read them.
 
-    Its metadata is not looked at: a table that is damaged can be dropped too.
+    Its metadata is not read, so a damaged table can be dropped too.
     """
     found = managed_record(realm, table_id).value.resource_id
     folder = folder_of(realm, warehouse, found.id)
@@ -133,12 +131,12 @@ def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: 
         files.remove_folders(at(folder))
         locations.release(realm, found.id)
     else:
-        # Says when: files are old, and queries that began before must find them for a while.
+        # Records the time of the drop: the files may be old, and running queries still need them for a while.
         files.write(f"{folder}/dropped", b"")
 
 
 def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1.ResourceId | None = None) -> v1.Table:
-    """The table under another name, in its namespace or in another one. Its files stay where they are."""
+    """Rename the table, and move it if a namespace is given. Its files stay where they are."""
     require_addressable(name)
     spec, paths = v1.TableSpec(display_name=name), ["display_name"]
     if namespace_id is not None:
@@ -152,11 +150,11 @@ def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1
 
 
 def require_addressable(*names: str) -> None:
-    """Raise if a new name is one that clients of Iceberg's REST protocol take out of paths, so that it is never found."""
+    """Raise if a name is one that clients of Iceberg REST remove from URL paths, so that it could never be found."""
     for name in names:
         if normal_text(name) in (".", ".."):
             raise InvalidArgument(
-                f"nothing can be called {name!r} here, as clients take it out of paths: choose another name",
+                f"the name {name!r} is not allowed, because clients remove it from URL paths: choose another name",
                 key="name.dots",
                 field="name",
             )
@@ -169,8 +167,8 @@ def _place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
     catalog = hierarchy.catalog(realm, namespace.catalog_id).value
     if not is_managed(catalog):
         raise PreconditionFailed(
-            f"catalog {catalog.display_name} shows the tables of a connector: create the table there, or in a managed "
-            "catalog",
+            f"catalog {catalog.display_name} mirrors the tables of a connector: create the table in the connector's source, "
+            "or in a managed catalog",
             key="catalog.not_managed",
             display_name=catalog.display_name,
         )

@@ -1,4 +1,4 @@
-"""Catalogs: the tops of an account's names."""
+"""Catalogs: the top level of an account's names."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ MUTABLE = ("display_name", "description", "connector_ref", "policy_ref", "proper
 
 
 def create(realm: Realm, request: v1.CreateCatalogRequest) -> v1.CreateCatalogResponse:
-    """A new, empty catalog."""
+    """Create an empty catalog."""
     spec = _normal(request)
     claim = Claim(realm, "CreateCatalog", request.idempotency.key, spec, v1.CreateCatalogResponse)
     return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
 
 
 def get(realm: Realm, request: v1.GetCatalogRequest) -> v1.GetCatalogResponse:
-    """The catalog, and in which version it is stored."""
+    """Return the catalog and its stored version."""
     found = hierarchy.catalog(realm, request.catalog_id, field="catalog_id")
     return v1.GetCatalogResponse(catalog=found.value, meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsResponse:
-    """The account's catalogs, by name."""
+    """List the account's catalogs by name."""
     catalogs, page = listed(realm.all(CATALOG), keys.catalog_name(realm.account_id), request.page)
     return v1.ListCatalogsResponse(catalogs=catalogs, page=page)
 
@@ -61,7 +61,7 @@ def scan(realm: Realm) -> Iterator[v1.Catalog]:
 
 
 def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogResponse:
-    """The catalog after the masked fields were taken over."""
+    """Update the masked fields of a catalog."""
     catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="catalog")
     spec = updates.copied(request.spec)
@@ -87,7 +87,10 @@ def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogRe
 
 
 def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogResponse:
-    """Delete a catalog. One that holds namespaces is refused, or emptied where `require_empty` is said to be false."""
+    """Delete a catalog.
+
+    If it contains namespaces, raise an error or, with `require_empty` set to false, delete them first.
+    """
     catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
 
     def remove(pointer: Pointer, catalog: v1.Catalog | None) -> None:
@@ -141,7 +144,10 @@ def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogRes
 
 
 def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> Stored[v1.Catalog]:
-    """A connector comes to an empty catalog, or goes from one: the names in it obey other rules from then on."""
+    """Write the catalog.
+
+    A connector can only be set or removed while the catalog is empty, because names then obey other rules.
+    """
     if is_managed(current.value) == is_managed(desired):
         return realm.all(CATALOG).update(current, desired)
     _require_unused(realm, current.value)
@@ -161,7 +167,7 @@ def _require_unused(realm: Realm, catalog: v1.Catalog) -> None:
 
 
 def _held(realm: Realm, catalog_id: str) -> str:
-    """What a catalog holds, in words; empty for nothing."""
+    """The contents of a catalog in words; empty if there are none."""
     namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
     return counted([(namespaces, "namespace")])
 

@@ -1,4 +1,4 @@
-"""Where a table comes from, checked before it is stored."""
+"""Tables: a name, a schema, and where the data is. Their states are in `snapshots`."""
 
 from __future__ import annotations
 
@@ -24,42 +24,17 @@ from skiway.storage import Operation
 __all__ = ["create", "delete", "find", "get", "list_", "scan", "update"]
 
 
-def _checked_upstream(realm: Realm, upstream: v1.UpstreamRef) -> None:
-    """Raise unless the reference can be stored: it must say where, and its connector must exist."""
-    if not upstream.uri.strip():
-        raise failure(InvalidArgument, "upstream.uri.required", field="upstream.uri")
-    if not all(map(normal_text, upstream.namespace_path)):
-        raise failure(InvalidArgument, "path.segment.blank", field="upstream.namespace_path")
-    if upstream.column_id_algorithm == v1.CID_UNKNOWN:
-        raise failure(InvalidArgument, "upstream.algorithm.unknown", field="upstream.column_id_algorithm")
-    if upstream.HasField("connector_id"):
-        _check_connector(realm, upstream.connector_id)
-
-
-def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
-    if given.kind not in (v1.RK_CONNECTOR, v1.RK_UNSPECIFIED) or not given.id.strip():
-        raise failure(InvalidArgument, "upstream.connector.invalid", field="upstream.connector_id")
-    connector_id = local_id(realm, given, v1.RK_CONNECTOR, field="upstream.connector_id")
-    if realm.stores.pointers.get(keys.connector(realm.account_id, connector_id)) is None:
-        raise failure(NotFound, "connector", resource="connector", id=connector_id)
-    given.CopyFrom(resource_id(realm, connector_id, v1.RK_CONNECTOR))
-
-
-# --------------------
-# Tables: a name, a schema, and where the data comes from. Their states are in `snapshots`.
-
-
 FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
 REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "schema_json", "upstream.uri"))
 MUTABLE = (*FIELDS, *(f"upstream.{field.name}" for field in v1.UpstreamRef.DESCRIPTOR.fields))
 
 
 def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableResponse:
-    """A new table, without snapshots."""
+    """Create a table without snapshots."""
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
     spec = updates.copied(request.spec)
-    spec.display_name = request.spec.display_name  # so that a missing name is refused like a blank one
+    spec.display_name = request.spec.display_name  # so that a missing name is rejected like a blank one
     spec = _normal(realm, spec, set(FIELDS))
     for field in ("catalog_id", "namespace_id", "schema_json"):
         if not spec.HasField(field):
@@ -71,7 +46,7 @@ def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableRespon
 
 
 def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
-    """The table, and in which version it is stored; with the schema of a snapshot, where one is asked for."""
+    """Return the table and its stored version; with the schema of a snapshot if the request names one."""
     found = hierarchy.table(realm, request.table_id)
     if request.HasField("snapshot"):
         then = resolve(realm, found.value.resource_id.id, request.snapshot)
@@ -80,7 +55,7 @@ def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
 
 
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
-    """The tables of a namespace, by name."""
+    """List the tables of a namespace by name."""
     namespace_id = hierarchy.namespace(realm, request.namespace_id).value.resource_id.id
     tables, page = listed(realm.all(TABLE), keys.table_name(realm.account_id, namespace_id), request.page)
     return v1.ListTablesResponse(tables=tables, page=page)
@@ -98,7 +73,7 @@ def scan(realm: Realm, namespace_id: str) -> Iterator[v1.Table]:
 
 
 def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
-    """The table after the masked fields were taken over; it moves if its namespace changed."""
+    """Update the masked fields of a table, and move it if its namespace changed."""
     table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="table")
     if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
@@ -125,7 +100,7 @@ def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableRespon
 
 
 def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableResponse:
-    """Delete a table; its snapshots and statistics are out of reach at once, and then purged."""
+    """Delete a table. Its snapshots and statistics become unreachable at once, and are deleted afterwards."""
     table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
     key = keys.table(realm.account_id, table_id)
     meta = updates.delete(remover(realm, TABLE), key, name=table_id, precondition=request.precondition)
@@ -134,7 +109,7 @@ def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableRespon
 
 
 def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
-    """A spec in the form that is kept, as far as `paths` name its fields."""
+    """A copy of the spec with names as they are stored, for the fields in `paths`."""
     spec = updates.copied(given)
     if "display_name" in paths and spec.HasField("display_name"):
         spec.display_name = normal_name(spec.display_name, resource="table")
@@ -178,3 +153,24 @@ def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) ->
         copy_field(spec, table, path, required=path in REQUIRED)
     if table.HasField("upstream") and any(path.startswith("upstream") for path in paths):
         _checked_upstream(realm, table.upstream)
+
+
+def _checked_upstream(realm: Realm, upstream: v1.UpstreamRef) -> None:
+    """Raise unless the reference is valid: it needs a URI, and its connector must exist."""
+    if not upstream.uri.strip():
+        raise failure(InvalidArgument, "upstream.uri.required", field="upstream.uri")
+    if not all(map(normal_text, upstream.namespace_path)):
+        raise failure(InvalidArgument, "path.segment.blank", field="upstream.namespace_path")
+    if upstream.column_id_algorithm == v1.CID_UNKNOWN:
+        raise failure(InvalidArgument, "upstream.algorithm.unknown", field="upstream.column_id_algorithm")
+    if upstream.HasField("connector_id"):
+        _check_connector(realm, upstream.connector_id)
+
+
+def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
+    if given.kind not in (v1.RK_CONNECTOR, v1.RK_UNSPECIFIED) or not given.id.strip():
+        raise failure(InvalidArgument, "upstream.connector.invalid", field="upstream.connector_id")
+    connector_id = local_id(realm, given, v1.RK_CONNECTOR, field="upstream.connector_id")
+    if realm.stores.pointers.get(keys.connector(realm.account_id, connector_id)) is None:
+        raise failure(NotFound, "connector", resource="connector", id=connector_id)
+    given.CopyFrom(resource_id(realm, connector_id, v1.RK_CONNECTOR))

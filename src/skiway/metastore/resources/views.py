@@ -1,4 +1,4 @@
-"""Views: SQL in one or more dialects, and the names of the hierarchy it reads."""
+"""Views: SQL in one or more dialects, and the names of the tables and views it reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "sql_definit
 
 
 def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse:
-    """A new view."""
+    """Create a view."""
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "view.missing.spec", field="spec")
     if not request.spec.HasField("catalog_id"):
@@ -43,28 +43,28 @@ def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse
     if not request.spec.sql_definitions:
         raise failure(InvalidArgument, "view.sql.required", field="sql_definitions")
     spec = updates.copied(request.spec)
-    spec.display_name = request.spec.display_name  # so that a missing name is refused like a blank one
+    spec.display_name = request.spec.display_name  # so that a missing name is rejected like a blank one
     spec = _normal(realm, spec, set(FIELDS))
     claim = Claim(realm, "CreateView", request.idempotency.key, spec, v1.CreateViewResponse)
     return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
 
 
 def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
-    """The view, and in which version it is stored."""
+    """Return the view and its stored version."""
     view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
     found = realm.all(VIEW).require(keys.view(realm.account_id, view_id), name=view_id)
     return v1.GetViewResponse(view=found.value, meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
-    """The views of a namespace, by name."""
+    """List the views of a namespace by name."""
     namespace_id = hierarchy.namespace(realm, request.namespace_id).value.resource_id.id
     views, page = listed(realm.all(VIEW), keys.view_name(realm.account_id, namespace_id), request.page)
     return v1.ListViewsResponse(views=views, page=page)
 
 
 def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse:
-    """The view after the masked fields were taken over; it moves if its namespace changed."""
+    """Update the masked fields of a view, and move it if its namespace changed."""
     view_id = writable_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
     paths = masked_paths(request.update_mask, allowed=FIELDS, resource="view")
     spec = _normal(realm, request.spec, paths)
@@ -101,7 +101,7 @@ def delete(realm: Realm, request: v1.DeleteViewRequest) -> v1.DeleteViewResponse
 
 
 def _normal(realm: Realm, given: v1.ViewSpec, paths: set[str]) -> v1.ViewSpec:
-    """A spec in the form that is kept, as far as `paths` name its fields."""
+    """A copy of the spec with names as they are stored, for the fields in `paths`."""
     spec = updates.copied(given)
     if "display_name" in paths and spec.HasField("display_name"):
         spec.display_name = normal_name(spec.display_name, resource="view")
@@ -128,7 +128,10 @@ def _check_sql(spec: v1.ViewSpec) -> None:
 
 
 def _name_only(relation: v1.NameRef) -> None:
-    """Keep the name: what is made again under it is meant as well. Without a catalog, the view's own is meant."""
+    """Store the name without an id, so that it also means a table that is created again.
+
+    The default is the view's own catalog.
+    """
     relation.ClearField("resource_id")
     relation.catalog = normal_text(relation.catalog)
     relation.path[:] = normal_path(relation.path, field="base_relations.path")
