@@ -1,4 +1,4 @@
-"""Who is asking: the principal behind an Airport call, and what it may do."""
+"""What all catalogs of a server share: the caller, opened tables, pinned snapshots, and the state of each account."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _principal: ContextVar[Principal] = ContextVar("skiway_lake_principal", default=
 
 @dataclass(frozen=True)
 class Callers:
-    """Finds out who calls, from the call's headers; it is an authenticator to the Airport server."""
+    """Identifies the caller from the request headers; the Airport server uses it as its authenticator."""
 
     authenticator: Authenticator
     authorizer: Authorizer
     realm_of: Callable[[Principal], Realm]
 
     def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - all headers count, not the token alone
-        """The subject of the caller; raises `Unauthorized`."""
+        """Return the subject of the caller, or raise `Unauthorized`."""
         sent = {name: value for name, value in current_request().metadata if isinstance(value, str)}
         principal = self.authenticator.authenticate(sent)
         _principal.set(principal)
@@ -41,11 +41,11 @@ class Callers:
 
     @property
     def principal(self) -> Principal:
-        """The caller of now."""
+        """The current caller."""
         return _principal.get()
 
     def realm(self) -> Realm:
-        """What the caller's account holds."""
+        """The metastore of the caller's account."""
         return self.realm_of(self.principal)
 
     def require(self, *any_of: str) -> None:
@@ -53,20 +53,17 @@ class Callers:
         self.authorizer.require(self.principal, *any_of)
 
     def may(self, permission: str) -> bool:
-        """Whether the caller has the permission, for what is merely not shown to those without."""
+        """Whether the caller has the permission. Used for what is hidden from others rather than rejected."""
         return permission in self.principal.permissions
 
 
-# --------------------
-# A number for the state of an account's catalogs, so that listings can be kept as long as nothing changed.
-#
-# It is made of the versions of all pointers to catalogs, namespaces, tables and views: read in pages of a thousand, no blob
-# is opened. It is kept for a moment, because clients ask for it with every statement; a change made by this server is seen
-# at once. Statistics come and go without touching a table, so the number also changes every minute.
-
-
 class Versions:
-    """The state of each account, by number."""
+    """A number for the state of each account's catalogs, so that listings can be cached while nothing changes.
+
+    The number is a digest of the versions of all catalogs, namespaces, tables and views, which reads no blobs. It is
+    cached for a moment, because clients request it with every statement; a change made by this server is visible at
+    once. Statistics change without changing a table, so the number also changes every minute.
+    """
 
     def __init__(
         self, *, kept_s: float = 1.0, renewed_s: float = 60.0, clock: Callable[[], float] = time.monotonic
@@ -78,7 +75,7 @@ class Versions:
         self._known: dict[str, tuple[float, int]] = {}
 
     def of(self, realm: Realm) -> int:
-        """The number of now, or of a moment ago."""
+        """The number, which may be a moment old."""
         now = self._clock()
         with self._lock:
             read_at, number = self._known.get(realm.account_id, (-self._kept_s, 0))
@@ -90,7 +87,7 @@ class Versions:
         return number
 
     def changed(self, realm: Realm) -> None:
-        """Something was changed by this server: the next one who asks gets another number."""
+        """Discard the number of an account after this server has changed something."""
         with self._lock:
             self._known.pop(realm.account_id, None)
 
@@ -99,13 +96,9 @@ class Versions:
         return int.from_bytes(digest.digest()) >> 1
 
 
-# --------------------
-# What all catalogs of a server share.
-
-
 @dataclass(frozen=True)
 class Context:
-    """Who calls, what is open, what is pinned, what is known."""
+    """The state that all catalogs of a server share."""
 
     callers: Callers
     handles: Handles
@@ -117,5 +110,5 @@ class Context:
     max_parts: int = MAX_PARTS
 
     def columns(self, table_id: str, columns_id: str, find: Callable[[], Columns]) -> Columns:
-        """The columns of a table that a client knows, found where they are not at hand."""
+        """The columns of a table that a client knows, from the cache or from `find`."""
         return self.bound_columns.get((table_id, columns_id), find)

@@ -1,4 +1,4 @@
-"""From a connector to the source it stands for."""
+"""Opened tables, of connectors and of the warehouse, which are cached while they are unchanged."""
 
 from __future__ import annotations
 
@@ -24,39 +24,36 @@ __all__ = ["Handles", "OpenedTable", "Sources"]
 
 
 class Sources:
-    """The sources behind connectors, each opened once for as long as its connector is not changed."""
+    """The sources of connectors. Each is opened once, until its connector changes."""
 
     def __init__(self, secrets: SecretsStore, *, keep: int = 64) -> None:
         self._secrets = secrets
-        self._kept = Kept[tuple[str, str], Source](keep)
+        self._cache = Kept[tuple[str, str], Source](keep)
 
     def of(self, realm: Realm, connector_id: str) -> Source:
-        """The source of the connector with that id."""
+        """The source of the connector with this id."""
         found = connectors.find(realm, connector_id)
         if found is None:
             raise NotFound(
-                f"connector {connector_id!r}, which brought the table in, was deleted: create it again, or drop the table",
+                f"connector {connector_id!r}, which mirrored the table, was deleted: create it again, or drop the table",
                 key="connector",
             )
         connector = found.value
         if connector.state == v1.CS_DELETING:
             raise PreconditionFailed(f"connector {connector.display_name!r} is being deleted", key="connector.deleting")
-        # The secret is looked up where the source is opened only: other credentials are another record of the connector.
-        return self._kept.get(
+        # The secret is read only when the source is opened: new credentials also change the connector's record.
+        return self._cache.get(
             (realm.account_id, found.etag),
             lambda: stored_upstream(realm, connector, self._secrets).open(),
         )
 
 
-# --------------------
-# Opened tables: those of connectors and those of the warehouse, kept while they are used.
-
-
 @dataclass(frozen=True)
 class OpenedTable:
-    """A table as it is now. `known` are the snapshots that the metastore knows, of tables that nobody else numbers.
+    """A table in its current state.
 
-    `recall` finds what reads such a snapshot; all others are read by the one handle.
+    Tables whose snapshots have no ids upstream have the stored ones in `known`, and `recall` returns a handle to read
+    each. All other snapshots are read by the one handle.
     """
 
     handle: TableHandle
@@ -66,16 +63,16 @@ class OpenedTable:
 
     @cached_property
     def snapshots(self) -> Sequence[Snapshot]:
-        """All of them, older ones first."""
+        """All snapshots, from old to new."""
         return [*self.known, *self.handle.snapshots(self.known)]
 
     def at(self, snapshot: Snapshot) -> TableHandle:
-        """What reads the snapshot."""
+        """The handle that reads the snapshot."""
         return self.handle if self.recall is None else self.recall(snapshot)
 
 
 class Handles:
-    """Opens tables. A table that was not changed since it was last opened is not opened again.
+    """Opens tables. A table that is unchanged since it was last opened is not opened again.
 
     Without a warehouse there are no managed tables.
     """
@@ -83,27 +80,27 @@ class Handles:
     def __init__(self, sources: Sources, warehouse: Warehouse | None, *, keep: int = 512) -> None:
         self._sources = sources
         self._warehouse = warehouse
-        self._kept = Kept[tuple[str, str, str], OpenedTable](keep)
+        self._cache = Kept[tuple[str, str, str], OpenedTable](keep)
 
     @property
     def warehouse(self) -> Warehouse:
-        """Where managed tables are."""
+        """The warehouse of managed tables."""
         if self._warehouse is None:
             raise PreconditionFailed("this server has no warehouse: set warehouse.uri", key="warehouse.missing")
         return self._warehouse
 
     def open(self, realm: Realm, table: v1.Table) -> OpenedTable:
-        """The table, in the state that the metastore says is current."""
+        """Open the table in the state that is current in the metastore."""
         if table.metadata_location:
             key = (realm.account_id, table.resource_id.id, table.metadata_location)
-            return self._kept.get(key, lambda: self._managed(realm, table))
-        with _told_of(table.display_name):
+            return self._cache.get(key, lambda: self._managed(realm, table))
+        with _naming_table(table.display_name):
             now = snapshots.current(realm, table.resource_id.id)
-            if now is None:  # never synchronised: what the source says now, and nothing tells when that changes
+            if now is None:  # never synchronised: not cached, because nothing tells when the source changes
                 handle = self._load(realm, table)
                 return OpenedTable(handle, handle.current())
             key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.etag}")
-            return self._kept.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+            return self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
 
     def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:
         handle = open_current(realm, self.warehouse, table)
@@ -118,11 +115,14 @@ class Handles:
             if each.id == snapshot_id:
                 return replace(opened, current=each)
         raise PreconditionFailed(
-            f"its snapshot {snapshot_id} is no longer there upstream; synchronise the connector", key="snapshot.gone"
+            f"its snapshot {snapshot_id} no longer exists upstream; synchronise the connector", key="snapshot.gone"
         )
 
     def _listed(self, realm: Realm, table_id: str, handle: ParquetTable, snapshot_id: int) -> OpenedTable:
-        """The listing that was synchronised last; where its files are gone, what is there instead, as the next one."""
+        """Open the last synchronised listing.
+
+        If its files are gone, open the current listing instead, as the next one.
+        """
         known = [_snapshot(each) for each in snapshots.scan(realm, table_id)]
         older = Kept[str, TableHandle](8)
 
@@ -141,8 +141,7 @@ class Handles:
         upstream = table.upstream
         if not upstream.HasField("connector_id"):
             raise PreconditionFailed(
-                "it has no connector, so nothing says where its data is and by what right it is read; create a connector "
-                "and synchronise it",
+                "it has no connector, which is needed to find and read its data; create a connector and synchronise it",
                 key="table.no_connector",
             )
         source = self._sources.of(realm, upstream.connector_id.id)
@@ -169,8 +168,8 @@ def _snapshot(record: v1.Snapshot) -> Snapshot:
 
 
 @contextmanager
-def _told_of(table: str) -> Iterator[None]:
-    """A block in which what goes wrong is told of this table."""
+def _naming_table(table: str) -> Iterator[None]:
+    """A block in which errors are prefixed with the name of the table."""
     try:
         yield
     except SkiwayError as error:

@@ -1,6 +1,7 @@
-"""What DuckDB's optimizer is told of a column. It believes that, so bounds may be wider than the data, never narrower.
+"""Column statistics for DuckDB's optimizer, which relies on them: bounds may be wider than the data, never narrower.
 
-Profiles, where the snapshot has been profiled, tell most. Else the statistics that a table's own files carry are merged.
+They come from the profile of the snapshot or, if it was not profiled, are merged from the statistics of the table's
+files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["column_statistics"]
 def column_statistics(
     realm: Realm, table_id: str, snapshot: Snapshot, *, field: pa.Field, opened: OpenedTable
 ) -> ColumnStatistics:
-    """What is known of the column `field` in a snapshot."""
+    """The statistics of the column `field` in a snapshot."""
     if field.type.num_fields or pa.types.is_dictionary(field.type):
         return ColumnStatistics()
     number = field_id(field)
@@ -67,7 +68,7 @@ def _of_files(opened: OpenedTable, snapshot: Snapshot, field: pa.Field) -> Colum
 
 
 def _has_no_nan(of: pa.DataType, nans: int | None) -> bool:
-    """NaN is greater than all numbers to DuckDB, and does not count in bounds: with one, the upper bound is none."""
+    """Whether the column has no NaN, which DuckDB treats as greater than all numbers but bounds do not cover."""
     return not pa.types.is_floating(of) or nans == 0
 
 
@@ -76,7 +77,7 @@ def _given(column: v1.ColumnStats, name: str) -> int | None:
 
 
 def _value(kind: str, text: str, of: pa.DataType) -> pa.Scalar | None:
-    """A bound as a value of the column's type; None where it is not one, such as after the type was changed."""
+    """A bound as a value of the column's type; None if it is invalid, for example after a change of the type."""
     try:
         value: Any = bound(logical_type(kind), text).value
         return None if value is None else pa.scalar(value, bound_type(of))

@@ -245,7 +245,7 @@ OURS: dict[str, Any] = {"origin": v1.OO_BUILTIN}
     ("said", "fault"),
     [
         (registry(function(" ")), "function main. () has no name"),
-        (registry(function("f"), function("f")), "function main.f() is there 2 times"),
+        (registry(function("f"), function("f")), "function main.f() occurs 2 times"),
         (registry(function("f", origin=0)), "function main.f() has no origin"),
         (registry(function("f", return_type="")), "function main.f() has no return_type"),
         (registry(function("f", argument_types=["X"])), "function main.f(X) uses the type X"),

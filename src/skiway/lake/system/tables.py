@@ -1,4 +1,4 @@
-"""What the tables of the schema `skiway` are made of."""
+"""The rows of the system tables about tables: columns, snapshots, files and statistics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAMED: Final = [pa.field("schema_name", pa.string()), pa.field("table_name", pa.
 
 @dataclass(frozen=True, slots=True)
 class VisibleTable:
-    """A table that the caller may see, and the schema it is in."""
+    """A table that the caller may see, and its schema."""
 
     schema_name: str
     table: v1.Table
@@ -52,7 +52,7 @@ class VisibleTable:
 
 @dataclass(frozen=True, slots=True)
 class SystemScan:
-    """What a scan of a system table is about."""
+    """A scan of a system table: the caller's metastore, and the tables that the caller may see."""
 
     realm: Realm
     context: Context
@@ -65,7 +65,7 @@ class SystemScan:
 
 
 def arrow_table(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
-    """A table of columns, from rows of small facts."""
+    """An Arrow table made from rows."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -73,16 +73,14 @@ def arrow_table(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
 
 
 def moment_of(at: Timestamp) -> datetime | None:
+    """The time of a timestamp; None if it is not set."""
     return at.ToDatetime(UTC) if at.seconds or at.nanos else None
 
 
 def enum_name(kind: Any, number: int, prefix: str) -> str:
+    """The name of an enum value, in lower case without its prefix."""
     name: str = kind.Name(number)
     return name.removeprefix(prefix).lower()
-
-
-# --------------------
-# Tables of the schema `skiway` that tell what there is: tables, columns, snapshots, files, statistics.
 
 
 # -- tables and their columns -----------------------------------------------------------------------------------------
@@ -149,7 +147,7 @@ COLUMNS: Final = pa.schema(
 
 
 def columns(scan: SystemScan) -> pa.Table:
-    """One row per column, in the order of the tables' columns; tables that cannot be shown have none."""
+    """One row per column, in the order of the tables' columns. Tables with an invalid schema have none."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for shown in scan.visible:
@@ -159,8 +157,8 @@ def columns(scan: SystemScan) -> pa.Table:
                 continue
             for place, field in enumerate(stored, start=1):
                 doc = (field.metadata or {}).get(b"doc")
-                told = (place, field_id(field), _type(field), field.nullable, doc.decode() if doc else None)
-                yield (shown.schema_name, shown.table.display_name, field.name, *told)
+                values = (place, field_id(field), _type(field), field.nullable, doc.decode() if doc else None)
+                yield (shown.schema_name, shown.table.display_name, field.name, *values)
 
     return arrow_table(COLUMNS, rows())
 
@@ -189,7 +187,7 @@ SNAPSHOTS: Final = pa.schema(
 
 
 def snapshots(scan: SystemScan) -> pa.Table:
-    """One row per snapshot, older ones first by id."""
+    """One row per snapshot, by id."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
         realm = scan.realm
@@ -234,7 +232,7 @@ _CONTENTS: Final = ["", "data", "position_deletes", "equality_deletes"]
 
 
 def files(scan: SystemScan) -> pa.Table:
-    """One row per file of each current snapshot; nothing is copied but the names."""
+    """One row per file of each current snapshot. Only the names are copied."""
     parts = [FILES.empty_table()]
     for shown in scan.visible:
         number = scan.current_id(shown.table)
@@ -279,7 +277,7 @@ COLUMN_STATS: Final = pa.schema(
 
 
 def column_stats(scan: SystemScan) -> pa.Table:
-    """One row per column that was profiled, in the current snapshot."""
+    """One row per profiled column, in the current snapshot."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for shown in scan.visible:
@@ -298,5 +296,5 @@ def _column_row(column: v1.ColumnStats) -> tuple[Any, ...]:
     mode = column.ndv.WhichOneof("mode")
     distinct = float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
     bounds = [column.min if column.HasField("min") else None, column.max if column.HasField("max") else None]
-    told = (column.column_id, column.column_name, column.logical_type, column.value_count)
-    return (*told, *optional, distinct, *bounds)
+    values = (column.column_id, column.column_name, column.logical_type, column.value_count)
+    return (*values, *optional, distinct, *bounds)

@@ -1,4 +1,5 @@
-"""Authentication of connectors: what is shown of it, and the credentials, which are in a secrets store and in no record.
+"""Authentication of connectors: what is shown of it, and the credentials, which are in a secrets store and in no
+record.
 
 Keys of secrets are rejected in properties, which everyone can read. Values that merely look like secrets are stored and
 shown as `****`; a client that sends `****` back leaves them unchanged.

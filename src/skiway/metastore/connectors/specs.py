@@ -34,8 +34,8 @@ __all__ = [
 class ColumnChoice:
     """Columns by dotted name, or `#` and id. A struct includes all of its members.
 
-    A column is chosen if it is in each of `includes` and not in `exclude`. Columns that a table does not have are ignored,
-    because other tables of the connector may have them.
+    A column is chosen if it is in each of `includes` and not in `exclude`. Columns that a table does not have are
+    ignored, because other tables of the connector may have them.
     """
 
     includes: tuple[frozenset[str], ...] = ()

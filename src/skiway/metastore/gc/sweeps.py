@@ -1,12 +1,12 @@
 """Garbage collection: deletes unreachable data in slices, while others write.
 
 Every slice processes one page and returns where the next one starts. So a sweep goes through the whole store in small
-steps, and no account waits for more than one round. A slice reads first and deletes then: an error while reading deletes
-nothing. A dry run reports what would be deleted.
+steps, and no account waits for more than one round. A slice reads first and deletes then: an error while reading
+deletes nothing. A dry run reports what would be deleted.
 
-Nothing that is reachable is ever deleted: a blob only if it was old before its pointer was read, no pointer names it, and
-after that no query has pinned it; a pointer only at the version that was found stale. Resources whose blob is missing are
-reported, not deleted: a store that is unreachable for a moment looks the same.
+Nothing that is reachable is ever deleted: a blob only if it was old before its pointer was read, no pointer names it,
+and after that no query has pinned it; a pointer only at the version that was found stale. Resources whose blob is
+missing are reported, not deleted: a store that is unreachable for a moment looks the same.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def sweep_blobs(
 ) -> Slice:
     """Delete blobs that no resource names and that are old enough, except for those that a query has pinned.
 
-    `pinned` may name further blobs to keep. `min_age_s` must be longer than any writer takes from its blob to its pointers;
-    docs/storage.md says by how much.
+    `pinned` may name further blobs to keep. `min_age_s` must be longer than any writer takes from its blob to its
+    pointers; docs/storage.md says by how much.
     """
     oldest = clock() - timedelta(seconds=min_age_s)
     page = stores.blobs.page("", size=size, token=token)
@@ -203,7 +203,8 @@ def _delete_blob(stores: Stores, uri: str, oldest: datetime) -> bool:
 def _stale(stores: Stores, pointer: Pointer) -> Iterator[Operation]:
     """The operations that delete a stale pointer.
 
-    All pointers of a resource move together, so a name that is unchanged after its resource was read without it is stale.
+    All pointers of a resource move together, so a name that is unchanged after its resource was read without it is
+    stale.
     """
     table = keys.table_of(pointer.key)
     if table is not None and stores.pointers.get(table) is None:

@@ -1,14 +1,14 @@
 """Unreferenced files in the warehouse: leftovers of failed commits, dropped tables and expired snapshots.
 
-A file is deleted if it is older than a minimum age, no state of the table within that age references it, and no query has
-pinned it. The age protects files that are being written: a commit references files that are younger than it takes, and the
-files of one statement, which have its id in their names, count as young as the youngest of them. The states protect files
-that are being read: a query that began within that time may read a state that was replaced since. So the age must be longer
-than any statement or query takes; the default is three days.
+A file is deleted if it is older than a minimum age, no state of the table within that age references it, and no query
+has pinned it. The age protects files that are being written: a commit references files that are younger than it takes,
+and the files of one statement, which have its id in their names, count as young as the youngest of them. The states
+protect files that are being read: a query that began within that time may read a state that was replaced since. So the
+age must be longer than any statement or query takes; the default is three days.
 
-The states are found by the metadata files in the folder: the current one, those written within the age, and the one that
-was current when the age began. The older ones are found in the metadata log of each state, so the metadata of a commit
-that failed is not among them.
+The states are found by the metadata files in the folder: the current one, those written within the age, and the one
+that was current when the age began. The older ones are found in the metadata log of each state, so the metadata of a
+commit that failed is not among them.
 
 A folder without a table belongs to a dropped or unfinished table if it was claimed (see `managed.locations`). Otherwise
 it belongs to somebody else, and is left alone.

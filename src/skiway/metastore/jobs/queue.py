@@ -1,12 +1,12 @@
 """The job queue as workers use it: the jobs of all accounts, each run by one worker at a time.
 
-A worker leases the job that has been due longest, renews the lease while it works, and reports the result. A worker that
-does not renew its lease in time has lost it, dead or alive: the job goes to another worker under a higher epoch, and
-every later write of the first is rejected. Any number of workers and servers share a queue through its store; the cost
-of asking for a job does not depend on how many there are.
+A worker leases the job that has been due longest, renews the lease while it works, and reports the result. A worker
+that does not renew its lease in time has lost it, dead or alive: the job goes to another worker under a higher epoch,
+and every later write of the first is rejected. Any number of workers and servers share a queue through its store; the
+cost of asking for a job does not depend on how many there are.
 
-All keys of a job, including its place in the queue, move with its record in one batch (see `kinds`). So a change happens
-completely or not at all, and nothing has to be cleaned up after a process that died.
+All keys of a job, including its place in the queue, move with its record in one batch (see `kinds`). So a change
+happens completely or not at all, and nothing has to be cleaned up after a process that died.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scheduled jobs: connectors that are run automatically, as their policies say.
 
 A scheduled connector has a pointer that holds when its next job is due. It is set and deleted in the batch that writes
-the connector, and moved in the batch that enqueues the job. So exactly one of many servers enqueues it, and no crash loses
-a run or causes two. One check is a scan over these pointers.
+the connector, and moved in the batch that enqueues the job. So exactly one of many servers enqueues it, and no crash
+loses a run or causes two. One check is a scan over these pointers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Locations of managed tables: a folder of the warehouse that is named by ids, never by anything that a caller sends.
 
-A commit may name files: manifest lists, statistics, where to write. All of them must be in the table's folder, or one table
-could expose the files of another.
+A commit may name files: manifest lists, statistics, where to write. All of them must be in the table's folder, or one
+table could expose the files of another.
 
-A warehouse may also contain other things: tables of another store, for example one that was lost and replaced, or files that
-people put there. So a folder is claimed before the first file is written to it, and garbage collection treats a folder
-without a table as that of a dropped or unfinished table only if it was claimed.
+A warehouse may also contain other things: tables of another store, for example one that was lost and replaced, or files
+that people put there. So a folder is claimed before the first file is written to it, and garbage collection treats a
+folder without a table as that of a dropped or unfinished table only if it was claimed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The records of a managed table's snapshots, which are the same as for any other table.
 
-They are written in the batch of the commit, so that leases, planners and statistics see a snapshot as soon as it exists.
+They are written in the batch of the commit, so that leases, planners and statistics see a snapshot as soon as it
+exists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Creating, dropping and renaming managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
 
-Commits of other engines through Iceberg REST and our own for DuckDB use the same functions. The folder of a table is named by
-ids, so names can change, and nothing that a caller sends becomes part of a path.
+Commits of other engines through Iceberg REST and our own for DuckDB use the same functions. The folder of a table is
+named by ids, so names can change, and nothing that a caller sends becomes part of a path.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def create(
 ) -> ManagedTable:
     """Create a table without snapshots.
 
-    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and `comment` describes the
-    table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later.
+    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and `comment`
+    describes the table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later.
     """
     if location:
         raise InvalidArgument(
@@ -118,7 +118,9 @@ def create_staged(
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
-    """Delete the table. With `purge` its files are deleted at once, otherwise by gc, because queries may still read them.
+    """Delete the table.
+
+    With `purge` its files are deleted at once, otherwise by gc, because queries may still read them.
 
     Its metadata is not read, so a damaged table can be dropped too.
     """

@@ -1,7 +1,7 @@
 """Scan planning: which files of a snapshot a scan must read.
 
-A file is left out only if its statistics prove that none of its rows satisfies all predicates. Unknown statistics, types
-without an order and invalid values prove nothing. All files are processed together, column by column.
+A file is left out only if its statistics prove that none of its rows satisfies all predicates. Unknown statistics,
+types without an order and invalid values prove nothing. All files are processed together, column by column.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Scan bundles: the files that an engine reads of a pinned table, in messages of bounded size.
 
-Everything comes from the store; the upstream is not read. The table and the report come first, then the delete files, then
-the data files, each with the delete files that may apply to it.
+Everything comes from the store; the upstream is not read. The table and the report come first, then the delete files,
+then the data files, each with the delete files that may apply to it.
 
-Deletes apply to data that was written before them; position deletes also to data of the same commit. Deletes of a partition
-apply to that partition only, equality deletes without a partition to all. If order or partition is unknown, they apply.
+Deletes apply to data that was written before them; position deletes also to data of the same commit. Deletes of a
+partition apply to that partition only, equality deletes without a partition to all. If order or partition is unknown,
+they apply.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The inputs of a query: which tables it reads, and in which state.
 
-A view stands for the tables it reads, also through other views; a view that reads itself adds nothing. A table that occurs
-several times is read in one state. An explicit state (an id, a time, the current one) takes precedence over the default. Two
-explicit states must be the same snapshot, because rows of another state than the requested one would be wrong.
+A view stands for the tables it reads, also through other views; a view that reads itself adds nothing. A table that
+occurs several times is read in one state. An explicit state (an id, a time, the current one) takes precedence over the
+default. Two explicit states must be the same snapshot, because rows of another state than the requested one would be
+wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Query leases.
 
 A client that begins a query learns which snapshot of each table the query reads. It can read these snapshots until the
-lease ends, whatever is written, replaced or deleted meanwhile. Leases are stored, so every server of the store knows them.
+lease ends, whatever is written, replaced or deleted meanwhile. Leases are stored, so every server of the store knows
+them.
 
 A lease is active until it is ended or its time is over. A process that finds it active after its time marks it as
 expired, but only if it is unchanged: a renewal that came first wins. The record stays readable for a grace period, then

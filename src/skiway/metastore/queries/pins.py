@@ -1,11 +1,12 @@
 """Pins: the snapshots that a query reads, and the pointers that make garbage collection keep their blobs.
 
-Whatever a query reads may be replaced or deleted meanwhile; its blobs stay. A pin is a pointer for one blob and one query that
-expires with the query's lease, so a process that dies leaves nothing to clean up.
+Whatever a query reads may be replaced or deleted meanwhile; its blobs stay. A pin is a pointer for one blob and one
+query that expires with the query's lease, so a process that dies leaves nothing to clean up.
 
-Pinning is safe while garbage collection runs because of the order on both sides. A query first sets the pins, and then checks
-that the pointers still name the pinned blobs. Garbage collection first checks whether a blob is unused, and then whether it is
-pinned. If the pointers were unchanged after the pins were set, whoever finds the blobs unused later also finds the pins.
+Pinning is safe while garbage collection runs because of the order on both sides. A query first sets the pins, and then
+checks that the pointers still name the pinned blobs. Garbage collection first checks whether a blob is unused, and then
+whether it is pinned. If the pointers were unchanged after the pins were set, whoever finds the blobs unused later also
+finds the pins.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reconciliation: brings the tables of a connector's upstream into the metastore.
+"""Reconciliation: mirrors the tables of a connector's upstream in the metastore.
 
-`Reconciler` runs passes over a connector; `validate` tries a connector before it is stored.
+`Reconciler` runs passes over a connector; `validate` checks a connector before it is stored.
 """
 
 from skiway.metastore.reconcile.outcomes import Control, Outcome

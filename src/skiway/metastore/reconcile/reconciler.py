@@ -1,11 +1,11 @@
 """Reconciliation: mirrors the tables of a connector's upstream in the metastore.
 
-A connector is reconciled in two passes. The first mirrors tables, snapshots and file lists. The second profiles what has
-not been profiled yet, and changes neither tables nor snapshots. The error of one table is reported and does not stop the
-others.
+A connector is reconciled in two passes. The first mirrors tables, snapshots and file lists. The second profiles what
+has not been profiled yet, and changes neither tables nor snapshots. The error of one table is reported and does not
+stop the others.
 
-A pass works on several tables at a time if the connector's policy says so. Each of these lanes reads the upstream through
-its own connection, and the lanes share only the list of tables that are left.
+A pass works on several tables at a time if the connector's policy says so. Each of these lanes reads the upstream
+through its own connection, and the lanes share only the list of tables that are left.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A `Claim` stores the response in the same batch as the change. So there is either both or neither, whenever a process
 dies, and two requests with one key at the same time make one change: the batch of the second is rejected, and it finds
-the response of the first. A `Slot` is for changes that take several batches: it is reserved before, and completed after.
+the response of the first. A `Slot` is for changes that take several batches: it is reserved before, and completed
+after.
 """
 
 from __future__ import annotations

@@ -221,7 +221,10 @@ def snapshot(account_id: str, table_id: str, snapshot_id: int | None = None) -> 
 
 
 def snapshot_time(account_id: str, table_id: str, moment_micros: int | None = None, snapshot_id: int = MAX) -> str:
-    """Sorted from new to old: both numbers count down. Without a snapshot id, the key that sorts before all of a moment."""
+    """Sorted from new to old: both numbers count down.
+
+    Without a snapshot id, the key that sorts before all of a moment.
+    """
     prefix = f"{of_table(account_id, table_id)}snapshots/by-time/"
     if moment_micros is None:
         return prefix

@@ -41,8 +41,8 @@ C = TypeVar("C", v1.Namespace, v1.Table, v1.View)
 class Kind(Generic[M]):
     """The messages of a kind of resource, and the keys of their pointers.
 
-    `title` is the name of a resource in messages. `names` are the keys besides the canonical one; each is unique. `folds` are
-    the additional keys in managed catalogs; see `folding`.
+    `title` is the name of a resource in messages. `names` are the keys besides the canonical one; each is unique.
+    `folds` are the additional keys in managed catalogs; see `folding`.
     """
 
     noun: str

@@ -1,4 +1,5 @@
-"""Names as they are stored: trimmed, in Unicode normalization form NFKC, with runs of white space replaced by one space.
+"""Names as they are stored: trimmed, in Unicode normalization form NFKC, with runs of white space replaced by one
+space.
 
 Case is preserved. A name may contain any other character, including dots and slashes: in keys each name is
 percent-encoded, so a namespace `a.b` and a namespace `b` in `a` are different.

@@ -1,8 +1,8 @@
 """Resources, stored as pointers and blobs.
 
 A write stores the blob first and then moves all pointers of the resource in one batch. So a reader sees the resource
-before or after the change, never in between, and a process that dies leaves at most an unreferenced blob. When a batch is
-rejected, the pointers are read again to find out why.
+before or after the change, never in between, and a process that dies leaves at most an unreferenced blob. When a batch
+is rejected, the pointers are read again to find out why.
 
 Listings are paged. A page token names the last resource of the page, so pages stay correct while resources come and go.
 """

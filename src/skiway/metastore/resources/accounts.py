@@ -13,7 +13,7 @@ from skiway.metastore.records.names import normal_name, refuse_secrets
 from skiway.metastore.records.parents import counted, remove_empty
 from skiway.metastore.records.realm import PLATFORM, Realm, kind_name
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import copy_field, mwanted_paths
+from skiway.metastore.records.updates import copy_field, masked_paths
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
@@ -53,7 +53,7 @@ def list_(realm: Realm, request: v1.ListAccountsRequest) -> v1.ListAccountsRespo
 def update(realm: Realm, request: v1.UpdateAccountRequest) -> v1.UpdateAccountResponse:
     """Update the masked fields of an account."""
     account_id = _visible_id(realm, request.account_id)
-    paths = mwanted_paths(request.update_mask, allowed=MUTABLE, resource="account")
+    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="account")
     spec = updates.copied(request.spec)
     if "display_name" in paths and spec.HasField("display_name"):
         spec.display_name = normal_name(spec.display_name, resource="account")

@@ -87,7 +87,9 @@ def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespa
 
 
 def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespaceResponse:
-    """Delete a namespace. If it is not empty, raise an error or, with `require_empty` set to false, delete its contents first.
+    """Delete a namespace.
+
+    If it is not empty, raise an error or, with `require_empty` set to false, delete its contents first.
 
     Contents are deleted one by one. If one cannot be deleted, it and the rest stay.
     """

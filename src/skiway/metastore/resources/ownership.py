@@ -3,12 +3,13 @@
 System objects are the same for all accounts, visible in every catalog, and read-only.
 
 A managed catalog has no connector, so its users created everything in it. Engines that read it may be case-insensitive,
-so names in a managed catalog that differ only in case are the same name: whoever writes a namespace, table or view there
-also reserves its case-folded name. Names that a connector mirrors may differ in case only, as they do upstream. Whether a
-catalog is managed can change only while it is empty, so everything in a managed catalog has its reservation, and nothing
-elsewhere has one.
+so names in a managed catalog that differ only in case are the same name: whoever writes a namespace, table or view
+there also reserves its case-folded name. Names that a connector mirrors may differ in case only, as they do upstream.
+Whether a catalog is managed can change only while it is empty, so everything in a managed catalog has its reservation,
+and nothing elsewhere has one.
 
-The record of a managed table follows from its metadata file, so its schema, properties and snapshots change only by commits.
+The record of a managed table follows from its metadata file, so its schema, properties and snapshots change only by
+commits.
 """
 
 from __future__ import annotations

@@ -184,7 +184,10 @@ def _new(realm: Realm, spec: v1.SnapshotSpec, *, schema_json: str) -> v1.Snapsho
 
 
 def _same_again(spec: v1.SnapshotSpec, stored: Stored[v1.Snapshot]) -> v1.CreateSnapshotResponse:
-    """The stored snapshot if it equals the spec. A missing schema means the one stored then, not the table's current one."""
+    """The stored snapshot if it equals the spec.
+
+    A missing schema means the one stored then, not the table's current one.
+    """
     wanted = updates.copied(stored.value)
     for field in MUTABLE:
         if field != "schema_json" or spec.schema_json:

@@ -1,8 +1,8 @@
 """System objects of an engine: its functions, operators, types, casts, collations and aggregates.
 
 They are defined in one file per kind of engine, `duckdb.pbtxt` or in binary `duckdb.pb`. An engine sends its kind and
-version with every call. Objects without a rule exist in every version, others where one of their rules applies. An engine
-without a file has no objects.
+version with every call. Objects without a rule exist in every version, others where one of their rules applies. An
+engine without a file has no objects.
 """
 
 from __future__ import annotations
