@@ -241,7 +241,7 @@ def test_a_table_of_somebody_else_is_not_overwritten(world: World, folder):
     parquet(folder, "people", id=[1])
     theirs = world.table("people", namespace=world.namespace("files"))
     outcome = run(world, connector(world, str(folder)))
-    assert "a table or view of this name is there" in outcome.failures["people"]
+    assert "another table or view has this name" in outcome.failures["people"]
     assert tables.get(world.home, v1.GetTableRequest(table_id=theirs.resource_id)).table == theirs
 
 
