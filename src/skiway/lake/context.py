@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
 
+from cachetools import TTLCache
+
 from skiway.airport import current_request
 from skiway.formats.cache import Kept
 from skiway.lake.columns import Columns
@@ -66,34 +68,32 @@ class Versions:
     """
 
     def __init__(
-        self, *, kept_s: float = 1.0, renewed_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+        self, *, cached_s: float = 1.0, renewed_s: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._kept_s = kept_s
         self._renewed_s = renewed_s
         self._clock = clock
         self._lock = Lock()
-        self._known: dict[str, tuple[float, int]] = {}
+        self._numbers: TTLCache[str, int] = TTLCache(10_000, cached_s, timer=clock)
 
     def of(self, realm: Realm) -> int:
         """The number, which may be a moment old."""
-        now = self._clock()
         with self._lock:
-            read_at, number = self._known.get(realm.account_id, (-self._kept_s, 0))
-        if now - read_at < self._kept_s:
-            return number
-        number = self._read(realm, now)
+            cached: int | None = self._numbers.get(realm.account_id)
+        if cached is not None:
+            return cached
+        number = self._read(realm)
         with self._lock:
-            self._known[realm.account_id] = (now, number)
+            self._numbers[realm.account_id] = number
         return number
 
     def changed(self, realm: Realm) -> None:
         """Discard the number of an account after this server has changed something."""
         with self._lock:
-            self._known.pop(realm.account_id, None)
+            self._numbers.pop(realm.account_id, None)
 
-    def _read(self, realm: Realm, now: float) -> int:
-        digest = blake2b(str(now // self._renewed_s).encode() + state_digest(realm), digest_size=8)
-        return int.from_bytes(digest.digest()) >> 1
+    def _read(self, realm: Realm) -> int:
+        minute = str(self._clock() // self._renewed_s).encode()
+        return int.from_bytes(blake2b(minute + state_digest(realm), digest_size=8).digest()) >> 1
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Final
+
+from cachetools import LRUCache
 
 from skiway.airport import TransactionManager, TransactionStatus
 from skiway.errors import PreconditionFailed
@@ -42,11 +43,10 @@ class LakeTransactions(TransactionManager):
     ) -> None:
         self._key = key
         self._ttl = ttl
-        self._keep = keep
         self._clock = clock
         self._server = server or secrets.token_hex(4)
         self._lock = Lock()
-        self._pins: OrderedDict[tuple[str, str, str], int | None] = OrderedDict()
+        self._pins: LRUCache[tuple[str, str, str], int | None] = LRUCache(keep)
 
     def begin(self) -> str:
         """Return a new transaction id."""
@@ -87,20 +87,14 @@ class LakeTransactions(TransactionManager):
                 return self._pins[key]
         found = find(None if self._is_ours(transaction_id) else began)
         with self._lock:
-            return self._put(key, self._pins.get(key, found))
+            pinned: int | None = self._pins.setdefault(key, found)
+            return pinned
 
     def repin(self, transaction_id: str, table_id: str, snapshot_id: int | None) -> None:
         """Pin the snapshot that the transaction has just written."""
         if transaction_id and self._began(transaction_id) is not None:
             with self._lock:
-                self._put((transaction_id, table_id, ""), snapshot_id)
-
-    def _put(self, key: tuple[str, str, str], snapshot_id: int | None) -> int | None:
-        self._pins[key] = snapshot_id
-        self._pins.move_to_end(key)
-        while len(self._pins) > self._keep:
-            self._pins.popitem(last=False)
-        return snapshot_id
+                self._pins[transaction_id, table_id, ""] = snapshot_id
 
     def _is_ours(self, transaction_id: str) -> bool:
         return transaction_id.split(".")[1] == self._server

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skiway.metastore.jobs.queue import MAX_MESSAGE, MAX_TABLE_ERRORS, JobQueue, JobRules
-from skiway.metastore.jobs.schedule import USUAL_INTERVAL
+from skiway.metastore.jobs.schedule import DEFAULT_INTERVAL
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.records import keys
 
@@ -50,7 +50,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
         f"`ttl_seconds`, {query.default_ttl_s:.0f} s by default, at most {query.max_ttl_s / 3600:.0f} h",
         f"until {query.grace_s:.0f} s after",
         f"at most {query.max_leases} active",
-        f"every `interval`, {USUAL_INTERVAL.total_seconds() / 60:.0f} minutes by default",
+        f"every `interval`, {DEFAULT_INTERVAL.total_seconds() / 60:.0f} minutes by default",
     ):
         assert said in TEXT, said
 

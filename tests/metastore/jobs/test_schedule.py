@@ -15,7 +15,7 @@ from metastore.world import World, mask
 from skiway.metastore import connectors, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs.queue import Progress
-from skiway.metastore.jobs.schedule import BELIEVED, USUAL_INTERVAL, JobSchedule
+from skiway.metastore.jobs.schedule import DEFAULT_INTERVAL, MAX_CLOCK_SKEW, JobSchedule
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
@@ -72,7 +72,7 @@ def test_a_policy_without_an_interval_has_the_usual_one(world: World):
     connector(world, policy=v1.ConnectorPolicy(enabled=True))
     begun(world)
     finish(world)
-    world.clock.advance(USUAL_INTERVAL.total_seconds() - 1)
+    world.clock.advance(DEFAULT_INTERVAL.total_seconds() - 1)
     assert begun(world) == 0
     world.clock.advance(1)
     assert begun(world) == 1
@@ -200,7 +200,7 @@ def test_a_clock_that_was_wrong_once_does_not_stop_a_connector(world: World):
     assert begun(world) == 1
     finish(world)
     assert begun(world) == 0
-    assert BELIEVED < USUAL_INTERVAL
+    assert MAX_CLOCK_SKEW < DEFAULT_INTERVAL
 
 
 def test_gc_leaves_turns_alone(world: World):

@@ -23,7 +23,7 @@ from skiway.metastore.connectors.credentials import (
     remove_all,
     shown,
 )
-from skiway.metastore.connectors.specs import DESTINATION_PAIRS, check, check_columns, settle_destination
+from skiway.metastore.connectors.specs import DESTINATION_PAIRS, check, check_columns, resolve_destination
 from skiway.metastore.jobs.schedule import rescheduled, unscheduled
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
@@ -240,7 +240,7 @@ def _edit(
     check(connector)
     if any(path.startswith("destination") for path in paths):
         _forget_replaced(connector.destination, paths)
-        settle_destination(realm, connector.destination)
+        resolve_destination(realm, connector.destination)
 
 
 def _set_state(connector: v1.Connector, spec: v1.ConnectorSpec) -> None:

@@ -26,7 +26,7 @@ __all__ = [
     "check",
     "check_columns",
     "chosen_columns",
-    "settle_destination",
+    "resolve_destination",
 ]
 
 
@@ -114,7 +114,7 @@ def check_columns(columns: Iterable[str], *, field: str) -> None:
             raise failure(InvalidArgument, "field.invalid", field=field, found=repr(column), wanted=wanted)
 
 
-def settle_destination(realm: Realm, destination: v1.ConnectorDestination) -> None:
+def resolve_destination(realm: Realm, destination: v1.ConnectorDestination) -> None:
     """Replace the names of existing destinations by ids, because names may change.
 
     If both are given they must agree.

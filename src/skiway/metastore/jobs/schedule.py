@@ -21,12 +21,12 @@ from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put, Stores
 
-__all__ = ["USUAL_INTERVAL", "JobSchedule", "rescheduled", "unscheduled"]
+__all__ = ["DEFAULT_INTERVAL", "JobSchedule", "rescheduled", "unscheduled"]
 
-USUAL_INTERVAL: Final = timedelta(minutes=10)
+DEFAULT_INTERVAL: Final = timedelta(minutes=10)
 """The interval of a policy that does not set one."""
 
-BELIEVED: Final = timedelta(minutes=1)
+MAX_CLOCK_SKEW: Final = timedelta(minutes=1)
 """A time that was set later than this from now was set by a wrong clock, and is ignored."""
 
 log = logging.getLogger("skiway.schedule")
@@ -110,7 +110,7 @@ class _Turn:
         return f"{self.decided_at.isoformat()} {self.due_at.isoformat()}"
 
     def is_due(self, now: datetime) -> bool:
-        return self.due_at <= now or self.decided_at > now + BELIEVED
+        return self.due_at <= now or self.decided_at > now + MAX_CLOCK_SKEW
 
 
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -125,7 +125,7 @@ def _is_scheduled(connector: v1.Connector) -> bool:
 
 
 def _interval(connector: v1.Connector) -> timedelta:
-    return connector.policy.interval.ToTimedelta() or USUAL_INTERVAL
+    return connector.policy.interval.ToTimedelta() or DEFAULT_INTERVAL
 
 
 def _not_before(connector: v1.Connector) -> datetime:

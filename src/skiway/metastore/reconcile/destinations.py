@@ -19,11 +19,11 @@ from skiway.metastore.resources import hierarchy, namespaces
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
-__all__ = ["Aim", "Destinations", "settled"]
+__all__ = ["Destinations", "MirrorTarget", "store_destination_ids"]
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class MirrorTarget:
     """A table upstream, and the namespace and name it gets here."""
 
     source: TableName
@@ -43,9 +43,9 @@ class Destinations:
     realm: Realm
     connector: v1.Connector
     scope: v1.JobScope
-    met: list[Aim] = field(default_factory=list, init=False)
+    resolved: list[MirrorTarget] = field(default_factory=list, init=False)
 
-    def aims(self, source: Source) -> list[Aim]:
+    def targets(self, source: Source) -> list[MirrorTarget]:
         """All destinations.
 
         Raise `NotFound` if there are none, because a filter that matches nothing is most likely misspelled.
@@ -60,10 +60,10 @@ class Destinations:
                 key="connector.destination.table.many",
                 field="destination.table_display_name",
             )
-        self.met = [aim for aim in map(self._aim, chosen) if self._in_scope(aim)]
-        if not self.met:
+        self.resolved = [target for target in map(self._aim, chosen) if self._in_scope(target)]
+        if not self.resolved:
             raise self._nothing("no table of the connector is in the requested scope", "scope.unmatched")
-        return self.met
+        return self.resolved
 
     @property
     def is_single(self) -> bool:
@@ -84,12 +84,12 @@ class Destinations:
                 if selects(wanted, namespace, name):
                     yield TableName(namespace, name)
 
-    def _aim(self, table: TableName) -> Aim:
+    def _aim(self, table: TableName) -> MirrorTarget:
         below = table.namespace[len(self._source_path) :]
         path = (*self.base(), *below) or (normal_text(self.connector.display_name),)
         own = self._by_table(table)
         name = own.table_display_name or self._own_name() or normal_text(table.name)
-        return Aim(table, tuple(own.namespace.segments) or path, name)
+        return MirrorTarget(table, tuple(own.namespace.segments) or path, name)
 
     def _by_table(self, table: TableName) -> v1.TableDestination:
         """The destination of this table in `destination.tables`; the full name takes precedence over the plain one."""
@@ -104,9 +104,9 @@ class Destinations:
             return found.value.display_name if found else ""
         return to.table_display_name
 
-    def _in_scope(self, aim: Aim) -> bool:
+    def _in_scope(self, target: MirrorTarget) -> bool:
         paths = [tuple(each.segments) for each in self.scope.namespaces]
-        return (not paths or aim.namespace in paths) and self.scope.table in ("", aim.name)
+        return (not paths or target.namespace in paths) and self.scope.table in ("", target.name)
 
     @property
     def _source_path(self) -> tuple[str, ...]:
@@ -123,11 +123,11 @@ class Destinations:
         )
 
 
-def settled(realm: Realm, connector: v1.Connector, destinations: Destinations) -> None:
+def store_destination_ids(realm: Realm, connector: v1.Connector, destinations: Destinations) -> None:
     """Store the ids of the destinations that exist now, so that they may be renamed."""
     catalog_id = connector.destination.catalog_id
     base = destinations.base()
-    if not base or not destinations.met:
+    if not base or not destinations.resolved:
         return
     namespace = namespaces.find(realm, catalog_id.id, base)
     if namespace is None:
@@ -156,7 +156,7 @@ def settled(realm: Realm, connector: v1.Connector, destinations: Destinations) -
 def _table_id(
     realm: Realm, connector: v1.Connector, destinations: Destinations, namespace: v1.Namespace
 ) -> v1.ResourceId | None:
-    (aim, *_) = destinations.met
+    (target, *_) = destinations.resolved
     found = mirrored_tables(realm, namespace.resource_id.id, connector.resource_id.id)
-    table = found.get((*aim.source.namespace, aim.source.name))
+    table = found.get((*target.source.namespace, target.source.name))
     return None if table is None else table.resource_id

@@ -23,7 +23,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
 from skiway.metastore.reconcile import profiling
-from skiway.metastore.reconcile.destinations import Aim, Destinations, settled
+from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
 from skiway.metastore.reconcile.mirroring import Mirror, ensured_namespace, mirrored_tables
 from skiway.metastore.reconcile.outcomes import LEFT_OUT, TRANSIENT, Control, Outcome, Profile, Stages, unread
 from skiway.metastore.reconcile.upstream import Opener, Upstream, stored_upstream
@@ -39,7 +39,7 @@ __all__ = ["MOST_LANES", "Reconciler", "capture"]
 MOST_LANES: Final = 16
 """The most tables that a pass works on at a time, whatever the policy says."""
 
-Work = Callable[[Source, Aim], bool]
+Work = Callable[[Source, MirrorTarget], bool]
 
 log = logging.getLogger("skiway.reconcile")
 
@@ -170,28 +170,28 @@ class _Pass:
         destinations = Destinations(self.realm, self.connector, self.scope)
         with ExitStack() as opened:
             source = opened.enter_context(self._open())
-            aims = destinations.aims(source)
-            self.outcome.stages = Stages(mode, len(aims))
+            targets = destinations.targets(source)
+            self.outcome.stages = Stages(mode, len(targets))
             self._report()
-            lanes = min(self.connector.policy.max_parallel or 1, len(aims), MOST_LANES)
+            lanes = min(self.connector.policy.max_parallel or 1, len(targets), MOST_LANES)
             more = [opened.enter_context(self._open()) for _ in range(lanes - 1)]
-            self._run_lanes([source, *more], iter(aims), work)
+            self._run_lanes([source, *more], iter(targets), work)
         self.control.check()
-        settled(self.realm, self.connector, destinations)
+        store_destination_ids(self.realm, self.connector, destinations)
         return self.before.and_then(self.outcome)
 
     def _open(self) -> Source:
         return self.upstream.open(self.reconciler.opener)
 
-    def _run_lanes(self, sources: list[Source], aims: Iterator[Aim], work: Work) -> None:
+    def _run_lanes(self, sources: list[Source], targets: Iterator[MirrorTarget], work: Work) -> None:
         """Run one lane per source: one on this thread, the others on daemon threads."""
         own, *others = sources
         failures: list[BaseException] = []
 
         def lane(source: Source) -> None:
             try:
-                for aim in aims:
-                    self._process(source, aim, work)
+                for target in targets:
+                    self._process(source, target, work)
             except BaseException as error:  # noqa: BLE001 - raised again after all lanes have ended
                 failures.append(error)
 
@@ -204,16 +204,16 @@ class _Pass:
         for error in failures:
             raise error
 
-    def _process(self, source: Source, aim: Aim, work: Work) -> None:
+    def _process(self, source: Source, target: MirrorTarget, work: Work) -> None:
         self.control.check()
-        name = str(aim.source)
+        name = str(target.source)
         with self._lock:
             self.outcome.scanned += 1
             self.outcome.stages.begun(name)
         self._report()
         error, changed = None, False
         try:
-            changed = work(source, aim)
+            changed = work(source, target)
         except Cancelled:
             raise
         except Exception as caught:  # noqa: BLE001 - one table must not stop the others
@@ -238,29 +238,29 @@ class _Pass:
 
     # --- the first pass -----------------------------------------------------------------------------------------------
 
-    def _mirror(self, source: Source, aim: Aim) -> bool:
+    def _mirror(self, source: Source, target: MirrorTarget) -> bool:
         """Mirror one table, and return whether anything changed."""
-        handle = source.load(aim.source.namespace, aim.source.name)
+        handle = source.load(target.source.namespace, target.source.name)
         self.control.check()
-        namespace_id = ensured_namespace(self.realm, self.connector.destination.catalog_id, aim.namespace)
+        namespace_id = ensured_namespace(self.realm, self.connector.destination.catalog_id, target.namespace)
         mirror = Mirror(self.realm, self.connector.resource_id, handle, self.control.check)
-        stored = self._mirrored(namespace_id, aim)
-        table_id, changed = mirror.ensured(namespace_id, aim.name, stored)
+        stored = self._mirrored(namespace_id, target)
+        table_id, changed = mirror.ensured(namespace_id, target.name, stored)
         return mirror.record(table_id, self.connector.policy, again=self.again) or changed
 
-    def _mirrored(self, namespace_id: v1.ResourceId, aim: Aim) -> v1.Table | None:
+    def _mirrored(self, namespace_id: v1.ResourceId, target: MirrorTarget) -> v1.Table | None:
         found = mirrored_tables(self.realm, namespace_id.id, self.connector.resource_id.id)
-        return found.get((*aim.source.namespace, aim.source.name))
+        return found.get((*target.source.namespace, target.source.name))
 
     # --- the second pass ----------------------------------------------------------------------------------------------
 
-    def _profile(self, source: Source, aim: Aim) -> bool:
+    def _profile(self, source: Source, target: MirrorTarget) -> bool:
         """Profile one table, and return whether anything changed. A table that is not mirrored is skipped."""
-        namespace_id = aim.existing(self.realm, self.connector.destination.catalog_id)
-        stored = self._mirrored(namespace_id, aim) if namespace_id else None
+        namespace_id = target.existing(self.realm, self.connector.destination.catalog_id)
+        stored = self._mirrored(namespace_id, target) if namespace_id else None
         if stored is None:
             return False
-        handle = source.load(aim.source.namespace, aim.source.name)
+        handle = source.load(target.source.namespace, target.source.name)
         mirror = Mirror(self.realm, self.connector.resource_id, handle, self.control.check)
         recorded = mirror.known(stored.resource_id)
         current = handle.current(recorded)
