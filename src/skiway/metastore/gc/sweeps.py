@@ -142,7 +142,7 @@ def sweep_jobs(
         account = account if within else _next_account(stores, account)
         if not account:
             return Slice(looked_at, tuple(removed))
-        page = stores.pointers.page(f"{account}jobs/by-id/", size=size, token=within or None)
+        page = stores.pointers.page(keys.jobs_below(account), size=size, token=within or None)
         for pointer in page.items:
             batch = tuple(_finished(stores, pointer, before))
             if batch and (dry_run or _applied(stores, batch)):
@@ -157,7 +157,7 @@ def _next_account(stores: Stores, account: str) -> str:
     """The key prefix of the next account, even of a deleted one; empty after the last."""
     behind = stores.pointers.token_after(keys.ACCOUNTS, f"{account}\U0010ffff") if account else None
     found = stores.pointers.page(keys.ACCOUNTS, size=1, token=behind).items
-    return "/".join(found[0].key.split("/")[:3]) + "/" if found else ""
+    return keys.account_prefix(found[0].key) if found else ""
 
 
 def sweep_secrets(

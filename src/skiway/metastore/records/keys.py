@@ -25,6 +25,7 @@ __all__ = [
     "account",
     "account_name",
     "account_of",
+    "account_prefix",
     "catalog",
     "catalog_name",
     "closing",
@@ -38,11 +39,13 @@ __all__ = [
     "idempotency",
     "is_current",
     "is_plain",
+    "is_relation_name",
     "job",
     "job_active",
     "job_leased",
     "job_listing",
     "job_ready",
+    "jobs_below",
     "last_segment",
     "lease",
     "lease_active",
@@ -130,6 +133,11 @@ def account_of(key: str) -> str:
     return ACCOUNTS if second in ("by-id", "by-name") else f"/{first}/{second}/"
 
 
+def account_prefix(key: str) -> str:
+    """The first two segments of a key below `ACCOUNTS`, with a slash: the prefix of one account's keys."""
+    return "/".join(key.split("/")[:3]) + "/"
+
+
 def account(account_id: str = "") -> str:
     return f"{ACCOUNTS}by-id/{encoded(account_id)}"
 
@@ -193,6 +201,11 @@ def view_name(account_id: str, namespace_id: str, name: str = "") -> str:
 def relation_name(account_id: str, namespace_id: str, name: str = "") -> str:
     """Tables and views share one set of names: both reserve this key."""
     return f"{_in_namespace(account_id, namespace_id)}relations/by-name/{encoded(name)}"
+
+
+def is_relation_name(key: str) -> bool:
+    """Whether this is the key that tables and views share."""
+    return "/relations/" in key
 
 
 def _in_namespace(account_id: str, namespace_id: str) -> str:
@@ -301,7 +314,12 @@ def schedule_ids(key: str) -> tuple[str, str]:
 
 
 def job(account_id: str, job_id: str = "") -> str:
-    return f"{of_account(account_id)}jobs/by-id/{encoded(job_id)}"
+    return f"{jobs_below(of_account(account_id))}{encoded(job_id)}"
+
+
+def jobs_below(prefix: str) -> str:
+    """The prefix of the jobs of an account, given the prefix of its keys."""
+    return f"{prefix}jobs/by-id/"
 
 
 def job_active(account_id: str, digest: str) -> str:

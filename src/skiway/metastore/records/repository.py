@@ -276,7 +276,7 @@ class Repository(Generic[M]):
                 return self._partial(value, name.key)
             return self._contended(value)
         noun, title = self.kind.noun, self.kind.title(value)
-        if "/relations/" in name.key:
+        if keys.is_relation_name(name.key):
             return failure(AlreadyExists, "relation.name.already.claimed", resource=noun, name=title)
         return failure(AlreadyExists, f"{noun}.already.exists", resource=noun, name=title)
 
