@@ -13,7 +13,7 @@ from metastore.mirrors import connector, queue
 from metastore.wholeness import damage
 from metastore.world import World, mask
 from skiway.metastore import connectors, gc, jobs
-from skiway.metastore.jobs import api as jobs_api
+from skiway.metastore.jobs.api import BOTH_PASSES
 from skiway.metastore.jobs.queue import Progress
 from skiway.metastore.jobs.schedule import DEFAULT_INTERVAL, MAX_CLOCK_SKEW, JobSchedule
 from skiway.metastore.records import keys
@@ -51,7 +51,7 @@ def test_a_connector_with_a_policy_is_run_at_once_and_then_every_interval(world:
     assert begun(world) == 1
     job = finish(world)
     assert job.connector_id == made.resource_id
-    assert list(job.modes) == list(jobs_api.BOTH_PASSES)
+    assert list(job.modes) == list(BOTH_PASSES)
     world.clock.advance(3599)
     assert begun(world) == 0
     world.clock.advance(1)
@@ -139,12 +139,12 @@ def test_another_server_that_was_faster_has_begun_the_only_job(world: World, mon
     real = jobs.enqueue_unless_active
 
     def overtaken(realm: Realm, found: Any, **how: Any) -> v1.Job | None:
-        monkeypatch.setattr(jobs_api, "enqueue_unless_active", real)
+        monkeypatch.setattr(jobs, "enqueue_unless_active", real)
         assert begun(world) == 1
         finish(world)
         return real(realm, found, **how)
 
-    monkeypatch.setattr(jobs_api, "enqueue_unless_active", overtaken)
+    monkeypatch.setattr(jobs, "enqueue_unless_active", overtaken)
     assert begun(world) == 0
     request = v1.ListReconcileJobsRequest(connector_id=made.resource_id)
     assert len(jobs.list_(world.home, request).jobs) == 1

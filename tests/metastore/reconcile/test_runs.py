@@ -197,7 +197,7 @@ def test_single_tables_go_to_destinations_of_their_own(world: World, four):
     ("tables", "said"),
     [
         ([v1.TableDestination(table_display_name="x")], "destination.tables.source"),
-        ([v1.TableDestination(source="a")], "a is to be"),
+        ([v1.TableDestination(source="a")], "set a name or a namespace for a"),
         ([v1.TableDestination(source="a", table_display_name=name) for name in "xy"], "a twice"),
     ],
 )

@@ -179,7 +179,7 @@ def _check_tables(destination: v1.ConnectorDestination) -> None:
             raise failure(InvalidArgument, "field.invalid", field=field, found=f"{each.source} twice", wanted=wanted)
         if not each.table_display_name and not each.namespace.segments:
             wanted = f"set a name or a namespace for {each.source}"
-            raise failure(InvalidArgument, "field.invalid", field=field, found="no destination", wanted=wanted)
+            raise failure(InvalidArgument, "field.invalid", field=field, found="without a destination", wanted=wanted)
         met.add(each.source)
 
 
