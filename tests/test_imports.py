@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
 
 # Importable by all, so it may import itself only.
-BOTTOM_ROW = {"model", "errors", "clock", "config", "telemetry"}
+BOTTOM_ROW = {"model", "errors", "extras", "clock", "config", "telemetry"}
 
 # What a package may import of ours, beside itself and the bottom row. A dotted name stands for that module only.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,10 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": {"airport.filters", "client"},
     "metastore": {"storage", "security", "formats"},
     "pipeline": {"metastore", "formats"},
-    "lake": {"airport", "metastore", "formats", "security"},
-    "rpc": {"metastore", "security"},
-    "rest": {"metastore", "formats", "security"},
-    "web": {"metastore", "formats", "lake", "security"},
+    "requests": {"metastore", "security"},
+    "lake": {"requests", "airport", "metastore", "formats", "security"},
+    "rpc": {"requests", "metastore", "security"},
+    "rest": {"requests", "metastore", "formats", "security"},
+    "web": {"requests", "metastore", "formats", "lake", "security"},
     "spark": {"client"},
 }
 MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
@@ -42,6 +43,7 @@ MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
 PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "clock": set(),
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,

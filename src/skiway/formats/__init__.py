@@ -10,6 +10,7 @@ What cannot be read rightly is refused, never read wrongly. Heavy libraries are 
 opened.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.files import Found
 from skiway.formats.locations import Location, location

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from skiway.airport import AirportService, Limits
+from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.formats.cache import Kept
 from skiway.lake.catalog import LakeCatalog
@@ -14,7 +15,7 @@ from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm, catalogs, platform
-from skiway.security import Authenticator, Authorizer, Principal
+from skiway.requests import Access, Observers
 
 __all__ = ["LakeCatalogs", "airport_service", "signing_key"]
 
@@ -45,9 +46,8 @@ class LakeCatalogs:
 
 
 def airport_service(
-    realm_of: Callable[[Principal], Realm],
-    authenticator: Authenticator,
-    authorizer: Authorizer,
+    access: Access,
+    observers: Observers | None = None,
     *,
     handles: Handles,
     key: bytes,
@@ -61,7 +61,7 @@ def airport_service(
     `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
     same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
     """
-    callers = Callers(authenticator, authorizer, realm_of)
+    callers = Callers(access, observers)
     context = Context(
         callers,
         handles,
@@ -69,7 +69,15 @@ def airport_service(
         part_bytes=part_bytes,
         max_parts=max_parts,
     )
-    return AirportService(LakeCatalogs(context), auth=callers, tickets=TicketOffice(key), limits=limits)
+    return AirportService(
+        LakeCatalogs(context),
+        auth=callers,
+        tickets=TicketOffice(key),
+        limits=limits,
+        observers=[callers.observe],
+        disclosure=Disclosure(internal=False),
+        log_failures=False,  # the pipeline logs them, with the caller
+    )
 
 
 def signing_key(realm: Realm) -> bytes:

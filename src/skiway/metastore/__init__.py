@@ -4,6 +4,7 @@ The exported modules are plain functions that take and return messages, independ
 is a `Realm`, the metastore as one account sees it; `PLATFORM` is the account of the operators.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.metastore import connectors, jobs, managed, platform, queries, statistics
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs, directory, namespaces, snapshots, tables, views

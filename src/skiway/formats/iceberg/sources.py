@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from skiway import extras
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
 from skiway.formats.files import Files, Found, undamaged
 from skiway.formats.folders import FolderSource
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.typedef import Properties
+
     from requests import Session
 
 __all__ = ["open_iceberg"]
@@ -87,6 +89,8 @@ def _open_sql(request: SourceRequest) -> Source:
         place = location(request.uri.removeprefix("sqlite:///"))
         if files.find(str(place)) is None:
             raise NotFound(f"there is no SQLite catalog at {str(place)!r}", key="source.not_found")
+    else:
+        extras.require("psycopg", extra="postgres", purpose="an Iceberg catalog in PostgreSQL")
 
     def connect() -> Catalog:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -233,8 +237,9 @@ def _translated(source: str, asked: str = "") -> Iterator[None]:
     """A block in which PyIceberg's errors become ours."""
     from pydantic import ValidationError
     from pyiceberg import exceptions
-    from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
+
+    from requests import RequestException
 
     try:
         yield
