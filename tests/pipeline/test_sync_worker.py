@@ -20,8 +20,7 @@ from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots
 from metastore.world import World, behaviour
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import JobRules, Progress, Stage
+from skiway.metastore.jobs.queue import JobQueue, JobRules, Progress, Stage
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1

@@ -15,9 +15,8 @@ from skiway.client import Metastore
 from skiway.formats.web_access import ANSWER_S, CONNECT_S, Addresses
 from skiway.metastore import statistics
 from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.metastore.reconcile.run import MOST_LANES
-from skiway.metastore.reconcile.validation import PATIENCE_S
+from skiway.metastore.reconcile.reconciler import MOST_LANES, Reconciler
+from skiway.metastore.reconcile.upstream import PATIENCE_S
 from skiway.model import v1
 from skiway.pipeline.worker import HEARTBEATS_PER_LEASE, Worker, jobs_of
 from skiway.security import MemorySecrets

@@ -11,10 +11,12 @@ their kind is opened.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.formats.files import FileCache
+from skiway.formats.canonical import canonical_columns, partition_json
+from skiway.formats.files import FileCache, Found
+from skiway.formats.locations import Location, location
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION
-from skiway.formats.schemas import TableSchema
+from skiway.formats.schemas import TableSchema, field_id, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,
     Content,
@@ -28,6 +30,7 @@ from skiway.formats.source import (
     TableName,
     data_files,
 )
+from skiway.formats.web_access import check_named
 
 __all__ = [
     "FILE_COLUMNS",
@@ -36,6 +39,8 @@ __all__ = [
     "Content",
     "FileCache",
     "Format",
+    "Found",
+    "Location",
     "Namespace",
     "PartitionField",
     "PartitionSpec",
@@ -44,6 +49,12 @@ __all__ = [
     "TableHandle",
     "TableName",
     "TableSchema",
+    "canonical_columns",
+    "check_named",
     "data_files",
+    "field_id",
+    "leaves",
+    "location",
     "open_source",
+    "partition_json",
 ]

@@ -20,8 +20,7 @@ from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
-from skiway.metastore.jobs.queue import JobQueue, Lease
-from skiway.metastore.jobs.records import Progress
+from skiway.metastore.jobs.queue import JobQueue, Lease, Progress
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1

@@ -12,7 +12,7 @@ from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
-from skiway.metastore.reconcile.sources import Opener
+from skiway.metastore.reconcile.upstream import Opener
 from skiway.requests import Access, Observers
 from skiway.rest import RestApp
 from skiway.security import SecretsStore

@@ -29,18 +29,18 @@ from skiway.config.server import Grpc, Server
 from skiway.config.server import Tls as TlsFiles
 from skiway.metastore import Realm
 from skiway.metastore.planning.planner import Planner
+from skiway.metastore.platform import AccountDirectory
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding.catalog import seed_demo, seed_home
 from skiway.metastore.seeding.iceberg import seed_iceberg
-from skiway.metastore.system.files import SystemFiles
-from skiway.metastore.system.objects import EngineCatalogs
+from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Observers
 from skiway.rpc import Disclosure
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime.authentication import AccountDirectory, authenticator, credential_headers, roles
+from skiway.runtime.authentication import authenticator, credential_headers, roles
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Health, Tls
@@ -137,7 +137,7 @@ def access_of(settings: Settings, stores: Stores) -> Access:
 
     return Access(
         realm_of,
-        authenticator(settings, AccountDirectory(stores.pointers)),
+        authenticator(settings, AccountDirectory(stores)),
         PermissionAuthorizer(roles(settings)),
         credential_headers(settings),
     )

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from skiway.config import Settings, store_urls
 from skiway.errors import InvalidArgument, Unavailable
-from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.security import SecretsStore
 from skiway.security.secrets.opening import open_secrets
 from skiway.storage import OnCall, Stores, open_blobs, open_pointers
@@ -68,4 +68,4 @@ def stores_of(settings: Settings, home: Path, *, on_call: OnCall | None = None) 
     with ExitStack() as parts:
         pointers = parts.enter_context(open_pointers(urls.pointers, on_call=on_call, options=urls.pointer_options))
         blobs = parts.enter_context(open_blobs(urls.blobs, on_call=on_call, options=urls.blob_options))
-        yield remembering(Stores(pointers, blobs), max_blobs=settings.metadata.graph.cache_max_size)
+        yield with_blob_cache(Stores(pointers, blobs), max_blobs=settings.metadata.graph.cache_max_size)

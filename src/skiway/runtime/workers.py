@@ -17,8 +17,7 @@ from skiway.config.metastore import Reconciler as Settings
 from skiway.errors import SkiwayError
 from skiway.formats.web_access import Addresses, permit
 from skiway.metastore import Realm
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import JobRules
+from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.pipeline.session import SparkPlace

@@ -48,7 +48,7 @@ def lake_tables(statement: exp.Expr) -> list[exp.Table]:
 
 def spoken(path: Sequence[str]) -> LakeName:
     """A table of the metastore as DuckDB names it."""
-    from skiway.lake.names import schema_name
+    from skiway.lake.schema import schema_name
 
     return LakeName(path[0], schema_name(path[1:-1]), path[-1])
 

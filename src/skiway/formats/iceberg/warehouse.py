@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Final
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -32,6 +34,7 @@ class Warehouse:
     root: Location
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
+    _locks: _FolderLocks = field(default_factory=lambda: _FolderLocks(), init=False, repr=False, compare=False)
 
     @classmethod
     def at(cls, uri: str, properties: Mapping[str, str] | None = None, *, cache: FileCache | None = None) -> Warehouse:
@@ -64,9 +67,45 @@ class Warehouse:
             )
         return TableFiles(self.properties, _Folder((place,)), self.cache)
 
+    @contextmanager
+    def lock(self, folder: str, *, timeout_s: float) -> Iterator[None]:
+        """A block that one thread at a time enters per folder. After `timeout_s` it is entered without the lock."""
+        lock = self._locks.of(folder)
+        acquired = lock.acquire(timeout=timeout_s)
+        try:
+            yield
+        finally:
+            if acquired:
+                lock.release()
+
     def everything(self) -> TableFiles:
         """The files of all tables."""
         return TableFiles(self.properties, _Folder((self.root,)), self.cache)
+
+
+class _FolderLocks:
+    """A lock per folder, which exists as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._locks: WeakValueDictionary[str, _FolderLock] = WeakValueDictionary()
+
+    def of(self, folder: str) -> _FolderLock:
+        with self._guard:
+            return self._locks.setdefault(folder, _FolderLock())
+
+
+class _FolderLock:
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def acquire(self, *, timeout: float) -> bool:
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
 
 
 def uri_of(place: Location) -> str:

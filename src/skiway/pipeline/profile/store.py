@@ -11,20 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import Kind
-from skiway.metastore.records.parents import inside, retrying
+from skiway.errors import Contention, NotFound
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.repository import Repository, Stored
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.records.updates import retrying
 from skiway.metastore.statistics.file_table import written
+from skiway.metastore.statistics.profiles import ProfileIndex, ProfileRecords
 from skiway.model import v1
 from skiway.pipeline.profile.figures import IDENTITY, PROFILE
 
@@ -75,7 +71,7 @@ class ProfileStore:
             retrying(lambda piece=piece: self._add(piece))  # type: ignore[misc]
 
     def _add(self, profiles: pa.Table) -> None:
-        index = self._indexes.find(self._index_key)
+        index = self._records.index()
         known = _index(index)
         fresh = _without(profiles, self._usable_of(known))
         if not fresh.num_rows:
@@ -85,42 +81,19 @@ class ProfileStore:
         content = pa.concat_tables([fresh, *(self._files_in(part, known) for part in absorbed)]).sort_by(
             [("path", "ascending"), ("column_id", "ascending")]
         )
-        part = self._message(written(content.combine_chunks()))
+        part = written(content.combine_chunks())
         moved = known.filter(pc.is_in(known["part"], value_set=pa.array(absorbed, pa.string())))
         rows = pa.concat_tables([_files(fresh, self.left_out), moved.select([*IDENTITY, "left_out"])])
-        rows = rows.append_column("part", pa.repeat(_digest(part), rows.num_rows))
+        rows = rows.append_column("part", pa.repeat(self._records.digest(part), rows.num_rows))
         rows = rows.append_column("part_bytes", pa.repeat(content.nbytes, rows.num_rows))
         unchanged = known.filter(pc.invert(pc.is_in(known["part"], value_set=pa.array(absorbed, pa.string()))))
-        self._publish(
-            index, part, pa.concat_tables([unchanged, rows.select(_INDEX.names).cast(_INDEX)]).sort_by("path")
-        )
+        new_index = pa.concat_tables([unchanged, rows.select(_INDEX.names).cast(_INDEX)]).sort_by("path")
+        self._records.publish(index, part=part, index=written(new_index.combine_chunks()))
         if absorbed:
-            self._delete_absorbed()
-
-    def _publish(self, index: Stored[v1.FileStatsSet] | None, part: v1.FileStatsSet, rows: pa.Table) -> None:
-        """Publish part and index in one transaction, if the table exists and the index has not changed."""
-        table = hierarchy.table(self.realm, self.table_id)
-        _, appearing = self._parts.reservation(part)
-        unchanged = inside(table.pointer)
-        message = self._message(written(rows.combine_chunks()))
-        try:
-            if index is None:
-                self._indexes.create(message, also=lambda _: [*appearing, *unchanged])
-            else:
-                self._indexes.update(index, message, also=lambda _: [*appearing, *unchanged])
-        except (AlreadyExists, NotFound, PreconditionFailed) as error:
-            raise Contention(f"the profiles of table {self.table_id.id} were changed concurrently: {error}") from None
-
-    def _delete_absorbed(self) -> None:
-        """Delete absorbed parts. The index is read after the parts, so that new ones are not deleted."""
-        found = list(self.realm.stores.pointers.scan(f"{self._folder}parts/"))
-        named = {self._part_key(part) for part in self._known()["part"].unique().to_pylist()}
-        for pointer in found:
-            if pointer.key not in named:
-                self._parts.delete(pointer, v1.FileStatsSet())
+            self._records.delete_parts(except_those=lambda: self._known()["part"].unique().to_pylist())
 
     def _known(self) -> pa.Table:
-        return _index(self._indexes.find(self._index_key))
+        return _index(self._records.index())
 
     def _usable(self) -> pa.Table:
         return self._usable_of(self._known())
@@ -150,35 +123,11 @@ class ProfileStore:
         return absorbed
 
     def _part(self, part: str) -> pa.Table:
-        return _opened(self._parts.require(self._part_key(part), name=part), PROFILE)
-
-    def _message(self, arrow_file: bytes) -> v1.FileStatsSet:
-        identity = v1.ResourceId(account_id=self.realm.account_id, id=self.table_id.id, kind=v1.RK_TABLE)
-        return v1.FileStatsSet(table_id=identity, arrow_file=arrow_file, updated_at=self.realm.now())
-
-    # --- keys ---------------------------------------------------------------------------------------------------------
+        return _opened(self._records.part(part), PROFILE)
 
     @property
-    def _folder(self) -> str:
-        # Below the snapshots, so that it is deleted with them and the table.
-        return f"{keys.of_table(self.realm.account_id, self.table_id.id)}snapshots/profiles/"
-
-    @property
-    def _index_key(self) -> str:
-        return f"{self._folder}index"
-
-    def _part_key(self, part: str) -> str:
-        return f"{self._folder}parts/{part}"
-
-    @property
-    def _indexes(self) -> Repository[v1.FileStatsSet]:
-        return self.realm.all(Kind("profile_index", v1.FileStatsSet, title=_title, key=lambda _: self._index_key))
-
-    @property
-    def _parts(self) -> Repository[v1.FileStatsSet]:
-        return self.realm.all(
-            Kind("profiles", v1.FileStatsSet, title=_title, key=lambda part: self._part_key(_digest(part)))
-        )
+    def _records(self) -> ProfileRecords:
+        return ProfileRecords(self.realm, self.table_id)
 
 
 def _pieces(profiles: pa.Table) -> Iterator[pa.Table]:
@@ -189,22 +138,12 @@ def _pieces(profiles: pa.Table) -> Iterator[pa.Table]:
         yield profiles.filter(pc.is_in(profiles["path"], value_set=paths.slice(first, size)))
 
 
-def _title(of: v1.FileStatsSet) -> str:
-    return of.table_id.id
+def _opened(arrow_file: bytes, schema: pa.Schema) -> pa.Table:
+    return pa.ipc.open_file(pa.py_buffer(arrow_file)).read_all() if arrow_file else schema.empty_table()
 
 
-def _digest(part: v1.FileStatsSet) -> str:
-    return sha256(part.arrow_file).hexdigest()
-
-
-def _opened(stored: Stored[v1.FileStatsSet] | None, schema: pa.Schema) -> pa.Table:
-    if stored is None:
-        return schema.empty_table()
-    return pa.ipc.open_file(pa.py_buffer(stored.value.arrow_file)).read_all()
-
-
-def _index(stored: Stored[v1.FileStatsSet] | None) -> pa.Table:
-    found = _opened(stored, _INDEX)
+def _index(stored: ProfileIndex) -> pa.Table:
+    found = _opened(stored.content, _INDEX)
     if "left_out" in found.column_names:
         return found
     return found.append_column(_INDEX.field("left_out"), pa.nulls(found.num_rows, _INDEX.field("left_out").type))

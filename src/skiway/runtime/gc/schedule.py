@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from skiway.errors import Conflict, InvalidArgument
+from skiway.metastore.records import keys
 from skiway.storage import ABSENT, Clock, Pointer, PointerStore, utc_now
 
 __all__ = ["Later", "Observer", "Progress", "Schedule", "Sweep", "Tick", "Turn", "Turns"]
@@ -85,7 +86,7 @@ class Turns:
 
     def take(self, name: str, *, every_s: float, hold_s: float) -> Turn | Later:
         """The turn of the sweep `name`, for `hold_s` seconds, unless it was done less than `every_s` ago or is held."""
-        pointer, now = self._pointers.get(_key(name)), self._clock()
+        pointer, now = self._pointers.get(keys.gc_turn(name)), self._clock()
         state, hold = _State.read(pointer), timedelta(seconds=hold_s)
         free_at = state.free_at(now, every=timedelta(seconds=every_s), hold=hold)
         if free_at > now:
@@ -93,7 +94,7 @@ class Turns:
         version = pointer.version if pointer else ABSENT
         held = _State(state.token, state.due_at, now + hold).written()
         try:
-            taken = self._pointers.compare_and_set(_key(name), held, expect=version)
+            taken = self._pointers.compare_and_set(keys.gc_turn(name), held, expect=version)
         except Conflict:  # another server was faster
             return Later(now + hold)
         return Turn(taken.key, taken.version, state.token)
@@ -105,10 +106,6 @@ class Turns:
             self._pointers.compare_and_set(turn.key, _State(token, due_at).written(), expect=turn.version)
         except Conflict:
             log.warning("gc: %s took longer than its turn, which another server has taken", turn.key)
-
-
-def _key(name: str) -> str:
-    return f"/platform/gc/{name}"
 
 
 # --------------------
