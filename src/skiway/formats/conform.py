@@ -154,8 +154,9 @@ def _cast(target: pa.Field, file: str) -> Converter:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).partition("\n")[0]
             raise PreconditionFailed(
-                f"column {target.name!r} of file {file!r} has a value that {target.type} cannot represent: {reason}",
+                f"column {target.name!r} of file {file!r} has a value that {target.type} cannot represent",
                 key="column.value",
+                detail=reason,
                 column=target.name,
                 file=file,
             ) from error

@@ -214,7 +214,12 @@ class Files:
         except (OSError, BaseError, pa.ArrowException) as error:
             raise _translated(str(place), error) from error
         except ValueError as error:
-            raise InvalidArgument(f"{place}: {_first_line(error)}", key="file.invalid", file=str(place)) from error
+            raise InvalidArgument(
+                f"file {str(place)!r} cannot be accessed like this",
+                key="file.invalid",
+                detail=_first_line(error),
+                file=str(place),
+            ) from error
 
 
 def _disk_level(folder: Location) -> tuple[list[Location], list[Found]]:
@@ -249,15 +254,17 @@ def _translated(place: str, error: Exception) -> SkiwayError:
     reason = _first_line(error)
     if isinstance(error, PermissionError) or _ACCESS_DENIED.search(str(error)):
         return PreconditionFailed(
-            f"access to file {place!r} was denied: {reason}; check the credentials of the source, or the file's permissions",
+            f"access to file {place!r} was denied; check the credentials of the source, or the file's permissions",
             key="source.credentials",
+            detail=reason,
             file=place,
         )
     if isinstance(error, pa.ArrowInvalid) or _is_about_content(error):
         return corrupt(place, reason)
     return Unavailable(
-        f"file {place!r} cannot be read: {reason}; check the address, region and network of the source, then try again",
+        f"file {place!r} cannot be read; check the address, region and network of the source, then try again",
         key="source.unavailable",
+        detail=reason,
         file=place,
     )
 
@@ -278,7 +285,7 @@ def decoding(files: Files, file: str) -> Iterator[None]:
         try:
             yield
         except InvalidArgument as error:  # about the content of the file, not about the request
-            raise corrupt(file, error.message) from error
+            raise corrupt(file, str(error)) from error
         except (SkiwayError, OSError, pa.ArrowException):
             raise
         except Exception as error:
@@ -289,8 +296,9 @@ def decoding(files: Files, file: str) -> Iterator[None]:
 def corrupt(file: str, reason: str) -> PreconditionFailed:
     """The error for a file that cannot be decoded."""
     return PreconditionFailed(
-        f"file {file!r} is corrupt: {first_lines(reason)}; restore it, or remove it from the table",
+        f"file {file!r} is corrupt; restore it, or remove it from the table",
         key="file.corrupt",
+        detail=first_lines(reason),
         file=file,
     )
 

@@ -118,8 +118,9 @@ def _resolved(host: str, port: int) -> Iterator[IPv4Address | IPv6Address]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise Unavailable(
-            f"host {host!r} cannot be resolved ({error}); check the address of the source, then try again",
+            f"host {host!r} cannot be resolved; check the address of the source, then try again",
             key="source.unavailable",
+            detail=str(error),
         ) from error
     for *_, address in found:
         yield ip_address(str(address[0]).partition("%")[0])

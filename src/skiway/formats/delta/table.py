@@ -186,19 +186,28 @@ class DeltaTable(TableHandle):
         except exceptions.TableNotFoundError as error:
             raise NotFound(f"{table} is not a Delta table", key="table.not_found", table=str(self.name)) from error
         except exceptions.DeltaProtocolError as error:
-            raise Unsupported(f"{table}: {first_lines(error)}", key="table.feature", table=str(self.name)) from error
+            raise Unsupported(
+                f"{table} needs an unsupported version of the Delta protocol",
+                key="table.feature",
+                detail=first_lines(error),
+                table=str(self.name),
+            ) from error
         except exceptions.DeltaError as error:
             if version is not None:
                 raise NotFound(
-                    f"{table} has no version {version}, it may have expired: {first_lines(error)}; list its snapshots",
+                    f"{table} has no version {version}; it may have expired, list its snapshots",
                     key="snapshot.not_found",
+                    detail=first_lines(error),
                     table=str(self.name),
                 ) from error
-            raise PreconditionFailed(f"{table} has a corrupt log: {first_lines(error)}", key="file.corrupt") from error
+            raise PreconditionFailed(
+                f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
+            ) from error
         except OSError as error:
             raise Unavailable(
-                f"{table} cannot be read: {first_lines(error)}; check the address and credentials of the source",
+                f"{table} cannot be read; check the address and credentials of the source",
                 key="source.unavailable",
+                detail=first_lines(error),
             ) from error
 
 

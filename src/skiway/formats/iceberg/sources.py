@@ -254,21 +254,23 @@ def _translated(source: str, name: str = "") -> Iterator[None]:
         ) from error
     except (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError) as error:
         raise PreconditionFailed(
-            f"source {source!r} rejected the credentials: {first_lines(error)}; check the credentials of the connector",
+            f"source {source!r} rejected the credentials; check the credentials of the connector",
             key="source.credentials",
+            detail=first_lines(error),
         ) from error
     except (ValidationError, exceptions.ValidationError) as error:
         raise Unsupported(
-            f"table {name!r} of source {source!r} has unsupported metadata ({first_lines(error)}), such as a type of a newer "
-            "version of Iceberg",
+            f"table {name!r} of source {source!r} has unsupported metadata, such as a type of a newer version of Iceberg",
             key="table.feature",
+            detail=first_lines(error),
             table=name,
             feature="metadata",
         ) from error
     except (RequestException, SQLAlchemyError, exceptions.RESTError, OSError) as error:
         raise Unavailable(
-            f"source {source!r} does not respond: {first_lines(error)}; check its address, then try again",
+            f"source {source!r} does not respond; check its address, then try again",
             key="source.unavailable",
+            detail=first_lines(error),
         ) from error
     except (
         ValueError,
@@ -278,7 +280,7 @@ def _translated(source: str, name: str = "") -> Iterator[None]:
         StopIteration,
     ) as error:  # how PyIceberg fails on damaged metadata
         raise PreconditionFailed(
-            f"the response of source {source!r} about {name!r} is invalid ({type(error).__name__}: {first_lines(error)}); fix it "
-            "there",
+            f"the response of source {source!r} about {name!r} is invalid; fix it there",
             key="file.corrupt",
+            detail=f"{type(error).__name__}: {first_lines(error)}",
         ) from error

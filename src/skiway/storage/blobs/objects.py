@@ -97,8 +97,9 @@ class ObjectBlobStore(BlobStore):
         except (BaseError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise Unavailable(
-                f"{self._name}: {reason}; check the address, credentials, free space and permissions",
+                "the blob store is unavailable; check the address, credentials, free space and permissions",
                 key="store.unavailable",
+                detail=f"{self._name}: {reason}",
             ) from error
 
 

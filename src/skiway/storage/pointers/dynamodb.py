@@ -228,11 +228,14 @@ class DynamoPointerStore(PointerStore):
             codes = {reason["Code"] for reason in reasons}
             if codes <= TRANSIENT_REASONS:
                 raise Contention(
-                    f"too many concurrent writes to the same keys of DynamoDB table {self._table}; try again",
+                    "too many concurrent writes to the same keys; try again",
                     key="store.busy",
+                    detail=f"DynamoDB table {self._table}",
                 ) from cancelled
             raise Internal(
-                f"DynamoDB table {self._table} cancelled a transaction: {', '.join(sorted(codes))}", key="store.failed"
+                "DynamoDB cancelled a transaction",
+                key="store.failed",
+                detail=f"table {self._table}: {', '.join(sorted(codes))}",
             ) from cancelled
 
     def _transact_item(self, operation: Operation, now: datetime) -> dict[str, Any]:
@@ -303,18 +306,24 @@ def _translated(table: str) -> Iterator[None]:
         raise _to_skiway_error(error, table) from error
     except BotoCoreError as error:
         raise Unavailable(
-            f"DynamoDB table {table}: {error}; check the region, credentials and network", key="store.unavailable"
+            "DynamoDB is unavailable; check the region, credentials and network",
+            key="store.unavailable",
+            detail=f"table {table}: {error}",
         ) from error
 
 
 def _to_skiway_error(error: ClientError, table: str) -> SkiwayError:
     code = error.response["Error"]["Code"]
-    what = f"DynamoDB table {table}: {error.response['Error'].get('Message', code)}"
+    detail = f"table {table}: {error.response['Error'].get('Message', code)}"
     if code in TRANSIENT_ERRORS:
-        return Contention(f"{what}; too many concurrent writes, try again", key="store.busy")
+        return Contention("too many concurrent writes to DynamoDB; try again", key="store.busy", detail=detail)
     if error.response["ResponseMetadata"].get("HTTPStatusCode", 500) >= 500 or "AccessDenied" in code:
-        return Unavailable(f"{what}; check the health of the service and the permissions", key="store.unavailable")
-    return Internal(what, key="store.failed")
+        return Unavailable(
+            "DynamoDB is unavailable; check the health of the service and the permissions",
+            key="store.unavailable",
+            detail=detail,
+        )
+    return Internal("DynamoDB has failed", key="store.failed", detail=detail)
 
 
 def _item_key(key: str) -> Item:

@@ -71,9 +71,10 @@ class PostgresPointerStore(SqlPointerStore):
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise Unavailable(
-                    f"the connection to {self._name} broke during a commit, so the change may or may not have happened; "
+                    "the connection to the database broke during a commit, so the change may or may not have happened; "
                     "read before you retry",
                     key="store.outcome_unknown",
+                    detail=self._name,
                 ) from error
             raise
 
@@ -90,14 +91,16 @@ class PostgresPointerStore(SqlPointerStore):
 
     def _error(self, error: DBAPIError) -> SkiwayError:
         state = _sqlstate(error)
-        what = f"{self._name}: {str(error.orig).strip()}"
+        detail = f"{self._name}: {str(error.orig).strip()}"
         if state in (SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE):
-            return Contention(f"{what}; too many concurrent writes to the same keys, try again", key="store.busy")
+            return Contention("too many concurrent writes to the same keys; try again", key="store.busy", detail=detail)
         if error.connection_invalidated or not state or state.startswith(UNAVAILABLE_CLASSES):
             return Unavailable(
-                f"{what}; check that the database is running and can be reached", key="store.unavailable"
+                "the store is unavailable; check that the database is running and can be reached",
+                key="store.unavailable",
+                detail=detail,
             )
-        return Internal(what, key="store.failed")
+        return Internal("the database has failed", key="store.failed", detail=detail)
 
 
 _LOCK = select(

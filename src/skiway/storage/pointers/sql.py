@@ -266,7 +266,7 @@ class SqlPointerStore(PointerStore):
             raise self._error(error) from error
         except PoolTimeoutError as error:
             raise Unavailable(
-                f"all connections to {self._name} are in use; try again later", key="store.busy"
+                "all connections to the database are in use; try again later", key="store.busy", detail=self._name
             ) from error
 
     @abstractmethod

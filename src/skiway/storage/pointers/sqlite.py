@@ -131,14 +131,20 @@ class SqlitePointerStore(SqlPointerStore):
 
     def _to_skiway_error(self, error: BaseException | None) -> SkiwayError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code, without its extension
-        what = f"{self._name}: {error}"
+        detail = f"{self._name}: {error}"
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return Contention(f"{what}; another process held the lock for too long, try again", key="store.busy")
+            return Contention("another process held the lock for too long; try again", key="store.busy", detail=detail)
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return Internal(f"{what}; restore the file from a backup", key="store.corrupt")
+            return Internal(
+                "the database file is corrupt; restore the file from a backup", key="store.corrupt", detail=detail
+            )
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-            return Unavailable(f"{what}; check the free space and permissions, then try again", key="store.disk")
-        return Internal(what, key="store.failed")
+            return Unavailable(
+                "the database file cannot be accessed; check the free space and permissions, then try again",
+                key="store.disk",
+                detail=detail,
+            )
+        return Internal("the database has failed", key="store.failed", detail=detail)
 
 
 @contextmanager
