@@ -31,7 +31,7 @@ from skiway.runtime import stores
 # What a server imports when it starts, imported before the first fork.
 for module in (
     "skiway.runtime.process",
-    "skiway.cli.processes",
+    "skiway.cli.server",
     "skiway.storage.pointers.sqlite",
     "skiway.storage.pointers.postgres",
     "skiway.storage.blobs.objects",

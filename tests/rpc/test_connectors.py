@@ -42,7 +42,7 @@ def test_a_connector_is_made_changed_listed_and_deleted(db: Metastore, folder):
     db.connectors.delete(made)
     assert db.connectors.find(made) is None
     assert db.connectors.find("files") is None
-    with pytest.raises(InvalidArgument, match="'csv' is no kind of connector"):
+    with pytest.raises(InvalidArgument, match="'csv' is not a kind of connector"):
         db.connectors.create("files", kind="csv", uri=folder, catalog="lake")
 
 
@@ -85,7 +85,7 @@ def test_jobs_are_followed_and_cancelled(db: Metastore, folder, house: House):
     assert (done.state, done.errors, seen) == ("succeeded", {"x": "broken"}, ["succeeded"])
     assert [each.id for each in db.jobs(state="succeeded")] == [job.id]
     assert [each.id for each in db.jobs(connector=made.id, state="queued")] == []
-    with pytest.raises(InvalidArgument, match="'over' is no state"):
+    with pytest.raises(InvalidArgument, match="'over' is not a state"):
         list(db.jobs(state="over"))
 
 

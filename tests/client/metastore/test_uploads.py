@@ -168,7 +168,7 @@ def test_a_refusal_ends_the_sending_at_once(lake: Metastore, table: Table) -> No
 
 def test_what_is_no_message_is_refused_with_what_to_give(lake: Metastore, table: Table) -> None:
     with pytest.raises(
-        InvalidArgument, match=r"\{'column_id': 1\} cannot be stored: give messages skiway\.v1\.ColumnStats"
+        InvalidArgument, match=r"cannot store \{'column_id': 1\}: expected messages of type skiway\.v1\.ColumnStats"
     ):
         lake.statistics.put_columns(table, 1, [{"column_id": 1}])  # type: ignore[list-item]
 
