@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from skiway import airport, errors
 from skiway.airport import conversion, filters
-from skiway.airport.memory import to_column
+from skiway.airport.conversion import to_column
 from skiway.airport.wire.payloads import CheckConstraints, encode
 
 SHOP = """

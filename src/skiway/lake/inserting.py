@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from skiway.airport import Statement, Write
-from skiway.airport.memory import to_column
+from skiway.airport.conversion import to_column
 from skiway.errors import Conflict, ConstraintViolation, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.data_files import DataFileWriter

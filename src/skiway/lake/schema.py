@@ -93,7 +93,7 @@ class LakeSchema(Schema, DynamicSchema):
         self._changed()
         return self._table(made.table)
 
-    def awaited(self, name: str, binding: str) -> AwaitedTable | None:
+    def pending_table(self, name: str, binding: str) -> AwaitedTable | None:
         """The table that a binding says how to make, with rows."""
         awaited = Awaited.of(binding)
         return None if awaited is None else self._awaited_table(name, awaited)

@@ -129,7 +129,7 @@ class AirportService:
         for pool in (self.calls, self._scans, self._exchanges):
             pool.shutdown(wait=False)
 
-    # -- Flight's methods -----------------------------------------------------------------------------------------
+    # -- Flight's methods ---------------------------------------------------------------------------------------------
 
     def _do_action(self, request: Request, data: bytes) -> Frames:
         action = _parsed(flight.Action, data)
@@ -200,7 +200,7 @@ class AirportService:
     def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
         return do_exchange(self.host, request, _to_the_end(messages))
 
-    # -- one shape for all calls ----------------------------------------------------------------------------------
+    # -- one shape for all calls --------------------------------------------------------------------------------------
 
     def _admit(self, method: str, context: grpc.ServicerContext) -> Request:
         return admit(read_request(method, context.invocation_metadata(), context), self.host.auth)
