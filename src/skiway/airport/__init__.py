@@ -40,8 +40,16 @@ from skiway.airport.functions import (
     Volatility,
 )
 
-# The current request, authentication and authorization
-from skiway.airport.request import Authenticator, BearerAuth, CatalogAuthorizer, Request, current_request
+# The current request, authentication, authorization and observation
+from skiway.airport.request import (
+    Authenticator,
+    BearerAuth,
+    CatalogAuthorizer,
+    Observer,
+    Request,
+    ServedCall,
+    current_request,
+)
 
 # Read rows
 from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
@@ -71,8 +79,8 @@ from skiway.airport.writing import (
 __all__ = [  # noqa: RUF022  (grouped by topic)
     # serve
     "serve", "Server", "Tls", "Limits", "AirportService", "Catalogs", "CatalogResolver",
-    # requests and authentication
-    "Request", "current_request", "Authenticator", "BearerAuth", "CatalogAuthorizer",
+    # requests, authentication and observation
+    "Request", "current_request", "Authenticator", "BearerAuth", "CatalogAuthorizer", "Observer", "ServedCall",
     # build a catalog
     "CatalogBuilder", "SchemaBuilder",
     # implement a catalog

@@ -36,6 +36,7 @@ from skiway.metastore.seeding.iceberg import seed_iceberg
 from skiway.metastore.system.files import SystemFiles
 from skiway.metastore.system.objects import EngineCatalogs
 from skiway.pipeline.worker import SparkProfile
+from skiway.requests import Access, Observers
 from skiway.rpc import Disclosure
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
@@ -44,10 +45,10 @@ from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcOptions, GrpcService, Health, Tls
 from skiway.runtime.http_door import HttpDoor, HttpOptions, web_app
-from skiway.runtime.lake import Entrance, handles_of, iceberg_rest, lake_over_airport, warehouse_of
+from skiway.runtime.lake import handles_of, iceberg_rest, lake_over_airport, warehouse_of
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.stores import secrets_of, stores_of
-from skiway.runtime.telemetry import GcMetrics, Observers, measure_usage, observing
+from skiway.runtime.telemetry import GcMetrics, measure_usage, observing
 from skiway.runtime.workers import working
 from skiway.security import PermissionAuthorizer, Principal, SecretsStore
 from skiway.storage import PointerStore, Stores
@@ -94,13 +95,13 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         measure_usage(observers.metrics, stores, settings.metrics.storage)
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse_of(settings))
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
-        entrance, handles = entrance_of(settings, stores), handles_of(secrets, warehouse_of(settings))
+        access, handles = access_of(settings, stores), handles_of(secrets, warehouse_of(settings))
         reconciler = Reconciler(secrets, SparkProfile(), warehouse=handles.warehouse)
         parts.enter_context(working(settings.reconciler, stores, reconciler))
-        services = rpc_door(settings, entrance, reconciler, observers)
-        airport = lake_over_airport(entrance, stores, handles)
+        services = rpc_door(settings, access, reconciler, observers)
+        airport = lake_over_airport(access, observers, stores, handles)
         parts.callback(airport.close)
-        rest = iceberg_rest(entrance, handles, observers)
+        rest = iceberg_rest(access, observers, handles)
         parts.callback(rest.close)
         health = Health((*services.service_names, *airport.service_names))
         web = web_app(iceberg=rest, metrics=observers.metrics.prometheus_text, is_ready=lambda: health.is_serving)
@@ -126,36 +127,32 @@ def sow(stores: Stores, settings: Settings) -> None:
         seed_demo(stores)
 
 
-def entrance_of(settings: Settings, stores: Stores) -> Entrance:
+def access_of(settings: Settings, stores: Stores) -> Access:
     """Who may enter, by whichever door."""
 
     def realm_of(principal: Principal) -> Realm:
         return Realm(stores, principal.account_id, idempotency_ttl_s=settings.idempotency.ttl_seconds)
 
-    return Entrance(
+    return Access(
         realm_of,
         authenticator(settings, AccountDirectory(stores.pointers)),
         PermissionAuthorizer(roles(settings)),
+        credential_headers(settings),
     )
 
 
-def rpc_door(settings: Settings, entrance: Entrance, reconciler: Reconciler, observers: Observers) -> RpcDoor:
+def rpc_door(settings: Settings, access: Access, reconciler: Reconciler, observers: Observers) -> RpcDoor:
     """The metastore's services."""
     return RpcDoor(
-        entrance.realm_of,
-        entrance.authenticator,
-        entrance.authorizer,
+        access,
+        observers,
         services=all_services(
             engine_catalogs(settings.system),
             query_rules=query_rules(settings.query),
             reconciler=reconciler,
             planner=Planner(settings.metadata.hint.cache_max_weight),
         ),
-        metrics=observers.metrics,
-        traces=observers.traces,
-        audit=observers.audit,
         disclosure=Disclosure(settings.errors.max_detail_chars, settings.errors.debug_details),
-        credentials=credential_headers(settings),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from skiway.config import Settings
 from skiway.config.metastore import StorageUsage
 from skiway.metastore.records import keys
+from skiway.requests import Observers
 from skiway.runtime.gc.schedule import Sweep, Tick
 from skiway.storage import Stores
 from skiway.telemetry import definitions, logs
@@ -17,16 +17,7 @@ from skiway.telemetry.metrics import Metrics
 from skiway.telemetry.traces import Traces
 from skiway.telemetry.usage import Stored, observe_usage
 
-__all__ = ["GcMetrics", "Observers", "measure_usage", "observing"]
-
-
-@dataclass(frozen=True, slots=True)
-class Observers:
-    """Whom the parts of a process tell what they do."""
-
-    metrics: Metrics
-    traces: Traces
-    audit: AuditLog | None
+__all__ = ["GcMetrics", "measure_usage", "observing"]
 
 
 @contextmanager

@@ -38,12 +38,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A call and how it ended: `outcome` is `OK` or the code of an error, `resources` are ids by their kind."""
+    """A call and how it ended.
+
+    `outcome` is `OK` or the code of an error, `resources` are ids by kind, `details` are facts such as the table and the
+    number of rows.
+    """
 
     operation: str
     outcome: str
     duration_s: float
     resources: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class AuditLog:
@@ -86,15 +91,15 @@ class AuditLog:
             metrics=metrics,
         )
 
-    def record(self, category: str, entry: AuditEntry) -> None:
-        """Write the entry, with what is known of the call being served."""
+    def record(self, category: str, entry: AuditEntry, call: CallContext | None = None) -> None:
+        """Write the entry, with what is known about `call`, by default the one being served."""
         file = self._files.get(category)
         if file is None:
             raise Internal(
                 f"there is no audit category {category}: it is one of {', '.join(CATEGORIES)}", key="audit.category"
             )
         try:
-            file.write(_line(entry, current_call(), self._clock()))
+            file.write(_line(entry, call or current_call(), self._clock()))
         except OSError as error:
             self._failed(category, entry, error)
 
@@ -120,6 +125,7 @@ def _line(entry: AuditEntry, call: CallContext | None, now: datetime) -> str:
         "time": now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         **call_facts(call),
         "operation": entry.operation,
+        **entry.details,
         "resources": dict(entry.resources),
         "outcome": entry.outcome,
         "duration_ms": round(entry.duration_s * 1000, 3),

@@ -39,7 +39,7 @@ Alter = Callable[[DynamicTable, AlterRequest], None]
 def create_schema(host: Host, request: Request, body: bytes) -> bytes:
     """Create a schema."""
     args = decode(body, CreateSchemaRequest, "create_schema")
-    request, catalog = host.open_catalog(request, args.catalog_name)
+    request, catalog = host.open_catalog(request, args.catalog_name, schema=args.schema)
     if not isinstance(catalog, DynamicCatalog):
         raise Unsupported(f"catalog {request.catalog!r} does not support CREATE SCHEMA")
     with host.unit_of_work(request, catalog):
@@ -50,7 +50,7 @@ def create_schema(host: Host, request: Request, body: bytes) -> bytes:
 def drop_schema(host: Host, request: Request, body: bytes) -> bytes:
     """Drop an empty schema."""
     args = decode(body, DropRequest, "drop_schema")
-    request, catalog = host.open_catalog(request, args.catalog_name)
+    request, catalog = host.open_catalog(request, args.catalog_name, schema=args.name)
     if not isinstance(catalog, DynamicCatalog):
         raise Unsupported(f"catalog {request.catalog!r} does not support DROP SCHEMA")
     with host.unit_of_work(request, catalog):
@@ -61,7 +61,7 @@ def drop_schema(host: Host, request: Request, body: bytes) -> bytes:
 def create_table(host: Host, request: Request, body: bytes) -> bytes:
     """Create a table."""
     args = decode(body, CreateTableRequest, "create_table")
-    request, catalog = host.open_catalog(request, args.catalog_name)
+    request, catalog = host.open_catalog(request, args.catalog_name, schema=args.schema_name, name=args.table_name)
     schema = _dynamic_schema(catalog, args.schema_name)
     with host.unit_of_work(request, catalog):
         create = read_create_table(args)
@@ -72,7 +72,7 @@ def create_table(host: Host, request: Request, body: bytes) -> bytes:
 def drop_table(host: Host, request: Request, body: bytes) -> bytes:
     """Drop a table."""
     args = decode(body, DropRequest, "drop_table")
-    request, catalog = host.open_catalog(request, args.catalog_name)
+    request, catalog = host.open_catalog(request, args.catalog_name, schema=args.schema_name, name=args.name)
     schema = _dynamic_schema(catalog, args.schema_name)
     with host.unit_of_work(request, catalog):
         schema.drop_table(args.name, if_exists=args.ignore_not_found)
@@ -82,7 +82,7 @@ def drop_table(host: Host, request: Request, body: bytes) -> bytes:
 def rename_table(host: Host, request: Request, body: bytes) -> bytes:
     """Rename a table."""
     args = decode(body, AlterRequest, "rename_table")
-    request, catalog = host.open_catalog(request, args.catalog)
+    request, catalog = host.open_catalog(request, args.catalog, schema=args.schema, name=args.name)
     schema = _dynamic_schema(catalog, args.schema)
     with host.unit_of_work(request, catalog):
         schema.rename_table(args.name, args.new_table_name, if_exists=args.ignore_not_found)
@@ -94,7 +94,7 @@ def altering(name: str, alter: Alter) -> Callable[[Host, Request, bytes], bytes]
 
     def action(host: Host, request: Request, body: bytes) -> bytes:
         args = decode(body, AlterRequest, name)
-        request, catalog = host.open_catalog(request, args.catalog)
+        request, catalog = host.open_catalog(request, args.catalog, schema=args.schema, name=args.name)
         path = ObjectPath(request.catalog, args.schema, args.name)
         table = open_table(catalog, path)
         if not isinstance(table, DynamicTable):

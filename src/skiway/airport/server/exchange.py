@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, Table
 from skiway.airport.functions import ScalarFunction, TableInOutFunction
-from skiway.airport.request import Request
+from skiway.airport.request import Request, ServedCall, call_of
 from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import open_scalar_function, open_table, open_table_function, read_arguments
 from skiway.airport.server.streams import NullColumns, SchemaAdapter, cast_column
@@ -26,11 +26,14 @@ from skiway.airport.wire.payloads import InOutParameters, TotalChanged, binary, 
 from skiway.airport.writing import Operation
 from skiway.errors import Internal, InvalidArgument, PreconditionFailed, Unsupported
 
-__all__ = ["do_exchange"]
+__all__ = ["EXCHANGES", "do_exchange"]
 
 VECTOR_SIZE: Final = 2048  # DuckDB drops the rows of a returned batch beyond this number
 CONTINUES: Final = b"chunk_continues"
 FINISHED: Final = b"chunk_finished"
+
+EXCHANGES: Final = ("insert", "update", "delete", "scalar_function", "table_function_in_out")
+"""The operations that the header of an exchange may name."""
 
 Frames = Iterator[bytes]
 
@@ -43,19 +46,25 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Fram
             f"an exchange requires the header {headers.OPERATION}, which DuckDB's Airport extension sends"
         )
     reader = BatchReader(messages)
+    call = call_of(request)
+    if operation in EXCHANGES:
+        call.operation = operation
     request, catalog, path = host.open(request, parse_descriptor(reader.wait_for_descriptor()))
-    match operation:
-        case "insert" | "update" | "delete":
-            returning = request.header(headers.RETURN_CHUNKS) == "1"
-            with host.unit_of_work(request, catalog):
-                affected = yield from _dml(_table(catalog, path), operation, reader, returning=returning)
-            yield metadata_frame(encode(TotalChanged(affected)))  # after the commit: the client stops reading here
-        case "scalar_function":
-            yield from _scalar(open_scalar_function(catalog, path), reader)
-        case "table_function_in_out":
-            yield from _in_out(catalog, path, reader)
-        case _:
-            raise InvalidArgument(f"unknown operation {operation!r} in header {headers.OPERATION}")
+    try:
+        match operation:
+            case "insert" | "update" | "delete":
+                returning = request.header(headers.RETURN_CHUNKS) == "1"
+                with host.unit_of_work(request, catalog):
+                    affected = yield from _dml(_table(catalog, path), operation, reader, call, returning=returning)
+                yield metadata_frame(encode(TotalChanged(affected)))  # after the commit: the client stops reading here
+            case "scalar_function":
+                yield from _scalar(open_scalar_function(catalog, path), reader, call)
+            case "table_function_in_out":
+                yield from _in_out(catalog, path, reader, call)
+            case _:
+                raise InvalidArgument(f"unknown operation {operation!r} in header {headers.OPERATION}")
+    finally:
+        call.rows_in = reader.rows
 
 
 def _table(catalog: Catalog, path: ObjectPath) -> Table:
@@ -65,7 +74,9 @@ def _table(catalog: Catalog, path: ObjectPath) -> Table:
     return table
 
 
-def _dml(table: Table, operation: Operation, reader: BatchReader, *, returning: bool) -> Generator[bytes, None, int]:
+def _dml(
+    table: Table, operation: Operation, reader: BatchReader, call: ServedCall, *, returning: bool
+) -> Generator[bytes, None, int]:
     schema = reader.schema
     returned_schema = schema if operation == "update" else _visible(table.schema)
     writer = FrameWriter(returned_schema)
@@ -77,6 +88,7 @@ def _dml(table: Table, operation: Operation, reader: BatchReader, *, returning: 
                 returned = next(statement)
             except StopIteration as end:
                 return int(end.value)
+            call.rows_out += returned.num_rows
             yield from writer.batch(adapt(returned))
 
 
@@ -109,11 +121,12 @@ class _OutputAdapter:
 # -- functions --------------------------------------------------------------------------------------------------------
 
 
-def _scalar(function: ScalarFunction, reader: BatchReader) -> Frames:
+def _scalar(function: ScalarFunction, reader: BatchReader, call: ServedCall) -> Frames:
     result = pa.field("result", function.returns)
     writer = FrameWriter(pa.schema([result]))
     yield writer.begin()
     for batch in reader:
+        call.rows_out += batch.num_rows
         values = _values(function, function.execute(_arguments(function, batch)), batch.num_rows)
         yield from writer.batch(pa.RecordBatch.from_arrays([cast_column(values, result)], schema=writer.schema))
 
@@ -149,7 +162,7 @@ def _values(function: ScalarFunction, result: Any, rows: int) -> pa.Array:
     return result
 
 
-def _in_out(catalog: Catalog, path: ObjectPath, reader: BatchReader) -> Frames:
+def _in_out(catalog: Catalog, path: ObjectPath, reader: BatchReader, served: ServedCall) -> Frames:
     function = open_table_function(catalog, path)
     if not isinstance(function, TableInOutFunction):
         raise InvalidArgument(f"{path} does not take rows as input: call it with its parameters only")
@@ -164,16 +177,19 @@ def _in_out(catalog: Catalog, path: ObjectPath, reader: BatchReader) -> Frames:
     try:
         yield writer.begin()
         for batch in reader:
-            yield from _chunk(writer, adapt, call.process(batch), empty)
-        yield from _chunk(writer, adapt, call.finish(), empty)
+            yield from _chunk(writer, adapt, call.process(batch), empty, served)
+        yield from _chunk(writer, adapt, call.finish(), empty, served)
     finally:
         call.close()
 
 
-def _chunk(writer: FrameWriter, adapt: _OutputAdapter, batches: Any, empty: pa.RecordBatch) -> Frames:
+def _chunk(
+    writer: FrameWriter, adapt: _OutputAdapter, batches: Any, empty: pa.RecordBatch, served: ServedCall
+) -> Frames:
     """The output for one input batch. An empty batch marks its end: after rows, the client would wait for more."""
     for batch in (batches,) if isinstance(batches, pa.RecordBatch) else batches:
         output = adapt(batch)
+        served.rows_out += output.num_rows
         for start in range(0, output.num_rows, VECTOR_SIZE):
             yield from writer.batch(output.slice(start, VECTOR_SIZE), app_metadata=CONTINUES)
     yield from writer.batch(empty, app_metadata=FINISHED)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from skiway.airport.catalog import Catalog, Transactional, TransactionStatus
-from skiway.airport.request import Authenticator, Request, authorize, enter
+from skiway.airport.request import Authenticator, Request, authorize, call_of, enter
 from skiway.airport.server.discovery import ListingCache
 from skiway.airport.server.lookup import Catalogs
 from skiway.airport.server.tickets import ObjectPath, TicketOffice, object_path
@@ -38,15 +38,22 @@ class Host:
     memory_pool: pa.MemoryPool | None
     listings: ListingCache = field(default_factory=ListingCache)
 
-    def open_catalog(self, request: Request, fallback: str = "") -> tuple[Request, Catalog]:
-        """Authorize the caller and return the catalog that the header names, or else `fallback` from the body."""
-        name = request.catalog or fallback
-        request = authorize(request.within(name), self.auth)
-        catalog = self.catalogs.find(name)
+    def open_catalog(
+        self, request: Request, fallback: str = "", *, schema: str = "", name: str = ""
+    ) -> tuple[Request, Catalog]:
+        """Authorize the caller and return the catalog that the header names, or else `fallback` from the body.
+
+        `schema` and `name` say which object the call is about, for observers.
+        """
+        call = call_of(request)
+        call.schema, call.name = schema, name
+        wanted = request.catalog or fallback
+        request = authorize(request.within(wanted), self.auth)
+        catalog = self.catalogs.find(wanted)
         if catalog is None:
             raise NotFound(
-                f"catalog {name!r} is not served here"
-                if name
+                f"catalog {wanted!r} is not served here"
+                if wanted
                 else "the call names no catalog, and there is no default catalog",
                 key="catalog",
             )
@@ -62,7 +69,7 @@ class Host:
             raise InvalidArgument(
                 f"the descriptor names catalog {path.catalog!r}, but the header names {request.catalog!r}"
             )
-        request, catalog = self.open_catalog(request, path.catalog or "")
+        request, catalog = self.open_catalog(request, path.catalog or "", schema=path.schema, name=path.name)
         return (
             request,
             catalog,

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, Table
-from skiway.airport.request import Request
+from skiway.airport.request import Request, call_of
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.host import Host
 from skiway.airport.server.streams import cast_column
@@ -53,7 +53,9 @@ def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[
     """Run an INSERT or UPDATE. The only PutResult is sent after the end of the stream."""
     reader = BatchReader(messages)
     command = _command(parse_descriptor(reader.wait_for_descriptor()))
-    request, catalog = host.open_catalog(request, command.catalog_name)
+    call = call_of(request)
+    call.operation = command.operation
+    request, catalog = _open(host, request, command)
     table = _table(catalog, command)
     batches: Iterable[pa.RecordBatch]
     if command.operation == "update":
@@ -63,13 +65,15 @@ def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[
         batches = _in_table_order(reader, table)
     with host.unit_of_work(request, catalog):
         result = _run(table, command.operation, batches, returning=command.returning)
+    call.rows_in = reader.rows
     yield PutResult(app_metadata=encode(result)).SerializeToString()
 
 
 def delete(host: Host, request: Request, body: bytes) -> bytes:
     """Delete rows by their ids. The body and the response are JSON."""
     command = _decoded(body, "delete")
-    request, catalog = host.open_catalog(request, command.catalog_name)
+    call_of(request).rows_in = len(command.row_ids)
+    request, catalog = _open(host, request, command)
     table = _table(catalog, command)
     _check_row_ids(table, command)
     ids = pa.record_batch([_row_ids(command.row_ids)], names=["rowid"])
@@ -78,6 +82,10 @@ def delete(host: Host, request: Request, body: bytes) -> bytes:
     response = {"status": result.status, "affected_rows": result.affected_rows}
     returned = {"returning_data": result.returning_data} if command.returning else {}
     return msgspec.json.encode(response | returned)
+
+
+def _open(host: Host, request: Request, command: Command) -> tuple[Request, Catalog]:
+    return host.open_catalog(request, command.catalog_name, schema=command.schema_name, name=command.table_name)
 
 
 def _command(descriptor: FlightDescriptor) -> Command:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from skiway.airport.request import ServedCall
 from skiway.airport.scan import ArrowData
 from skiway.airport.wire.duckdb_sql import storage_type
 from skiway.airport.wire.frames import FrameWriter
@@ -145,6 +146,7 @@ def scan_frames(
     columns: Iterable[str] | None = None,
     rows: int | None = None,
     pool: pa.MemoryPool | None = None,
+    call: ServedCall | None = None,
 ) -> Iterator[bytes]:
     """The DoGet stream of a scan: the schema, then the batches.
 
@@ -168,6 +170,8 @@ def scan_frames(
             null_columns = adapter.null_columns(converted)
             for part in _parts(converted):
                 sent += part.num_rows
+                if call is not None:
+                    call.rows_out = sent
                 progress = encode(Progress(min(1.0, sent / rows))) if rows else b""
                 yield from writer.batch(part, app_metadata=progress, null_columns=null_columns)
 
