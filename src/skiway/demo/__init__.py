@@ -8,3 +8,5 @@ making       connectors, both passes of their synchronisation, and a managed tab
 queries      three questions, and their answers by Airport
 poster       what is printed
 """
+
+import skiway.extras.lake  # noqa: F401 - names the extra to install
