@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ __all__ = [
     "TimePoint",
     "find_rowid_column",
     "project_schema",
+    "with_parsed_filter",
 ]
 
 ROWID: Final = "rowid"  # the default name of the row id column
@@ -30,6 +31,8 @@ IS_ROWID: Final = b"is_rowid"  # field metadata that marks a row id column of an
 # Arrow data in any form: an object with __arrow_c_stream__ (a pyarrow Table, RecordBatchReader or Scanner, a Polars or
 # pandas 3 data frame, a DuckDB relation), a single batch, or an iterable of batches.
 ArrowData = Any
+
+R = TypeVar("R", bound="FilterPushdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,11 @@ class FilterPushdown:
         """The pushed-down filter, parsed on first access. It is falsy if there is none."""
         return filters.parse(self.json_filters)
 
-    def with_parsed(self, parsed: filters.Filter) -> Self:
-        """Use `parsed` as `filter` instead of parsing `json_filters` again."""
-        self.__dict__["filter"] = parsed  # where cached_property stores it
-        return self
+
+def with_parsed_filter(request: R, parsed: filters.Filter) -> R:
+    """Set the `filter` of a request whose `json_filters` are already parsed, and return the request."""
+    request.__dict__["filter"] = parsed  # where cached_property stores it
+    return request
 
 
 @dataclass(frozen=True)

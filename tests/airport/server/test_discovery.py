@@ -259,7 +259,7 @@ def test_the_builder_refuses_what_duckdb_cannot_reach_and_what_is_there_already(
     table(lambda scan: ())
     with pytest.raises(AlreadyExists, match=r"s\.t"):
         table(lambda scan: ())
-    with pytest.raises(InvalidArgument, match="no Arrow type"):
+    with pytest.raises(InvalidArgument, match="cannot derive an Arrow type"):
         schema.scalar_function(lambda x: x)
 
 

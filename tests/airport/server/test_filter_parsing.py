@@ -24,6 +24,7 @@ from skiway.airport import (
 )
 from skiway.airport.filters import parsing
 from skiway.airport.memory import MemoryCatalog
+from skiway.airport.scan import with_parsed_filter
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 FILTER = json.dumps(
@@ -141,5 +142,5 @@ def test_options_created_by_hand_parse_once_and_only_on_demand(parses: Callable[
     assert parses() == 0
     use(options)
     assert parses() == 1
-    use(ScanOptions(json_filters=FILTER).with_parsed(options.filter))
+    use(with_parsed_filter(ScanOptions(json_filters=FILTER), options.filter))
     assert parses() == 0

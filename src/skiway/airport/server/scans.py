@@ -12,7 +12,7 @@ from skiway.airport import filters
 from skiway.airport.catalog import Catalog, Planned, Table
 from skiway.airport.functions import TableFunction
 from skiway.airport.request import Request, call_of
-from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column
+from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, with_parsed_filter
 from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import open_table, open_table_function, read_arguments, table_at
 from skiway.airport.server.streams import scan_frames
@@ -49,7 +49,7 @@ def endpoints(host: Host, request: Request, body: EndpointsRequest) -> list[byte
         return _delegated(host, table, parsed, parameters, point)
     ticket = _ticket(path, column_names(table.schema, parameters.column_ids), json_filters, parameters)
     if isinstance(table, Planned):
-        options = _options(ticket).with_parsed(parsed)
+        options = with_parsed_filter(_options(ticket), parsed)
         return [_endpoint(host, structs.replace(ticket, part=part)) for part in table.plan(options)]
     return [_endpoint(host, ticket)]
 
@@ -159,7 +159,8 @@ def _delegated(
         schema = table.schema_for(SchemaRequest(values, point))
     columns = column_names(schema, parameters.column_ids)
     json_filters = parameters.json_filters if parsed else ""
-    calls = table.function_calls(FunctionCallRequest(columns, json_filters, values, point).with_parsed(parsed))
+    request = FunctionCallRequest(columns, json_filters, values, point)
+    calls = table.function_calls(with_parsed_filter(request, parsed))
     if not calls:
         raise Internal(f"table reference {table.name!r} returned no function calls; at least one is required")
     return [_delegation(call.location(host.allowed_functions)) for call in calls]
