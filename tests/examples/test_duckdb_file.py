@@ -423,7 +423,7 @@ REFUSED: list[tuple[type[SkiwayError], str, Callable[[AirportClient], object]]] 
     (NotFound, "gone", lambda db: db.drop_schema("gone")),
     (AlreadyExists, "sales", lambda db: db.create_schema("sales")),
     (AlreadyExists, "name", lambda db: db.add_column("sales.plain", pa.field("name", pa.string()))),
-    (SchemaNotEmpty, "drop what is in it first", lambda db: db.drop_schema("sales")),
+    (SchemaNotEmpty, "drop its tables first", lambda db: db.drop_schema("sales")),
     (Unsupported, "comments", lambda db: db.create_schema("x", comment="why not")),
     (Unsupported, "ALTER TABLE", lambda db: db.add_constraint("sales.plain", "CHECK (name <> '')")),
     (PreconditionFailed, "depend", lambda db: db.remove_column("sales.customers", "id")),
