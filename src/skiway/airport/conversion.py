@@ -25,6 +25,8 @@ from skiway.errors import InvalidArgument
 __all__ = ["drop_nulls", "list_offsets", "scatter_valid", "storable", "to_column"]
 
 _HUGE: Final = pa.decimal128(38, 0)
+_STRINGS: Final = (pa.string(), pa.large_string(), pa.string_view())
+_LISTS: Final = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _TIMETZ_UTC: Final = 57599  # the lower 24 bits of a TIMETZ without offset from UTC
 _UUID_TEXT: Final = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 
@@ -47,9 +49,6 @@ def to_column(array: pa.Array, field: pa.Field) -> pa.Array:
         ) from error
 
 
-# -- dispatch ---------------------------------------------------------------------------------------------------------
-
-
 def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     source = array.type
     if source.equals(target):
@@ -59,7 +58,7 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_null(target):
         return _only_nulls(array)
     if pa.types.is_string_view(source) or pa.types.is_binary_view(source):  # Arrow supports few operations on views
-        return _convert(array.cast(pa.large_string() if _is_text(source) else pa.large_binary()), target)
+        return _convert(array.cast(pa.large_string() if source in _STRINGS else pa.large_binary()), target)
     if array.null_count:
         return scatter_valid(_convert(drop_nulls(array), target), array.is_valid())
     if pa.types.is_dictionary(source):
@@ -108,7 +107,7 @@ def _convert_plain(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _convert_map(array, target)
     if types.is_union(target) and types.is_union(array.type):
         return _convert_union(array, target)
-    if _is_list(target) and _is_list(array.type):
+    if isinstance(target, _LISTS) and isinstance(array.type, _LISTS):
         return _convert_list(array, target)
     if types.is_duration(array.type) and target == pa.month_day_nano_interval():
         return _to_interval(array)
@@ -126,22 +125,14 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     if types.is_integer(source) and types.is_decimal(target):
         array = array.cast(_HUGE)  # otherwise Arrow checks the range of the type, not the values
     cast = array.cast(target)
-    if not _is_text(source) and not _equal(cast.cast(array.type), array):
+    if source not in _STRINGS and not _equal(cast.cast(array.type), array):
         raise _Lossy("some values would change")
     return cast
 
 
-def _is_text(data_type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type)
-    )
-
-
 def _equal(one: pa.Array, other: pa.Array) -> bool:
-    if one.equals(other):
-        return True
-    if not pa.types.is_floating(one.type):
-        return False
+    if one.equals(other) or not pa.types.is_floating(one.type):
+        return bool(one.equals(other))
     nan = pc.and_(pc.is_nan(one), pc.is_nan(other))
     return bool(pc.all(pc.or_(nan, pc.equal(one, other)), min_count=0).as_py())
 
@@ -182,7 +173,7 @@ def _unwrap(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _to_uuid(array: pa.Array) -> pa.Array:
-    if not _is_text(array.type):
+    if array.type not in _STRINGS:
         return array
     if not pc.all(pc.match_substring_regex(array, _UUID_TEXT), min_count=0).as_py():
         raise _Lossy("some strings are not UUIDs such as 123e4567-e89b-12d3-a456-426614174000")
@@ -192,7 +183,7 @@ def _to_uuid(array: pa.Array) -> pa.Array:
 
 
 def _from_uuid(storage: pa.Array, target: pa.DataType) -> pa.Array:
-    if not _is_text(target):
+    if target not in _STRINGS:
         return storage
     start = storage.offset * 16
     digits = storage.buffers()[1].to_pybytes()[start : start + 16 * len(storage)].hex().encode()
@@ -261,7 +252,7 @@ def _from_time_tz(storage: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _require_bytes(array: pa.Array) -> pa.Array:
-    if _is_text(array.type):
+    if array.type in _STRINGS:
         raise _Lossy("the values must be bytes, the first of which is the number of padding bits")
     return array
 
@@ -290,18 +281,6 @@ _FROM_STORAGE: Final[dict[str, Callable[[pa.Array, pa.DataType], pa.Array]]] = {
 
 
 # -- nested values ----------------------------------------------------------------------------------------------------
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    """Whether a type is a list of any kind, but not a map."""
-    types = pa.types
-    return bool(
-        types.is_list(data_type)
-        or types.is_large_list(data_type)
-        or types.is_fixed_size_list(data_type)
-        or types.is_list_view(data_type)
-        or types.is_large_list_view(data_type)
-    )
 
 
 def _convert_list(array: pa.Array, target: Any) -> pa.Array:
