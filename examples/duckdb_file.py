@@ -46,10 +46,9 @@ SHOP = """
     INSERT INTO sales.customers VALUES (1, 'Ada', 20), (2, 'Grace', 7.5);
 """
 
-# Expressions of clients run in this DuckDB, so it must not access anything but its file. Lossless conversion preserves
-# types such as UUID and HUGEINT in Arrow.
+# Expressions of clients run in this DuckDB, so it must not access anything but its file.
 SETTINGS = {
-    "arrow_lossless_conversion": "true",
+    "arrow_lossless_conversion": "true",  # preserves types such as UUID and HUGEINT in Arrow
     "enable_external_access": "false",
     "lock_configuration": "true",
     "python_enable_replacements": "false",
@@ -88,17 +87,14 @@ def quoted(*names: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """A list of column names in SQL."""
     return ", ".join(map(quoted, names))
 
 
 def text(value: str) -> str:
-    """A string literal in SQL."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def new_column(name: str) -> str:
-    """The name of a new column in SQL."""
     if name.lower() == "rowid":
         raise errors.InvalidArgument(f"a column cannot be called {name!r}, which is reserved for the row id")
     return quoted(name)
@@ -112,7 +108,6 @@ def expression(sql: str) -> str:
 
 
 def metadata(field: pa.Field, name: str) -> str:
-    """A value of the metadata of a field, or ""."""
     return (field.metadata or {}).get(name.encode(), b"").decode()
 
 
@@ -122,7 +117,6 @@ def shown(schema: str) -> str:
 
 
 def stored(schema: str) -> str:
-    """The name in the file: the inverse of `shown`."""
     return schema[:-1] if re.fullmatch("main_+", schema) else schema
 
 
@@ -184,8 +178,6 @@ class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
 
 
 class FileSchema(airport.Schema, airport.DynamicSchema):
-    """A schema of the file."""
-
     def __init__(self, catalog: FileCatalog, stored_name: str) -> None:
         self.name, self._stored, self._catalog = shown(stored_name), stored_name, catalog
 
@@ -283,13 +275,11 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
         return FileStatement(self, write)
 
     def definition(self, field: pa.Field) -> str:
-        """The definition of a column in SQL."""
         (type_name,) = self.catalog.types(pa.schema([field]))
         default = metadata(field, "default")
         return f"{new_column(field.name)} {type_name}" + (f" DEFAULT {expression(default)}" if default else "")
 
     def alter(self, *changes: str) -> None:
-        """Run ALTER TABLE statements in one transaction."""
         self.catalog.change(*(f"ALTER TABLE {self.sql} {change}" for change in changes))
 
     def add_column(self, field, *, if_not_exists=False) -> None:
@@ -333,7 +323,6 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
 
 
 def described(field: pa.Field, comment: str | None, default: str | None, nullable: bool) -> pa.Field:
-    """A field with its comment and default as metadata."""
     added = {name: value for name, value in (("comment", comment), ("default", default)) if value}
     return field.with_nullable(nullable).with_metadata({**(field.metadata or {}), **added})
 
@@ -390,7 +379,6 @@ class FileStatement(airport.Statement):
         return found.drop_columns("rowid").take(positions).combine_chunks().to_batches()[0]
 
     def _apply_changes(self) -> int:
-        """Apply the collected changes and return the number of changed rows."""
         table, values = self._table.sql, [name for name in self._schema.names if name != "rowid"]
         sets = ", ".join(f"{quoted(name)} = new.{quoted(name)}" for name in values)
         without_duplicates = "(SELECT DISTINCT ON (rowid) * FROM temp.pending)"  # UPDATE … FROM may contain a row twice
@@ -408,14 +396,12 @@ class FileStatement(airport.Statement):
 
 
 def create_shop(path: Path) -> None:
-    """Create the example file."""
     with duckdb.connect(path) as database:
         database.execute(SHOP)
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[FileCatalog]:
-    """The catalog of a file, which is open for the duration of the block."""
     with duckdb.connect(path, config=SETTINGS) as database:
         yield FileCatalog(path.stem, database)
 

@@ -29,8 +29,7 @@ HISTORY = [
 ]
 
 
-def state_at(point: TimePoint | None) -> pa.Table | None:
-    """The rows at a point in time; None if the table did not exist."""
+def state_at(point: TimePoint | None) -> pa.Table | None:  # None if the table did not exist
     states = [state for _, state in HISTORY]
     if point is None:
         return states[-1]
@@ -41,13 +40,11 @@ def state_at(point: TimePoint | None) -> pa.Table | None:
 
 
 def schema_at(point: TimePoint) -> pa.Schema | None:
-    """The schema at a point in time. It may differ from the current schema."""
     state = state_at(point)
     return None if state is None else state.schema
 
 
 def catalog() -> Catalog:
-    """A catalog with one table that has a history."""
     shop = CatalogBuilder("shop")
 
     @shop.schema("menu").table(schema=HISTORY[-1][1].schema, schema_at=schema_at)

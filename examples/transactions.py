@@ -75,7 +75,6 @@ class Ledger(TransactionManager):
         return self._status.get(transaction_id)
 
     def _end(self, transaction_id, status):
-        """End a transaction and return its bookings."""
         before = self._status.get(transaction_id)
         if before is None:
             raise NotFound(f"transaction {transaction_id!r} is unknown or forgotten: begin a new one")
@@ -99,8 +98,6 @@ class Ledger(TransactionManager):
 
 
 class Bookings(Table, Insertable):
-    """The bookings that are visible to the current transaction."""
-
     name = "bookings"
     schema = SCHEMA
 
@@ -117,8 +114,6 @@ class Bookings(Table, Insertable):
 
 
 class Bank(Catalog, Transactional):
-    """A catalog with its own transaction manager."""
-
     name = "bank"
 
     def __init__(self):
@@ -136,7 +131,6 @@ class Bank(Catalog, Transactional):
 
 
 def catalog() -> Catalog:
-    """The catalog `bank`."""
     return Bank()
 
 
