@@ -301,10 +301,10 @@ def list_offsets(lengths: pa.Array) -> pa.Array:
 
 
 def _convert_struct(array: pa.Array, target: pa.StructType) -> pa.Array:
-    given = [field.name for field in array.type]
-    if sorted(given) != sorted(field.name for field in target):
-        raise _Lossy(f"its fields are {', '.join(map(repr, given))}")
-    parts = dict(zip(given, array.flatten(), strict=True))
+    names = [field.name for field in array.type]
+    if sorted(names) != sorted(field.name for field in target):
+        raise _Lossy(f"its fields are {', '.join(map(repr, names))}")
+    parts = dict(zip(names, array.flatten(), strict=True))
     children = [_convert(parts[field.name], field.type) for field in target]
     return pa.StructArray.from_arrays(children, fields=list(target))
 

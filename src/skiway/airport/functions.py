@@ -275,17 +275,17 @@ class DecoratedTable(TableFunction):
         self._call = call
         self._schema = schema
         hints = inspect.get_annotations(call, eval_str=True)
-        given = [p for p in inspect.signature(call).parameters.values() if not _is_scan(p.name, hints)]
+        parameters = [p for p in inspect.signature(call).parameters.values() if not _is_scan(p.name, hints)]
         self._scan = next((name for name in inspect.signature(call).parameters if _is_scan(name, hints)), None)
-        self._plain = {p.name for p in given if hints.get(p.name) in _PYTHON}
-        self._defaults = {p.name: p.default for p in given if p.default is not inspect.Parameter.empty}
+        self._plain = {p.name for p in parameters if hints.get(p.name) in _PYTHON}
+        self._defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
         self.parameters = tuple(
             Parameter(
                 p.name,
                 arrow_type(hints.get(p.name), f"parameter {p.name!r} of {self.name}"),
                 named=p.kind is inspect.Parameter.KEYWORD_ONLY,
             )
-            for p in given
+            for p in parameters
         )
 
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:

@@ -65,11 +65,11 @@ def geometry_array(
     values: Iterable[Geometry | None] | pa.Array, *, valid: Sequence[bool] | None = None, srid: int | None = None
 ) -> pa.ExtensionArray:
     """An array of shapely geometries, WKB or WKT. None, and values whose `valid` is False, become NULL."""
-    given = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
-    if valid is not None and len(valid) != len(given):
-        raise InvalidArgument(f"{len(given)} geometries, but a validity mask of length {len(valid)}")
+    items = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
+    if valid is not None and len(valid) != len(items):
+        raise InvalidArgument(f"{len(items)} geometries, but a validity mask of length {len(valid)}")
     shapes = np.array(
-        [None if valid is not None and not valid[i] else _shape(value) for i, value in enumerate(given)], dtype=object
+        [None if valid is not None and not valid[i] else _shape(value) for i, value in enumerate(items)], dtype=object
     )
     storage = pa.array(shapely.to_wkb(shapes), pa.binary())
     return pa.ExtensionArray.from_storage(geometry_type(srid), storage)
@@ -117,16 +117,16 @@ def validate(geometry: Geometry, kind: str = "") -> None:
 
 def check_geometries(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
     """Raise `InvalidArgument` if a geometry of the column is not of the field's type. The error names the row."""
-    wanted = (field.metadata or {}).get(_CONSTRAINT, b"").decode()
-    if not wanted:
+    expected = (field.metadata or {}).get(_CONSTRAINT, b"").decode()
+    if not expected:
         return
     found = shapely.get_type_id(geometries(array))
     numbers = {name: number for number, name in enumerate(["Point", "LineString", "LinearRing", *GEOMETRY_TYPES[2:]])}
-    wrong = np.flatnonzero((found >= 0) & (found != numbers[wanted]))
+    wrong = np.flatnonzero((found >= 0) & (found != numbers[expected]))
     if len(wrong):
         name = {number: name for name, number in numbers.items()}[int(found[wrong[0]])]
         raise InvalidArgument(
-            f"column {field.name!r} only accepts {wanted} geometries; row {int(wrong[0])} is a {name}"
+            f"column {field.name!r} only accepts {expected} geometries; row {int(wrong[0])} is a {name}"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport.scan import FilterPushdown, TimePoint
-from skiway.airport.wire.payloads import FunctionCallUri, encode
+from skiway.airport.wire.payloads import FunctionCallUri, arrow_stream, encode
 from skiway.errors import InvalidArgument, PermissionDenied
 
 __all__ = ["ALLOWED", "DynamicSchemaTableRef", "FunctionCall", "FunctionCallRequest", "SchemaRequest", "TableRef"]
@@ -97,11 +97,8 @@ class FunctionCall:
             raise PermissionDenied(
                 f"function {self.name!r} is not allowed in table references; allowed are {', '.join(sorted(set(allowed) - FATAL))}"
             )
-        sink = pa.BufferOutputStream()
         batch = self.arguments()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        body = encode(FunctionCallUri(function_name=self.name, data=sink.getvalue().to_pybytes()))
+        body = encode(FunctionCallUri(function_name=self.name, data=arrow_stream(batch.schema, [batch])))
         return "data:application/x-msgpack-duckdb-function-call;base64," + base64.b64encode(body).decode()
 
 

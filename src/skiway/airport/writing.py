@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
-from skiway.airport.scan import ArrowData
+from skiway.airport.scan import ArrowData, find_rowid_column
+from skiway.errors import InvalidArgument
 
 __all__ = [
     "Deletable",
@@ -29,9 +30,12 @@ __all__ = [
     "UpdatableBatch",
     "Writable",
     "Write",
+    "rowid_index",
 ]
 
 Operation = Literal["insert", "update", "delete"]
+
+_ROWID_TYPES: Final = (pa.int64(), pa.int32(), pa.uint64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,16 @@ class DmlResult:
 
     affected_rows: int
     returning_data: ArrowData | None = None
+
+
+def rowid_index(operation: Operation, schema: pa.Schema) -> int:
+    """The index of the row id column in the batches of an UPDATE or DELETE; `InvalidArgument` if there is none."""
+    index = find_rowid_column(schema)
+    if index is None:
+        raise InvalidArgument(f"{operation.upper()} requires rowid column")
+    if schema.field(index).type not in _ROWID_TYPES:
+        raise InvalidArgument(f"rowid must be integer type (int64, int32 or uint64), not {schema.field(index).type}")
+    return index
 
 
 # -- whole statements -------------------------------------------------------------------------------------------------

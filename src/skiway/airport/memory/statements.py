@@ -8,7 +8,7 @@ changes nothing. An INSERT never conflicts, unless the table itself is altered.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,13 +19,10 @@ from skiway.airport.memory.rows import Found, Rows
 from skiway.airport.memory.sandbox import Sandbox
 from skiway.airport.memory.snapshots import Snapshot, TableState, change_numbers
 from skiway.airport.memory.transactions import Session
-from skiway.airport.scan import find_rowid_column
-from skiway.airport.writing import Statement, Write
+from skiway.airport.writing import Statement, Write, rowid_index
 from skiway.errors import Conflict, InvalidArgument, NotFound, NullRowId
 
 __all__ = ["DeleteRows", "InsertRows", "UpdateRows", "fill_column"]
-
-_ROWID_TYPES: Final = (pa.int64(), pa.int32(), pa.uint64())
 
 
 class _RowStatement(Statement):
@@ -115,7 +112,7 @@ class _ByRowId(_RowStatement):
 
     def __init__(self, write: Write, **context: Any) -> None:
         super().__init__(write, **context)
-        self._rowid = _rowid_column(write)
+        self._rowid = rowid_index(write.operation, write.schema)
         self._ids: list[pa.Array] = []
         self._stamps: list[pa.Array] = []
 
@@ -214,10 +211,10 @@ class DeleteRows(_ByRowId):
 # -- input ------------------------------------------------------------------------------------------------------------
 
 
-def _columns(definition: TableDefinition, given: pa.Schema, *, rowid: int | None = None) -> list[int | None]:
+def _columns(definition: TableDefinition, schema: pa.Schema, *, rowid: int | None = None) -> list[int | None]:
     """For each column of the table, the index of the input column, or None."""
     sources: list[int | None] = [None] * len(definition.columns)
-    for index, name in enumerate(given.names):
+    for index, name in enumerate(schema.names):
         if index == rowid:
             continue
         position = definition.position(name)
@@ -228,15 +225,6 @@ def _columns(definition: TableDefinition, given: pa.Schema, *, rowid: int | None
             raise InvalidArgument(f"column {name!r} of table {definition.name!r} occurs twice in the input")
         sources[position] = index
     return sources
-
-
-def _rowid_column(write: Write) -> int:
-    index = find_rowid_column(write.schema)
-    if index is None:
-        raise InvalidArgument(f"{write.operation.upper()} requires rowid column")
-    if write.schema.field(index).type not in _ROWID_TYPES:
-        raise InvalidArgument(f"rowid must be integer type, not {write.schema.field(index).type}")
-    return index
 
 
 def _row_ids(column: pa.Array) -> pa.Int64Array:

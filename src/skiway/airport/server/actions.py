@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
 from skiway.airport.catalog import HasStatistics, Transactional, TransactionManager, TransactionStatus
 from skiway.airport.functions import TableInOutFunction
@@ -35,6 +34,7 @@ from skiway.airport.wire.payloads import (
     TransactionRequest,
     TransactionState,
     VersionInfo,
+    arrow_stream,
     binary,
     decode,
     encode,
@@ -88,7 +88,8 @@ def column_statistics(host: Host, request: Request, body: bytes) -> bytes:
         if args.column_name not in table.schema.names:
             raise NotFound(f"column {args.column_name!r} not found in table '{path}'")
         field = table.schema.field(args.column_name)
-        return _stream(statistics_batch(field, table.column_statistics(args.column_name, args.type)))
+        batch = statistics_batch(field, table.column_statistics(args.column_name, args.type))
+        return arrow_stream(batch.schema, [batch])
     raise Unsupported(f"{path} is a function and has no statistics")
 
 
@@ -187,14 +188,6 @@ def _decode_either(body: bytes, kind: Any, what: str) -> Any:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 ACTIONS: Final[dict[str, Action]] = {

@@ -253,11 +253,11 @@ def _single_value(field: pa.Field, value: Any) -> pa.Array:
         ) from error
 
 
-def _scalar_array(value: pa.Scalar, wanted: pa.DataType) -> pa.Array:
+def _scalar_array(value: pa.Scalar, target: pa.DataType) -> pa.Array:
     """An array with one scalar. Python values cannot represent every date and time, so none are created."""
     plain = value.value if isinstance(value, pa.ExtensionScalar) else value
-    column = pa.repeat(plain if plain.type == storage_type(wanted) else plain.cast(storage_type(wanted)), 1)
-    return pa.ExtensionArray.from_storage(wanted, column) if isinstance(wanted, pa.BaseExtensionType) else column
+    column = pa.repeat(plain if plain.type == storage_type(target) else plain.cast(storage_type(target)), 1)
+    return pa.ExtensionArray.from_storage(target, column) if isinstance(target, pa.BaseExtensionType) else column
 
 
 class ListingCache:

@@ -133,12 +133,12 @@ def _scalar(function: ScalarFunction, reader: BatchReader, call: ServedCall) -> 
 
 def _arguments(function: ScalarFunction, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with its columns cast to the declared types, if they differ."""
-    wanted = [parameter.type for parameter in function.parameters]
-    if len(wanted) != batch.num_columns:
-        raise InvalidArgument(f"{function.name} takes {len(wanted)} arguments, not {batch.num_columns}")
+    expected = [parameter.type for parameter in function.parameters]
+    if len(expected) != batch.num_columns:
+        raise InvalidArgument(f"{function.name} takes {len(expected)} arguments, not {batch.num_columns}")
     if all(
-        not isinstance(kind, pa.DataType) or kind == given.type
-        for kind, given in zip(wanted, batch.schema, strict=True)
+        not isinstance(kind, pa.DataType) or kind == actual.type
+        for kind, actual in zip(expected, batch.schema, strict=True)
     ):
         return batch
     columns = [

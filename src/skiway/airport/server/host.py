@@ -47,13 +47,13 @@ class Host:
         """
         call = call_of(request)
         call.schema, call.name = schema, name
-        wanted = request.catalog or fallback
-        request = authorize(request.within(wanted), self.auth)
-        catalog = self.catalogs.find(wanted)
+        catalog_name = request.catalog or fallback
+        request = authorize(request.within(catalog_name), self.auth)
+        catalog = self.catalogs.find(catalog_name)
         if catalog is None:
             raise NotFound(
-                f"catalog {wanted!r} is not served here"
-                if wanted
+                f"catalog {catalog_name!r} is not served here"
+                if catalog_name
                 else "the call names no catalog, and there is no default catalog",
                 key="catalog",
             )

@@ -22,7 +22,7 @@ from skiway.airport.server.streams import cast_column
 from skiway.airport.server.tickets import parse_descriptor
 from skiway.airport.server.writing import run, visible_columns
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.payloads import encode
+from skiway.airport.wire.payloads import arrow_stream, encode
 from skiway.airport.writing import Operation
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor, PutResult
@@ -137,18 +137,18 @@ def _row_ids(ids: list[int]) -> pa.Array:
 def _in_table_order(reader: BatchReader, table: Table) -> Iterator[pa.RecordBatch]:
     """The batches of the stream, with the columns in the order of the table."""
     columns = visible_columns(table.schema)
-    given = reader.schema
-    if len(given) != len(columns):
-        raise InvalidArgument(f"column mismatch: table has {len(columns)} columns, input has {len(given)}")
+    schema = reader.schema
+    if len(schema) != len(columns):
+        raise InvalidArgument(f"column mismatch: table has {len(columns)} columns, input has {len(schema)}")
     for name in columns:
-        if name not in given.names:
+        if name not in schema.names:
             raise InvalidArgument(
-                f"column mismatch: table has column {name!r}, input has {', '.join(map(repr, given.names))}"
+                f"column mismatch: table has column {name!r}, input has {', '.join(map(repr, schema.names))}"
             )
-        wanted = table.schema.field(name)
-        if given.field(name).type != wanted.type:
+        expected = table.schema.field(name)
+        if schema.field(name).type != expected.type:
             raise InvalidArgument(
-                f"column mismatch: column {name!r} is {wanted.type}, input has {given.field(name).type}"
+                f"column mismatch: column {name!r} is {expected.type}, input has {schema.field(name).type}"
             )
     return (batch.select(list(columns)) for batch in reader)
 
@@ -188,12 +188,11 @@ def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[
 
 def _encoded(batches: list[pa.RecordBatch], table: Table) -> str:
     schema = pa.schema([table.schema.field(name) for name in visible_columns(table.schema)])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            columns = [cast_column(batch.column(field.name), field) for field in schema]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    return base64.b64encode(sink.getvalue()).decode()
+    converted = (
+        pa.RecordBatch.from_arrays([cast_column(batch.column(field.name), field) for field in schema], schema=schema)
+        for batch in batches
+    )
+    return base64.b64encode(arrow_stream(schema, converted)).decode()
 
 
 JSON_ACTIONS: Final[dict[str, Any]] = {"delete": delete}

@@ -31,6 +31,7 @@ __all__ = [
     "open_table",
     "open_table_function",
     "read_arguments",
+    "read_row",
     "table_at",
 ]
 
@@ -99,15 +100,15 @@ class ResolvedCatalogs:
         raise Unsupported("this server resolves catalogs per request and cannot list them")
 
 
-def catalogs_of(given: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs) -> Catalogs:
+def catalogs_of(catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs) -> Catalogs:
     """The `catalogs` argument of a server, in any of its forms, as `Catalogs`."""
-    if isinstance(given, Catalog):
-        return CatalogSet([given])
-    if isinstance(given, Catalogs):
-        return given
-    if callable(given):
-        return ResolvedCatalogs(given)
-    return CatalogSet(given)
+    if isinstance(catalogs, Catalog):
+        return CatalogSet([catalogs])
+    if isinstance(catalogs, Catalogs):
+        return catalogs
+    if callable(catalogs):
+        return ResolvedCatalogs(catalogs)
+    return CatalogSet(catalogs)
 
 
 def open_schema(catalog: Catalog, name: str) -> Schema:
@@ -166,38 +167,37 @@ def _overload(functions: Sequence[F], path: ObjectPath, what: str) -> F:
 
 def read_arguments(function: AnyFunction, stream: bytes) -> dict[str, pa.Scalar]:
     """Decode the arguments in a one-row IPC stream and cast them to their declared types. Missing arguments are NULL."""
-    row = _argument_row(function, stream)
+    row = read_row(stream, f"the arguments of {function.name}") if stream else None
     arguments = {}
     for parameter in function.parameters:
-        wanted = None if isinstance(parameter.type, AnyType) else parameter.type
+        declared = None if isinstance(parameter.type, AnyType) else parameter.type
         given = row is not None and parameter.name in row.schema.names
-        value = row.column(parameter.name)[0] if row is not None and given else pa.scalar(None, wanted)
+        value = row.column(parameter.name)[0] if row is not None and given else pa.scalar(None, declared)
         arguments[parameter.name] = (
-            value if wanted is None or value.type == wanted else _cast(function, parameter.name, value, wanted)
+            value if declared is None or value.type == declared else _cast(function, parameter.name, value, declared)
         )
     return arguments
 
 
-def _argument_row(function: AnyFunction, stream: bytes) -> pa.RecordBatch | None:
-    if not stream:
-        return None
+def read_row(stream: bytes, what: str) -> pa.RecordBatch:
+    """Decode an IPC stream of one row."""
     try:
         with pa.ipc.open_stream(stream) as reader:
             batch = reader.read_next_batch()
             batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
-        raise InvalidArgument(f"the arguments of {function.name} are not an Arrow stream of one row") from error
+        raise InvalidArgument(f"{what} are not an Arrow stream of one row") from error
     if batch.num_rows != 1:
-        raise InvalidArgument(f"the arguments of {function.name} must be one row, not {batch.num_rows}")
+        raise InvalidArgument(f"{what} must be one row, not {batch.num_rows}")
     return batch
 
 
-def _cast(function: AnyFunction, name: str, value: pa.Scalar, wanted: pa.DataType) -> pa.Scalar:
+def _cast(function: AnyFunction, name: str, value: pa.Scalar, declared: pa.DataType) -> pa.Scalar:
     try:
-        return value.cast(wanted)
+        return value.cast(declared)
     except pa.ArrowException as error:
         raise InvalidArgument(
-            f"argument {name} of {function.name}: {_abbreviated(value)} does not fit type {wanted}"
+            f"argument {name} of {function.name}: {_abbreviated(value)} does not fit type {declared}"
         ) from error
 
 

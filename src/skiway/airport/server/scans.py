@@ -14,7 +14,7 @@ from skiway.airport.functions import TableFunction
 from skiway.airport.request import Request, call_of
 from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, with_parsed_filter
 from skiway.airport.server.host import Host
-from skiway.airport.server.lookup import open_table, open_table_function, read_arguments, table_at
+from skiway.airport.server.lookup import open_table, open_table_function, read_arguments, read_row, table_at
 from skiway.airport.server.streams import scan_frames
 from skiway.airport.server.tickets import DATABASES, ObjectPath, Ticket, parse_descriptor
 from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCallRequest, SchemaRequest, TableRef
@@ -175,10 +175,4 @@ def _parameter_values(parameters: ScanParameters) -> tuple[Any, ...]:
     stream = binary(parameters.table_function_parameters)
     if not stream:
         return ()
-    try:
-        with pa.ipc.open_stream(stream) as reader:
-            row = reader.read_next_batch()
-            row.validate(full=True)
-        return tuple(column[0].as_py() for column in row.columns)
-    except (pa.ArrowException, OSError, ValueError, IndexError, StopIteration) as error:
-        raise InvalidArgument("the parameters are not an Arrow stream of one row") from error
+    return tuple(column[0].as_py() for column in read_row(stream, "the parameters").columns)

@@ -71,8 +71,8 @@ class SchemaAdapter:
             _position(source, field.name) if columns is None or field.name in columns else None for field in target
         )
         is_identity = sources == tuple(range(len(source))) and all(  # nullability must match the bound schema too
-            wanted.type == given.type and wanted.nullable == given.nullable
-            for wanted, given in zip(target, source, strict=True)
+            expected.type == actual.type and expected.nullable == actual.nullable
+            for expected, actual in zip(target, source, strict=True)
         )
         return cls(target, sources, is_identity)
 

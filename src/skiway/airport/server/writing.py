@@ -8,7 +8,6 @@ rows is an error; otherwise the client, which waits in lock-step, would hang.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Final
 
 import pyarrow as pa
 
@@ -27,6 +26,7 @@ from skiway.airport.writing import (
     UpdatableBatch,
     Writable,
     Write,
+    rowid_index,
 )
 from skiway.errors import Cancelled, Internal, InvalidArgument, NullRowId, PreconditionFailed
 
@@ -34,8 +34,6 @@ __all__ = ["run", "visible_columns"]
 
 Batches = Iterator[pa.RecordBatch]
 Run = Generator[pa.RecordBatch, None, int]
-
-ROWID_TYPES: Final = (pa.int64(), pa.int32(), pa.uint64())
 
 
 def run(table: Table, operation: Operation, schema: pa.Schema, batches: Batches, *, returning: bool) -> Run:
@@ -108,7 +106,7 @@ def _per_batch(call: Callable[[pa.RecordBatch], DmlResult], batches: Batches, op
 
 
 def _update(table: Updatable, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
-    index = rowid_index("UPDATE", write.schema)
+    index = rowid_index("update", write.schema)
     names = [name for position, name in enumerate(write.schema.names) if position != index]
 
     def call(batch: pa.RecordBatch) -> DmlResult:
@@ -119,7 +117,7 @@ def _update(table: Updatable, write: Write) -> Callable[[pa.RecordBatch], DmlRes
 
 
 def _delete(table: Deletable, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
-    index = rowid_index("DELETE", write.schema)
+    index = rowid_index("delete", write.schema)
     return lambda batch: table.delete(_as_int64(batch.column(index)), write.options)
 
 
@@ -128,16 +126,6 @@ def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch] | list[pa.Recor
 
 
 # -- row ids ----------------------------------------------------------------------------------------------------------
-
-
-def rowid_index(operation: str, schema: pa.Schema) -> int:
-    """The index of the row id column in the batches of an UPDATE or DELETE."""
-    index = find_rowid_column(schema)
-    if index is None:
-        raise InvalidArgument(f"{operation.upper()} requires rowid column")
-    if schema.field(index).type not in ROWID_TYPES:
-        raise InvalidArgument(f"rowid must be integer type (int64, int32 or uint64), not {schema.field(index).type}")
-    return index
 
 
 def _check_rowids(operation: Operation, schema: pa.Schema, batches: Batches) -> Batches:

@@ -7,6 +7,7 @@ the type `Binary`: they are not decoded with the message, but by `binary()`, and
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -44,6 +45,7 @@ __all__ = [
     "TransactionState",
     "TypedError",
     "VersionInfo",
+    "arrow_stream",
     "binary",
     "decode",
     "encode",
@@ -97,6 +99,16 @@ def packed(data: bytes) -> msgspec.Raw:
     else:
         head = b"\xdb" + size.to_bytes(4, "big")
     return msgspec.Raw(head + data)
+
+
+def arrow_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
+    """Encode batches as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 class Message(msgspec.Struct, frozen=True):
