@@ -175,4 +175,8 @@ def _parameter_values(parameters: ScanParameters) -> tuple[Any, ...]:
     stream = binary(parameters.table_function_parameters)
     if not stream:
         return ()
-    return tuple(column[0].as_py() for column in read_row(stream, "the parameters").columns)
+    row = read_row(stream, "the parameters")
+    try:
+        return tuple(column[0].as_py() for column in row.columns)
+    except (pa.ArrowException, ValueError) as error:  # such as a date that Python cannot represent
+        raise InvalidArgument(f"the parameters cannot be converted to Python values: {error}") from error
