@@ -171,10 +171,8 @@ def read_arguments(function: AnyFunction, stream: bytes) -> dict[str, pa.Scalar]
     arguments = {}
     for parameter in function.parameters:
         declared = None if isinstance(parameter.type, AnyType) else parameter.type
-        if row is not None and parameter.name in row.schema.names:
-            value = row.column(parameter.name)[0]
-        else:
-            value = pa.scalar(None, declared)
+        is_passed = row is not None and parameter.name in row.schema.names
+        value = row.column(parameter.name)[0] if row is not None and is_passed else pa.scalar(None, declared)
         arguments[parameter.name] = (
             value if declared is None or value.type == declared else _cast(function, parameter.name, value, declared)
         )
