@@ -126,7 +126,7 @@ class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
     def __init__(self, name: str, database: duckdb.DuckDBPyConnection) -> None:
         self.name, self.database = name, database
         self._version, self._lock = 1, threading.Lock()
-        (self._file,) = database.execute("SELECT current_database()").fetchone()
+        ((self._file,),) = database.execute("SELECT current_database()").fetchall()
 
     def sql(self, *names: str) -> str:
         """The fully qualified name of a schema or table. Shorter names may be ambiguous."""
@@ -384,8 +384,8 @@ class FileStatement(airport.Statement):
         without_duplicates = "(SELECT DISTINCT ON (rowid) * FROM temp.pending)"  # UPDATE … FROM may contain a row twice
         update = f"UPDATE {table} AS old SET {sets} FROM {without_duplicates} AS new WHERE old.rowid = new.rowid"
         delete = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM temp.pending)"
-        (expected,) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.pending").fetchone()
-        (changed,) = self._cursor.execute(update if values else delete).fetchone()
+        ((expected,),) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.pending").fetchall()
+        ((changed,),) = self._cursor.execute(update if values else delete).fetchall()
         self._require(expected, changed)
         return changed
 
