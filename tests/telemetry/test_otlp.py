@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from skiway.config.telemetry import Otlp, Telemetry
 from skiway.config.telemetry import Traces as TracesSettings
-from skiway.config.values import Secret
+from skiway.config.fields import Secret
 from skiway.telemetry import definitions
 from skiway.telemetry.metrics import Metrics
 from skiway.telemetry.series import BOUNDS

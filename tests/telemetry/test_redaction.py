@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from skiway.config.values import Secret
+from skiway.config.fields import Secret
 from skiway.security.redaction import Redacted
 from skiway.telemetry.redaction import MASK, is_secret_name, redacted, redacted_text
 

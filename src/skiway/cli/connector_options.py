@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from skiway.config.values import DURATION
+from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:
