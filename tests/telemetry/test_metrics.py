@@ -16,11 +16,9 @@ from skiway.config.telemetry import MetricsOutput, Telemetry
 from skiway.errors import Internal
 from skiway.storage import ABSENT, open_stores
 from skiway.telemetry import definitions
-from skiway.telemetry.definitions import METRICS, Metric
-from skiway.telemetry.metrics import Metrics, store_calls
-from skiway.telemetry.prometheus import prometheus_name
+from skiway.telemetry.definitions import METRICS, Metric, prometheus_name
+from skiway.telemetry.metrics import CacheStatistics, Metrics, Stored, observe_caches, observe_usage, store_calls
 from skiway.telemetry.series import BOUNDS, MAX_SERIES, Observation
-from skiway.telemetry.usage import Stored, observe_usage
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -206,6 +204,34 @@ def test_bytes_are_counted_where_a_store_tells_them(metrics: Metrics):
     on_call(Call())
     tags = {"component": "blobs", "operation": "put", "result": "ok"}
     assert sample(metrics, "skiway_core_store_bytes_total", **tags) == 500
+
+
+def test_bytes_of_blobs_are_counted(metrics: Metrics):
+    with open_stores("memory://", on_call=store_calls(metrics)) as stores:
+        uri = stores.blobs.put(b"12345", folder="f")
+        for _ in range(3):
+            stores.blobs.get(uri)
+    put, get = ({"component": "blobs", "operation": each, "result": "ok"} for each in ("put", "get"))
+    assert sample(metrics, "skiway_core_store_bytes_total", **put) == 5
+    assert sample(metrics, "skiway_core_store_bytes_total", **get) == 15
+
+
+# -- caches
+
+
+def test_statistics_of_caches_are_exported(metrics: Metrics):
+    now = CacheStatistics(entries=1, size_bytes=2, hits=3, misses=4, max_entries=5, max_bytes=6)
+    observe_caches(metrics, {"a": lambda: now, "b": lambda: CacheStatistics(7, 8, 9, 10)})
+    assert sample(metrics, "skiway_core_cache_entries", cache="a") == 1
+    assert sample(metrics, "skiway_core_cache_weighted_size_bytes", cache="a") == 2
+    assert sample(metrics, "skiway_core_cache_hits_total", cache="a") == 3
+    assert sample(metrics, "skiway_core_cache_misses_total", cache="a") == 4
+    assert sample(metrics, "skiway_core_cache_max_entries", cache="a") == 5
+    assert sample(metrics, "skiway_core_cache_max_weight_bytes", cache="a") == 6
+    assert sample(metrics, "skiway_core_cache_entries", cache="b") == 7
+    now = CacheStatistics(entries=0, size_bytes=0, hits=30, misses=40)
+    assert sample(metrics, "skiway_core_cache_hits_total", cache="a") == 30
+    assert sample(metrics, "skiway_core_cache_max_entries", cache="b") is None
 
 
 # -- usage

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from skiway.config.telemetry import Audit
+from skiway.config.telemetry import Audit, Rotation
 from skiway.errors import Internal, Unavailable
 from skiway.telemetry.context import CallContext, call_facts, current_call
 from skiway.telemetry.definitions import AUDIT_ERRORS
@@ -65,7 +65,7 @@ class AuditLog:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._files = {
-            category: LineFile(directory / f"{category}.log", max_bytes=max_bytes, keep=keep, fsync=fsync)
+            category: LineFile(directory / f"{category}.log", Rotation(max_bytes=max_bytes, keep=keep), fsync=fsync)
             for category in CATEGORIES
         }
         self._required = required

@@ -19,6 +19,7 @@ from cachetools import LRUCache
 from skiway.metastore.planning.files import ColumnFacts, FileFacts
 from skiway.metastore.queries.pins import PinnedSnapshot
 from skiway.model import v1
+from skiway.telemetry.metrics import CacheStatistics
 
 __all__ = ["Plan", "Planner", "Pruned", "plan"]
 
@@ -75,6 +76,18 @@ class Planner:
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._kept: LRUCache[str, FileFacts] = LRUCache(max_bytes, getsizeof=lambda facts: facts.nbytes)
         self._lock = Lock()
+        self._hits = self._misses = 0
+
+    def statistics(self) -> CacheStatistics:
+        """The current size of the cache of file lists, its limit, and how often it had what was planned."""
+        with self._lock:
+            return CacheStatistics(
+                entries=len(self._kept),
+                size_bytes=int(self._kept.currsize),
+                hits=self._hits,
+                misses=self._misses,
+                max_bytes=int(self._kept.maxsize),
+            )
 
     def plan(self, pinned: PinnedSnapshot, predicates: Sequence[v1.Predicate] = (), *, tasks: int = 0) -> Plan:
         """The plan for a table as a query reads it."""
@@ -85,6 +98,10 @@ class Planner:
         key = f"{pinned.of.file_stats_uri} {pinned.of.snapshot_uri}"
         with self._lock:
             kept: FileFacts | None = self._kept.get(key)
+            if kept is None:
+                self._misses += 1
+            else:
+                self._hits += 1
         if kept is None:
             kept = FileFacts(pinned.files(), pinned.snapshot().partition_spec)
             with self._lock:

@@ -15,6 +15,7 @@ from threading import Lock
 from cachetools import LRUCache
 
 from skiway.storage import BlobHead, BlobStore, Stores
+from skiway.telemetry.metrics import CacheStatistics
 
 __all__ = ["RememberedBlobs", "remembering"]
 
@@ -39,11 +40,28 @@ class RememberedBlobs(BlobStore):
         self._most = max_blobs
         self._kept: LRUCache[str, bytes] = LRUCache(max_bytes, getsizeof=len)
         self._lock = Lock()
+        self._hits = self._misses = 0
+
+    def statistics(self) -> CacheStatistics:
+        """The current size of the cache, its limits, and how often it had what was read."""
+        with self._lock:
+            return CacheStatistics(
+                entries=len(self._kept),
+                size_bytes=int(self._kept.currsize),
+                hits=self._hits,
+                misses=self._misses,
+                max_entries=self._most,
+                max_bytes=int(self._kept.maxsize),
+            )
 
     def get(self, uri: str) -> bytes:
         """The blob's content, verified when it was first read."""
         with self._lock:
             kept: bytes | None = self._kept.get(uri)
+            if kept is None:
+                self._misses += 1
+            else:
+                self._hits += 1
         if kept is not None:
             return kept
         return self._keep(uri, self._inner.get(uri))

@@ -64,7 +64,8 @@ class BlobStore(ABC):
                 f"data with SHA-256 {sha256_hex} was announced, but {blob_digest(uri)} arrived: send it again",
                 key="blob.digest.mismatch",
             )
-        with reported(self._on_call, "blobs", "put"):
+        with reported(self._on_call, "blobs", "put") as call:
+            call.size_bytes = len(data)
             if not self._create(uri, data) and not self._is_fresh(uri):
                 self._overwrite(uri, data)
         return uri
@@ -72,11 +73,12 @@ class BlobStore(ABC):
     def get(self, uri: str) -> bytes:
         """The blob's content, verified."""
         digest = blob_digest(uri)
-        with reported(self._on_call, "blobs", "get"):
+        with reported(self._on_call, "blobs", "get") as call:
             stored = self._read(uri)
             if stored is None:
                 raise NotFound(f"there is no blob {uri}: it was deleted, or never put", key="blob", uri=uri)
             data, _ = stored
+            call.size_bytes = len(data)
             if (found := sha256(data).hexdigest()) != digest:
                 raise Internal(
                     f"blob {uri} is corrupt: its {len(data)} bytes have SHA-256 {found}: "
