@@ -131,7 +131,7 @@ class Metrics:
     def _undeclared(self, metric: Metric, tags: Mapping[str, str]) -> None:
         if self._strict:
             raise Internal(
-                f"metric {metric.name} does not declare the tags {', '.join(sorted(tags))}: it has {', '.join(metric.tags)}",
+                f"metric {metric.name} has no tag {', '.join(sorted(tags))}: it has {', '.join(metric.tags)}",
                 key="metric.tag",
             )
         self.series(definitions.DROPPED_TAGS).add((metric.name,), len(tags))
