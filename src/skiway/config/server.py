@@ -21,7 +21,7 @@ from skiway.config.fields import (
     whole,
 )
 
-__all__ = ["Auth", "Client", "Errors", "Grpc", "Http", "Interceptor", "Server", "Tls"]
+__all__ = ["Auth", "Client", "Errors", "Grpc", "Http", "Interceptor", "Oidc", "Server", "Session", "Tls"]
 
 AuthMode = Literal["dev", "token", "oidc"]
 
