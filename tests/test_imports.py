@@ -29,10 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": {"airport.filters", "client"},
     "metastore": {"storage", "security", "formats"},
     "pipeline": {"metastore", "formats"},
-    "lake": {"airport", "metastore", "formats", "security"},
-    "rpc": {"metastore", "security"},
-    "rest": {"metastore", "formats", "security"},
-    "web": {"metastore", "formats", "lake", "security"},
+    "requests": {"metastore", "security"},
+    "lake": {"requests", "airport", "metastore", "formats", "security"},
+    "rpc": {"requests", "metastore", "security"},
+    "rest": {"requests", "metastore", "formats", "security"},
+    "web": {"requests", "metastore", "formats", "lake", "security"},
     "spark": {"client"},
 }
 MAY_IMPORT_ALL = {"cli", "demo", "runtime"}

@@ -131,7 +131,7 @@ class Contention(Conflict):
 class Unsupported(SkiwayError):
     """This server, or this object, has no such ability."""
 
-    code = "MC_UNAVAILABLE"
+    code = "MC_UNSUPPORTED"
 
 
 class LimitExceeded(SkiwayError):

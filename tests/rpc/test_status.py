@@ -38,7 +38,7 @@ EXPECTED: Mapping[type[errors.SkiwayError], tuple[grpc.StatusCode, v1.ErrorCode.
     errors.Conflict: (CODE.ABORTED, v1.MC_CONFLICT),
     errors.AlreadyExists: (CODE.ALREADY_EXISTS, v1.MC_CONFLICT),
     errors.Contention: (CODE.ABORTED, v1.MC_ABORT_RETRYABLE),
-    errors.Unsupported: (CODE.UNIMPLEMENTED, v1.MC_UNAVAILABLE),
+    errors.Unsupported: (CODE.UNIMPLEMENTED, v1.MC_UNSUPPORTED),
     errors.LimitExceeded: (CODE.RESOURCE_EXHAUSTED, v1.MC_RATE_LIMITED),
     errors.Unavailable: (CODE.UNAVAILABLE, v1.MC_UNAVAILABLE),
     errors.TimedOut: (CODE.DEADLINE_EXCEEDED, v1.MC_TIMEOUT),
@@ -150,7 +150,7 @@ def test_faults_of_the_server_are_told_without_details_and_logged_with_them(erro
         v1.MC_INTERNAL,
         "internal.error",
     )
-    assert answer.text == "internal error: the server's log tells more, look there for correlation id c-1"
+    assert answer.text == "internal error; see the server log, correlation id c-1"
     seen = answer.text + str(answer.status) + str(answer.trailers) + str(answer.headers)
     for hidden in ("hunter2", "/srv", "Traceback", ".py", type(error).__name__):
         assert hidden not in seen

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from skiway.config import load
+from skiway.config.telemetry import Audit, Rotation
 from skiway.errors import Internal, Unavailable
 from skiway.telemetry.audit import CATEGORIES, AuditEntry, AuditLog
 from skiway.telemetry.context import CallContext, serving
@@ -68,7 +69,7 @@ def test_a_record_is_there_before_the_call_returns(tmp_path: Path):
 
 
 def test_eight_threads_lose_and_mix_nothing_while_files_rotate(tmp_path: Path):
-    audit = AuditLog(tmp_path, max_bytes=2_000, keep=1_000)
+    audit = AuditLog(tmp_path, Audit(rotation=Rotation(max_bytes=2_000, keep=1_000)))
 
     def call(caller: int) -> None:
         for number in range(100):
@@ -97,7 +98,7 @@ def test_what_cannot_be_written_is_logged_and_counted(tmp_path: Path, caplog: py
 def test_where_auditing_is_required_the_call_fails(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Unavailable, match="could not be recorded in the audit trail") as caught:
-        AuditLog(tmp_path / "file", required=True).record("table", ENTRY)
+        AuditLog(tmp_path / "file", Audit(required=True)).record("table", ENTRY)
     assert caught.value.key == "audit.unwritable"
 
 

@@ -26,7 +26,15 @@ from skiway.airport.functions import (
     TableInOutFunction,
     Volatility,
 )
-from skiway.airport.request import Authenticator, BearerAuth, CatalogAuthorizer, Request, current_request
+from skiway.airport.request import (
+    Authenticator,
+    BearerAuth,
+    CatalogAuthorizer,
+    Observer,
+    Request,
+    ServedCall,
+    current_request,
+)
 from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
 from skiway.airport.server.lookup import CatalogResolver, Catalogs
 from skiway.airport.server.server import Server, Tls, serve
@@ -74,6 +82,7 @@ __all__ = [
     "InOutCall",
     "Insertable",
     "Limits",
+    "Observer",
     "Parameter",
     "Planned",
     "Request",
@@ -82,6 +91,7 @@ __all__ = [
     "Schema",
     "SchemaBuilder",
     "SchemaRequest",
+    "ServedCall",
     "Server",
     "SharedListing",
     "Statement",

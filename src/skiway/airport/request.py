@@ -1,11 +1,13 @@
-"""Who is asking, and for what: the facts of the call being served."""
+"""The call being served: who calls, for what, and what observers learn about it."""
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -16,9 +18,12 @@ __all__ = [
     "Authenticator",
     "BearerAuth",
     "CatalogAuthorizer",
+    "Observer",
     "Request",
+    "ServedCall",
     "admit",
     "authorize",
+    "call_of",
     "current_request",
     "enter",
     "read_request",
@@ -52,6 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
     claims: Mapping[str, Any] = {}
     metadata: Sequence[tuple[str, str | bytes]] = ()
     connection: Any = None
+    call: ServedCall | None = None
 
     @property
     def headers(self) -> Mapping[str, tuple[str | bytes, ...]]:
@@ -87,8 +93,39 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
         return f"Request({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
+class ServedCall(msgspec.Struct, kw_only=True):
+    """One call as an observer sees it.
+
+    The facts are filled in while the call runs and are complete when the observer's block ends: the operation (`scan`,
+    `insert`, `create_table`, ...), the schema and the name of the object, and the rows and bytes in both directions.
+    `request` has the caller's identity and the catalog. An error passes through the observer's block as an exception.
+    """
+
+    method: str
+    correlation_id: str
+    request: Request
+    operation: str = ""
+    schema: str = ""
+    name: str = ""
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+Observer: TypeAlias = Callable[[ServedCall], AbstractContextManager[object]]
+"""A function that returns a context manager for each call; it is entered before the caller is authenticated."""
+
+MAX_CORRELATION_ID: Final = 128
+
+
 _current: ContextVar[Request | None] = ContextVar("skiway_airport_request", default=None)
 _NOBODY = Request()
+
+
+def call_of(request: Request) -> ServedCall:
+    """The call of a request, for its handlers to fill in; one that nobody observes if it has none."""
+    return request.call or ServedCall(method=request.method, correlation_id="", request=request)
 
 
 def current_request() -> Request:
@@ -97,17 +134,21 @@ def current_request() -> Request:
 
 
 def enter(request: Request) -> None:
-    """Make `request` current; grpcio gives each call a context of its own, so it ends with the call."""
+    """Make `request` current. grpcio gives each call a context of its own, so it ends with the call."""
     _current.set(request)
+    if request.call is not None:
+        request.call.request = request
 
 
 def read_request(
     method: str, metadata: Sequence[tuple[str, str | bytes]], connection: Connection | None = None
 ) -> Request:
-    """The request that the headers tell of, before anyone checked them."""
+    """The request that the headers describe, not authenticated yet."""
     first: dict[str, Any] = dict(metadata[::-1])
-    return Request(
+    call = ServedCall(method=method, correlation_id=_correlation_id(first), request=_NOBODY)
+    call.request = Request(
         method=method,
+        call=call,
         catalog=first.get(headers.CATALOG, ""),
         trace_id=first.get(headers.TRACE_ID, ""),
         session_id=first.get(headers.SESSION_ID, ""),
@@ -116,6 +157,16 @@ def read_request(
         metadata=metadata,
         connection=connection,
     )
+    return call.request
+
+
+def _correlation_id(first: Mapping[str, Any]) -> str:
+    """The caller's own id if it can be logged, else the trace id that DuckDB sends, else a new one."""
+    for name in (headers.CORRELATION_ID, headers.TRACE_ID):
+        value = str(first.get(name, ""))
+        if value and len(value) <= MAX_CORRELATION_ID and value.isascii() and value.isprintable():
+            return value
+    return uuid.uuid4().hex
 
 
 def _bearer(authorization: str) -> str | None:
@@ -196,6 +247,6 @@ def authorize(request: Request, authenticator: object) -> Request:
     except SkiwayError:
         raise
     except Exception as refusal:
-        raise PermissionDenied(str(refusal) or f"no access to catalog {request.catalog!r}") from refusal
+        raise PermissionDenied(f"no access to catalog {request.catalog!r}") from refusal
     enter(allowed)
     return allowed

@@ -1,16 +1,19 @@
-"""Who is asking: the principal behind an Airport call, and what it may do."""
+"""What all catalogs of a lake server share: callers, open tables, transactions, caches."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from threading import Lock
 from typing import Final
 
-from skiway.airport import current_request
+from skiway.airport.request import ServedCall
+from skiway.airport.server.status import code_of
 from skiway.formats.cache import Kept
 from skiway.lake.columns import Columns
 from skiway.lake.opened_tables import Handles
@@ -18,44 +21,108 @@ from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
-from skiway.security import NOBODY, Authenticator, Authorizer, Principal
+from skiway.requests import Access, Call, Observers, Operation, Pipeline, read_context
+from skiway.security import NOBODY, Principal
 
-__all__ = ["Callers", "Context", "Versions"]
+__all__ = ["COMPONENT", "Callers", "Context", "Versions", "operation_of"]
 
-_principal: ContextVar[Principal] = ContextVar("skiway_lake_principal", default=NOBODY)
+COMPONENT: Final = "Airport"
+
+_CATEGORIES: Final = {
+    "create_schema": "namespace",
+    "drop_schema": "namespace",
+    "list_schemas": "catalog",
+    "list_catalogs": "catalog",
+    "list_flights": "catalog",
+    "catalog_version": "catalog",
+    "create_transaction": "query",
+    "get_transaction_status": "query",
+    "commit_transaction": "query",
+    "rollback_transaction": "query",
+    "column_statistics": "statistics",
+    "handshake": "system",
+    "list_actions": "system",
+}
+"""Under which category an operation of Airport is audited; the others are about a table."""
+
+_call: ContextVar[Call | None] = ContextVar("skiway_lake_call", default=None)
 
 
-@dataclass(frozen=True)
+def operation_of(name: str) -> Operation:
+    """The operation that the request pipeline knows an operation of Airport by.
+
+    It has no permissions of its own: the catalog, its schemas and its tables ask for them with `Callers.require`.
+    """
+    return Operation(COMPONENT, name, _CATEGORIES.get(name, "table"))
+
+
 class Callers:
-    """Finds out who calls, from the call's headers; it is an authenticator to the Airport server."""
+    """Runs the calls of the Airport server through the request pipeline, and tells the lake who calls.
 
-    authenticator: Authenticator
-    authorizer: Authorizer
-    realm_of: Callable[[Principal], Realm]
+    It is the authenticator and the observer of the Airport server.
+    """
 
-    def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - all headers count, not the token alone
+    def __init__(self, access: Access, observers: Observers | None = None) -> None:
+        self._pipeline = Pipeline(
+            access,
+            observers or Observers(),
+            log=logging.getLogger("skiway.airport"),
+            status_of=lambda error: code_of(error).name,
+        )
+
+    @contextmanager
+    def observe(self, served: ServedCall) -> Iterator[None]:
+        """Run a call of the Airport server inside the pipeline."""
+        headers = {name: value for name, value in served.request.metadata if isinstance(value, str)}
+        context, _ = read_context(headers, COMPONENT, ids=lambda: served.correlation_id)
+        call = Call(operation_of(served.operation), headers, replace(context, correlation_id=served.correlation_id))
+        with self._pipeline.observe(call):
+            _call.set(call)
+            try:
+                yield
+            finally:
+                call.operation = operation_of(served.operation)
+                call.context = replace(call.context, operation=call.operation.full_name)
+                call.details = _details(served)
+                self._pipeline.count_transfer(
+                    call, rows=(served.rows_in, served.rows_out), sizes=(served.bytes_in, served.bytes_out)
+                )
+
+    def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - every header counts, not only the token
         """The subject of the caller; raises `Unauthorized`."""
-        sent = {name: value for name, value in current_request().metadata if isinstance(value, str)}
-        principal = self.authenticator.authenticate(sent)
-        _principal.set(principal)
-        return principal.subject
+        call = _call.get()
+        assert call is not None, "the Airport server enters `observe` before it authenticates"
+        return self._pipeline.authenticate(call).subject
 
     @property
     def principal(self) -> Principal:
-        """The caller of now."""
-        return _principal.get()
+        """The caller of the current call."""
+        call = _call.get()
+        return NOBODY if call is None or call.principal is None else call.principal
 
     def realm(self) -> Realm:
         """What the caller's account holds."""
-        return self.realm_of(self.principal)
+        return self._pipeline.access.realm_of(self.principal)
 
     def require(self, *any_of: str) -> None:
         """Raise unless the caller has one of these permissions."""
-        self.authorizer.require(self.principal, *any_of)
+        self._pipeline.access.authorizer.require(self.principal, *any_of)
 
     def may(self, permission: str) -> bool:
         """Whether the caller has the permission, for what is merely not shown to those without."""
         return permission in self.principal.permissions
+
+
+def _details(served: ServedCall) -> dict[str, str | int]:
+    """What an audit record tells about a call: the statement, its table, and how much was transferred."""
+    where = {"catalog": served.request.catalog, "schema": served.schema, "table": served.name}
+    amounts = {
+        "rows_in": served.rows_in,
+        "rows_out": served.rows_out,
+        "bytes_in": served.bytes_in,
+        "bytes_out": served.bytes_out,
+    }
+    return {"statement": served.operation, **{name: value for name, value in where.items() if value}, **amounts}
 
 
 # --------------------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets as randomness
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from skiway.airport import AirportService, Limits
+from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.errors import AlreadyExists
 from skiway.formats.cache import Kept
@@ -19,7 +20,7 @@ from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG
 from skiway.metastore.records.names import normal_text
-from skiway.security import Authenticator, Authorizer, Principal
+from skiway.requests import Access, Observers
 
 __all__ = ["LakeCatalogs", "airport_service", "signing_key"]
 
@@ -63,9 +64,8 @@ class LakeCatalogs:
 
 
 def airport_service(
-    realm_of: Callable[[Principal], Realm],
-    authenticator: Authenticator,
-    authorizer: Authorizer,
+    access: Access,
+    observers: Observers | None = None,
     *,
     handles: Handles,
     key: bytes,
@@ -79,7 +79,7 @@ def airport_service(
     `handles` opens tables, and may be shared with others who read them. `key` signs tickets and transactions; servers that
     stand for each other have the same (see `signing_key`). Large scans are offered in up to `max_parts` parts of about `part_bytes`.
     """
-    callers = Callers(authenticator, authorizer, realm_of)
+    callers = Callers(access, observers)
     context = Context(
         callers,
         handles,
@@ -87,7 +87,15 @@ def airport_service(
         part_bytes=part_bytes,
         max_parts=max_parts,
     )
-    return AirportService(LakeCatalogs(context), auth=callers, tickets=TicketOffice(key), limits=limits)
+    return AirportService(
+        LakeCatalogs(context),
+        auth=callers,
+        tickets=TicketOffice(key),
+        limits=limits,
+        observers=[callers.observe],
+        disclosure=Disclosure(internal=False),
+        log_failures=False,  # the pipeline logs them, with the caller
+    )
 
 
 def signing_key(realm: Realm) -> bytes:

@@ -13,23 +13,21 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
 from skiway.metastore.records.paging import MAX_SIZE
 from skiway.model import v1
-from skiway.security import Principal
-from skiway.telemetry.context import CallContext
+from skiway.requests import MAX_HEADER_LENGTH, Call, Operation, is_valid_header
 
 if TYPE_CHECKING:
     from skiway.rest.mirrored import Mirrors
 
 __all__ = [
-    "CORRELATION_ID",
+    "COMPONENT",
     "NOTHING",
     "Act",
     "Answer",
     "Asked",
-    "Call",
     "Lake",
+    "RestCall",
     "Route",
     "listing",
-    "opened",
     "said",
     "short_header",
 ]
@@ -57,9 +55,7 @@ def said(value: Any, status: int = 200) -> Answer:
 # A call on its way, and what the functions that answer it are given.
 
 
-CORRELATION_ID: Final = "x-correlation-id"
-MAX_HEADER: Final = 128
-"""How long the value of one of our headers may be: they are echoed, logged and kept."""
+COMPONENT: Final = "IcebergRest"
 RENDERED_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -101,44 +97,37 @@ class Route:
     changes: bool = False
 
     @property
+    def operation(self) -> Operation:
+        """The operation that the request pipeline knows the route by."""
+        return Operation(COMPONENT, self.name, self.category, self.permissions)
+
+    @property
     def endpoint(self) -> str:
         """As the configuration that clients ask for lists it."""
         return f"{self.method} {self.path}"
 
 
-@dataclass(slots=True)
-class Call:
-    """One call. `principal` is known once it is admitted, `body` once it is read."""
+@dataclass(slots=True, kw_only=True)
+class RestCall(Call):
+    """A call of a route: `names` are those in the path, `target` is the path with the query as it was sent."""
 
     route: Route
     names: Mapping[str, str]
     query: Mapping[str, str]
     target: str
-    headers: Mapping[str, str]
-    context: CallContext
     body: bytes = b""
-    principal: Principal | None = None
-    outcome: str = "OK"
-    """For the audit trail: the code of the error that the answer tells."""
 
-    def asked(self, realm: Realm, lake: Lake) -> Asked:
-        """The call as functions see it."""
+    def request(self, realm: Realm, lake: Lake) -> Asked:
+        """The call as the functions of routes see it."""
         return Asked(realm, lake, self.names, self.query, self.headers, self.body)
 
 
-def opened(headers: Mapping[str, str], operation: str, *, ids: Callable[[], str]) -> CallContext:
-    """What the call is known by: the caller's correlation id, if it can be told again, or a new one."""
-    given = headers.get(CORRELATION_ID, "").strip()
-    fit = len(given) <= MAX_HEADER and given.isascii() and given.isprintable()
-    return CallContext(correlation_id=given if given and fit else ids(), operation=f"IcebergRest/{operation}")
-
-
 def short_header(headers: Mapping[str, str], name: str) -> str:
-    """The header, or nothing; InvalidArgument if it is too long to be kept."""
+    """The header's value, or ""; raises `InvalidArgument` if it is too long to be stored."""
     value = headers.get(name, "").strip()
-    if len(value) > MAX_HEADER or not value.isascii() or not value.isprintable():
+    if not is_valid_header(value):
         raise InvalidArgument(
-            f"header {name} must have up to {MAX_HEADER} printable ASCII characters: shorten it, or leave it out",
+            f"header {name} must have up to {MAX_HEADER_LENGTH} printable ASCII characters: shorten it, or leave it out",
             key="header.invalid",
             header=name,
         )

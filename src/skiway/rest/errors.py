@@ -10,9 +10,10 @@ from typing import Final
 
 from skiway import errors
 from skiway.errors import SkiwayError
+from skiway.requests import disclosed, internal_error, status_in
 from skiway.rest.calls import Answer, said
 
-__all__ = ["BY_CLASS", "BY_KEY", "MISSING", "disclosed", "failed", "worded"]
+__all__ = ["BY_CLASS", "BY_KEY", "MISSING", "failed", "status_of", "worded"]
 
 _SENTENCES: Final = {
     "namespace.by.path.missing": "Namespace does not exist: {path} in catalog {catalog}; check the spelling, or create it",
@@ -98,30 +99,25 @@ _HEADERS: Final[dict[int, Mapping[str, str]]] = {
 }
 
 
-def disclosed(error: Exception) -> errors.SkiwayError | None:
-    """The error as callers may see it; None for a fault of the server, of which they see no details."""
-    if isinstance(error, errors.SkiwayError) and error.code != errors.Internal.code:
-        return error
-    return None
-
-
 def failed(error: Exception, correlation_id: str) -> Answer:
     """What a caller is told of `error`."""
     shown = disclosed(error)
     status, kind = BY_CLASS[errors.SkiwayError] if shown is None else _kind(shown)
-    message = (
-        f"internal error: the server's log tells more, look there for correlation id {correlation_id}"
-        if shown is None
-        else worded(shown).encode("utf-8", "replace").decode()
-    )
+    message = worded(shown or internal_error(correlation_id)).encode("utf-8", "replace").decode()
     answer = said({"error": {"message": message, "type": kind, "code": status}}, status)
     return Answer(status, answer.body, _HEADERS.get(status, {}))
+
+
+def status_of(error: BaseException) -> str:
+    """The HTTP status of any exception, as text."""
+    shown = disclosed(error)
+    return str((BY_CLASS[errors.SkiwayError] if shown is None else _kind(shown))[0])
 
 
 def _kind(error: errors.SkiwayError) -> tuple[int, str]:
     if error.key in BY_KEY:
         return BY_KEY[error.key]
-    status, kind = next(BY_CLASS[each] for each in type(error).__mro__ if each in BY_CLASS)
+    status, kind = status_in(BY_CLASS, error)
     if isinstance(error, errors.NotFound):
         kind = MISSING.get(error.key.partition(".")[0], kind)
     return status, kind

@@ -23,7 +23,7 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import publishing
 from skiway.metastore.records.kinds import IDEMPOTENCY
 from skiway.model import v1
-from skiway.rest.calls import Answer, Call, short_header
+from skiway.rest.calls import Answer, RestCall, short_header
 
 __all__ = ["KEY", "once"]
 
@@ -35,7 +35,7 @@ _NEW: Final = 0  # the version of what does not exist yet
 log = logging.getLogger("skiway.rest")
 
 
-def once(realm: Realm, call: Call, act: Callable[[], Answer]) -> Answer:
+def once(realm: Realm, call: RestCall, act: Callable[[], Answer]) -> Answer:
     """What `act` answers, or what it answered when this call was first made. Without a key, `act` is just called.
 
     What `act` answers is final, errors of the caller's too; what it raises is not.
@@ -110,6 +110,6 @@ def _under_way(key: str) -> Unavailable:
     )
 
 
-def _fingerprint(call: Call) -> str:
+def _fingerprint(call: RestCall) -> str:
     asked = f"{call.route.method} {call.target}\n".encode() + call.body
     return b64encode(sha256(asked).digest()).decode()

@@ -9,10 +9,11 @@ from urllib.parse import urlencode
 
 from skiway.config import Settings, store_urls
 from skiway.errors import InvalidArgument, Unavailable
-from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.blob_cache import RememberedBlobs
 from skiway.security import SecretsStore
 from skiway.security.secrets.opening import open_secrets
-from skiway.storage import OnCall, Stores, open_blobs, open_pointers
+from skiway.storage import Stores, open_blobs, open_pointers
+from skiway.telemetry.metrics import Metrics, observe_caches, store_calls
 
 __all__ = ["secrets_of", "stores_of"]
 
@@ -54,7 +55,7 @@ def _aws_credentials(settings: Settings) -> dict[str, str]:
 
 
 @contextmanager
-def stores_of(settings: Settings, home: Path, *, on_call: OnCall | None = None) -> Iterator[Stores]:
+def stores_of(settings: Settings, home: Path, *, metrics: Metrics | None = None) -> Iterator[Stores]:
     """The pointer and blob stores, with a cache of blobs. Creates the home directory if it does not exist."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,8 +63,11 @@ def stores_of(settings: Settings, home: Path, *, on_call: OnCall | None = None) 
         raise Unavailable(
             f"the home directory {home} cannot be created: {error.strerror}; choose another with --home"
         ) from error
-    urls = store_urls(settings, home)
+    urls, on_call = store_urls(settings, home), store_calls(metrics) if metrics is not None else None
     with ExitStack() as parts:
         pointers = parts.enter_context(open_pointers(urls.pointers, on_call=on_call, options=urls.pointer_options))
         blobs = parts.enter_context(open_blobs(urls.blobs, on_call=on_call, options=urls.blob_options))
-        yield remembering(Stores(pointers, blobs), max_blobs=settings.metadata.graph.cache_max_size)
+        cache = RememberedBlobs(blobs, max_blobs=settings.metadata.graph.cache_max_size)
+        if metrics is not None:
+            observe_caches(metrics, {"metadata.graph": cache.statistics})
+        yield Stores(pointers, cache)

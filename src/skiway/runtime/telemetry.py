@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from skiway.config import Settings, without_effect
 from skiway.config.metastore import StorageUsage
 from skiway.metastore.records import keys
+from skiway.requests import Observers
 from skiway.runtime.gc.schedule import Sweep, Tick
 from skiway.storage import Stores
 from skiway.telemetry import definitions, logs
@@ -17,18 +17,9 @@ from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.metrics import Metrics, Stored, observe_usage
 from skiway.telemetry.traces import Traces
 
-__all__ = ["GcMetrics", "Observers", "logging_as_configured", "measure_usage", "observing"]
+__all__ = ["GcMetrics", "logging_as_configured", "measure_usage", "observing"]
 
 log = logging.getLogger("skiway.runtime")
-
-
-@dataclass(frozen=True, slots=True)
-class Observers:
-    """The receivers of telemetry in a process."""
-
-    metrics: Metrics
-    traces: Traces
-    audit: AuditLog | None
 
 
 @contextmanager

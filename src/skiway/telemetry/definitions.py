@@ -26,10 +26,12 @@ __all__ = [
     "GC_REMOVED",
     "METRICS",
     "RPC_ACTIVE",
+    "RPC_BYTES",
     "RPC_ERRORS",
     "RPC_LATENCY",
     "RPC_REQUESTS",
     "RPC_RETRIES",
+    "RPC_ROWS",
     "STORE_BYTES",
     "STORE_ERRORS",
     "STORE_LATENCY",
@@ -63,6 +65,10 @@ RPC_ACTIVE = Metric("skiway.core.rpc.active", "gauge", ("component", "operation"
 RPC_RETRIES = Metric(
     "skiway.core.rpc.retries", "counter", ("component", "operation"), "Retries within calls, after a lost race."
 )
+
+_TRANSFER = ("account", "component", "operation", "direction")
+RPC_ROWS = Metric("skiway.core.rpc.rows", "counter", _TRANSFER, "Rows received and sent by calls that transfer data.")
+RPC_BYTES = Metric("skiway.core.rpc.bytes", "counter", _TRANSFER, "Bytes received and sent by these calls.", "By")
 
 _STORE = ("component", "operation", "result")
 STORE_REQUESTS = Metric("skiway.core.store.requests", "counter", _STORE, "Calls to a store.")

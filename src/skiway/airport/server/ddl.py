@@ -37,7 +37,7 @@ Alter = Callable[[DynamicTable, AlterRequest], None]
 def create_schema(host: Host, request: Request, body: bytes) -> bytes:
     """A new schema; answers with its (empty) contents."""
     asked = decode(body, CreateSchemaRequest, "create_schema")
-    request, catalog = host.open_catalog(request, asked.catalog_name)
+    request, catalog = host.open_catalog(request, asked.catalog_name, schema=asked.schema)
     if not isinstance(catalog, DynamicCatalog):
         raise Unsupported(f"catalog {request.catalog!r} takes no new schemas")
     with host.unit_of_work(request, catalog):
@@ -48,7 +48,7 @@ def create_schema(host: Host, request: Request, body: bytes) -> bytes:
 def drop_schema(host: Host, request: Request, body: bytes) -> bytes:
     """Remove an empty schema."""
     asked = decode(body, DropRequest, "drop_schema")
-    request, catalog = host.open_catalog(request, asked.catalog_name)
+    request, catalog = host.open_catalog(request, asked.catalog_name, schema=asked.name)
     if not isinstance(catalog, DynamicCatalog):
         raise Unsupported(f"catalog {request.catalog!r} does not let schemas go")
     with host.unit_of_work(request, catalog):
@@ -59,7 +59,7 @@ def drop_schema(host: Host, request: Request, body: bytes) -> bytes:
 def create_table(host: Host, request: Request, body: bytes) -> bytes:
     """A new table, or on conflict the one there is."""
     asked = decode(body, CreateTableRequest, "create_table")
-    request, catalog = host.open_catalog(request, asked.catalog_name)
+    request, catalog = host.open_catalog(request, asked.catalog_name, schema=asked.schema_name, name=asked.table_name)
     schema = _dynamic_schema(catalog, asked.schema_name)
     with host.unit_of_work(request, catalog):
         asked_for = read_create_table(asked)
@@ -70,7 +70,7 @@ def create_table(host: Host, request: Request, body: bytes) -> bytes:
 def drop_table(host: Host, request: Request, body: bytes) -> bytes:
     """Remove a table."""
     asked = decode(body, DropRequest, "drop_table")
-    request, catalog = host.open_catalog(request, asked.catalog_name)
+    request, catalog = host.open_catalog(request, asked.catalog_name, schema=asked.schema_name, name=asked.name)
     schema = _dynamic_schema(catalog, asked.schema_name)
     with host.unit_of_work(request, catalog):
         schema.drop_table(asked.name, if_exists=asked.ignore_not_found)
@@ -80,7 +80,7 @@ def drop_table(host: Host, request: Request, body: bytes) -> bytes:
 def rename_table(host: Host, request: Request, body: bytes) -> bytes:
     """Give a table another name."""
     asked = decode(body, AlterRequest, "rename_table")
-    request, catalog = host.open_catalog(request, asked.catalog)
+    request, catalog = host.open_catalog(request, asked.catalog, schema=asked.schema, name=asked.name)
     schema = _dynamic_schema(catalog, asked.schema)
     with host.unit_of_work(request, catalog):
         schema.rename_table(asked.name, asked.new_table_name, if_exists=asked.ignore_not_found)
@@ -92,7 +92,7 @@ def altering(name: str, alter: Alter) -> Callable[[Host, Request, bytes], bytes]
 
     def action(host: Host, request: Request, body: bytes) -> bytes:
         asked = decode(body, AlterRequest, name)
-        request, catalog = host.open_catalog(request, asked.catalog)
+        request, catalog = host.open_catalog(request, asked.catalog, schema=asked.schema, name=asked.name)
         path = ObjectPath(request.catalog, asked.schema, asked.name)
         table = open_table(catalog, path)
         if not isinstance(table, DynamicTable):

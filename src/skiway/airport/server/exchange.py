@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, Table
 from skiway.airport.functions import ScalarFunction, TableInOutFunction, read_arguments
-from skiway.airport.request import Request
+from skiway.airport.request import Request, ServedCall, call_of
 from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import open_scalar_function, open_table, open_table_function
 from skiway.airport.server.streams import Conform, Nulls, fitted
@@ -26,12 +26,15 @@ from skiway.airport.wire.payloads import InOutParameters, TotalChanged, binary, 
 from skiway.airport.writing import Operation
 from skiway.errors import Internal, InvalidArgument, PreconditionFailed, Unsupported
 
-__all__ = ["do_exchange"]
+__all__ = ["EXCHANGES", "do_exchange"]
 
 
 VECTOR: Final = 2048  # rows that DuckDB takes at once; more in one returned batch would be lost
 CONTINUES: Final = b"chunk_continues"
 FINISHED: Final = b"chunk_finished"
+
+EXCHANGES: Final = ("insert", "update", "delete", "scalar_function", "table_function_in_out")
+"""The kinds of exchanges, as the header that names them spells them."""
 
 Frames = Iterator[bytes]
 
@@ -42,19 +45,25 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Fram
     if not operation:
         raise Unsupported(f"an exchange needs the header {headers.OPERATION}, as DuckDB's Airport extension sends it")
     reader = BatchReader(messages)
+    call = call_of(request)
+    if operation in EXCHANGES:
+        call.operation = operation
     request, catalog, path = host.open(request, parse_descriptor(reader.wait_for_descriptor()))
-    match operation:
-        case "insert" | "update" | "delete":
-            returning = request.header(headers.RETURN_CHUNKS) == "1"
-            with host.unit_of_work(request, catalog):
-                affected = yield from _dml(_table(catalog, path), operation, reader, returning=returning)
-            yield metadata_frame(encode(TotalChanged(affected)))  # only now: what follows it reaches no one
-        case "scalar_function":
-            yield from _scalar(open_scalar_function(catalog, path), reader)
-        case "table_function_in_out":
-            yield from _in_out(catalog, path, reader)
-        case _:
-            raise InvalidArgument(f"unknown operation {operation!r} in header {headers.OPERATION}")
+    try:
+        match operation:
+            case "insert" | "update" | "delete":
+                returning = request.header(headers.RETURN_CHUNKS) == "1"
+                with host.unit_of_work(request, catalog):
+                    affected = yield from _dml(_table(catalog, path), operation, reader, call, returning=returning)
+                yield metadata_frame(encode(TotalChanged(affected)))  # only now: what follows it reaches no one
+            case "scalar_function":
+                yield from _scalar(open_scalar_function(catalog, path), reader, call)
+            case "table_function_in_out":
+                yield from _in_out(catalog, path, reader, call)
+            case _:
+                raise InvalidArgument(f"unknown operation {operation!r} in header {headers.OPERATION}")
+    finally:
+        call.rows_in = reader.rows
 
 
 def _table(catalog: Catalog, path: ObjectPath) -> Table:
@@ -64,7 +73,9 @@ def _table(catalog: Catalog, path: ObjectPath) -> Table:
     return table
 
 
-def _dml(table: Table, operation: Operation, reader: BatchReader, *, returning: bool) -> Generator[bytes, None, int]:
+def _dml(
+    table: Table, operation: Operation, reader: BatchReader, call: ServedCall, *, returning: bool
+) -> Generator[bytes, None, int]:
     schema = reader.schema
     answer = schema if operation == "update" else _visible(table.schema)
     writer = FrameWriter(answer)
@@ -76,6 +87,7 @@ def _dml(table: Table, operation: Operation, reader: BatchReader, *, returning: 
                 returned = next(statement)
             except StopIteration as end:
                 return int(end.value)
+            call.rows_out += returned.num_rows
             yield from writer.batch(fit(returned))
 
 
@@ -108,11 +120,12 @@ class _Fit:
 # -- functions --------------------------------------------------------------------------------------------------------
 
 
-def _scalar(function: ScalarFunction, reader: BatchReader) -> Frames:
+def _scalar(function: ScalarFunction, reader: BatchReader, call: ServedCall) -> Frames:
     result = pa.field("result", function.returns)
     writer = FrameWriter(pa.schema([result]))
     yield writer.begin()
     for batch in reader:
+        call.rows_out += batch.num_rows
         values = _values(function, function.execute(_arguments(function, batch)), batch.num_rows)
         yield from writer.batch(pa.RecordBatch.from_arrays([fitted(values, result)], schema=writer.schema))
 
@@ -146,7 +159,7 @@ def _values(function: ScalarFunction, made: Any, rows: int) -> pa.Array:
     return made
 
 
-def _in_out(catalog: Catalog, path: ObjectPath, reader: BatchReader) -> Frames:
+def _in_out(catalog: Catalog, path: ObjectPath, reader: BatchReader, served: ServedCall) -> Frames:
     function = open_table_function(catalog, path)
     if not isinstance(function, TableInOutFunction):
         raise InvalidArgument(f"{path} takes no rows: call it with its parameters alone")
@@ -161,16 +174,17 @@ def _in_out(catalog: Catalog, path: ObjectPath, reader: BatchReader) -> Frames:
     try:
         yield writer.begin()
         for batch in reader:
-            yield from _chunk(writer, fit, call.process(batch), nothing)
-        yield from _chunk(writer, fit, call.finish(), nothing)
+            yield from _chunk(writer, fit, call.process(batch), nothing, served)
+        yield from _chunk(writer, fit, call.finish(), nothing, served)
     finally:
         call.close()
 
 
-def _chunk(writer: FrameWriter, fit: _Fit, batches: Any, nothing: pa.RecordBatch) -> Frames:
+def _chunk(writer: FrameWriter, fit: _Fit, batches: Any, nothing: pa.RecordBatch, served: ServedCall) -> Frames:
     """All output for one input. The end is marked on an empty batch: on a full one the client would wait for more."""
     for batch in (batches,) if isinstance(batches, pa.RecordBatch) else batches:
         fitting = fit(batch)
+        served.rows_out += fitting.num_rows
         for start in range(0, fitting.num_rows, VECTOR):
             yield from writer.batch(fitting.slice(start, VECTOR), app_metadata=CONTINUES)
     yield from writer.batch(nothing, app_metadata=FINISHED)

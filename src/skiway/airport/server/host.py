@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from skiway.airport.catalog import Catalog, Transactional, TransactionStatus
-from skiway.airport.request import Authenticator, Request, authorize, enter
+from skiway.airport.request import Authenticator, Request, authorize, call_of, enter
 from skiway.airport.server.discovery import Listings
 from skiway.airport.server.lookup import Catalogs
 from skiway.airport.server.tickets import ObjectPath, TicketOffice, object_path
@@ -35,14 +35,18 @@ class Host:
     memory_pool: pa.MemoryPool | None
     listings: Listings = field(default_factory=Listings)
 
-    def open_catalog(self, request: Request, named: str = "") -> tuple[Request, Catalog]:
+    def open_catalog(
+        self, request: Request, named: str = "", *, schema: str = "", name: str = ""
+    ) -> tuple[Request, Catalog]:
         """The catalog of a call (header first, then what its body or descriptor names), once its caller may use it."""
-        name = request.catalog or named
-        request = authorize(request.within(name), self.auth)
-        catalog = self.catalogs.find(name)
+        call = call_of(request)
+        call.schema, call.name = schema, name
+        wanted = request.catalog or named
+        request = authorize(request.within(wanted), self.auth)
+        catalog = self.catalogs.find(wanted)
         if catalog is None:
             raise NotFound(
-                f"catalog {name!r} is not served here" if name else "no catalog was named, and there is no default",
+                f"catalog {wanted!r} is not served here" if wanted else "no catalog was named, and there is no default",
                 key="catalog",
             )
         return request, catalog
@@ -57,7 +61,7 @@ class Host:
             raise InvalidArgument(
                 f"the descriptor is of catalog {path.catalog!r}, but the call is about {request.catalog!r}"
             )
-        request, catalog = self.open_catalog(request, path.catalog or "")
+        request, catalog = self.open_catalog(request, path.catalog or "", schema=path.schema, name=path.name)
         return (
             request,
             catalog,

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, Table
-from skiway.airport.request import Request
+from skiway.airport.request import Request, call_of
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.host import Host
 from skiway.airport.server.streams import fitted
@@ -53,7 +53,9 @@ def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[
     """INSERT or UPDATE; one PutResult once the stream has ended."""
     reader = BatchReader(messages)
     command = _command(parse_descriptor(reader.wait_for_descriptor()))
-    request, catalog = host.open_catalog(request, command.catalog_name)
+    call = call_of(request)
+    call.operation = command.operation
+    request, catalog = _open(host, request, command)
     table = _table(catalog, command)
     batches: Iterable[pa.RecordBatch]
     if command.operation == "update":
@@ -63,13 +65,15 @@ def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[
         batches = _matching(reader, table)
     with host.unit_of_work(request, catalog):
         outcome = _run(table, command.operation, batches, returning=command.returning)
+    call.rows_in = reader.rows
     yield PutResult(app_metadata=encode(outcome)).SerializeToString()
 
 
 def delete(host: Host, request: Request, body: bytes) -> bytes:
     """Remove rows by their ids; body and answer are JSON."""
     command = _decoded(body, "delete")
-    request, catalog = host.open_catalog(request, command.catalog_name)
+    call_of(request).rows_in = len(command.row_ids)
+    request, catalog = _open(host, request, command)
     table = _table(catalog, command)
     _check_row_ids(table, command)
     ids = pa.record_batch([_row_ids(command.row_ids)], names=["rowid"])
@@ -77,6 +81,10 @@ def delete(host: Host, request: Request, body: bytes) -> bytes:
         outcome = _run(table, "delete", [ids], returning=command.returning)
     answer = {"status": outcome.status, "affected_rows": outcome.affected_rows}
     return msgspec.json.encode({**answer, "returning_data": outcome.returning_data} if command.returning else answer)
+
+
+def _open(host: Host, request: Request, command: Command) -> tuple[Request, Catalog]:
+    return host.open_catalog(request, command.catalog_name, schema=command.schema_name, name=command.table_name)
 
 
 def _command(descriptor: FlightDescriptor) -> Command:

@@ -11,7 +11,7 @@ from msgspec import structs
 from skiway.airport import filters
 from skiway.airport.catalog import Catalog, Planned, Table
 from skiway.airport.functions import TableFunction, read_arguments
-from skiway.airport.request import Request
+from skiway.airport.request import Request, call_of
 from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column
 from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import open_table, open_table_function, table_at
@@ -72,26 +72,34 @@ def column_names(schema: pa.Schema, ids: Sequence[int]) -> list[str] | None:
 
 def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
     """The stream for a ticket; the caller is authorized again."""
-    ticket = host.tickets.redeem(data)
+    ticket, call = host.tickets.redeem(data), call_of(request)
     if ticket.path is None:
-        return scan_frames(DATABASES_SCHEMA, pa.table({"name": list(host.visible_catalogs(request))}, DATABASES_SCHEMA))
+        call.operation = "list_catalogs"
+        names = pa.table({"name": list(host.visible_catalogs(request))}, DATABASES_SCHEMA)
+        return scan_frames(DATABASES_SCHEMA, names, call=call)
     request, catalog, path = host.open_path(request, ticket.path)
     options = _options(ticket)
     skip = bool(request.header(headers.SKIP_RESULTS))
     if path.kind == "table_function":
+        call.operation = "table_function"
         function = _plain(catalog, path)
         arguments = read_arguments(function, ticket.parameters)
         schema = function.schema_for(arguments)
         made = () if skip else function.execute(arguments, options)
         return scan_frames(
-            schema, made, columns=options.columns, rows=function.row_count(arguments), pool=host.memory_pool
+            schema,
+            made,
+            columns=options.columns,
+            rows=function.row_count(arguments),
+            pool=host.memory_pool,
+            call=call,
         )
     table = table_at(open_table(catalog, path), options.time_point)
     if not isinstance(table, Table):
         raise Internal(f"table {path} is read by function calls and has no stream: ask for endpoints again")
     rows = () if skip else table.scan(options)
     expected = None if options.json_filters else table.row_count()
-    return scan_frames(table.schema, rows, columns=options.columns, rows=expected, pool=host.memory_pool)
+    return scan_frames(table.schema, rows, columns=options.columns, rows=expected, pool=host.memory_pool, call=call)
 
 
 def _options(ticket: Ticket) -> ScanOptions:

@@ -11,7 +11,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -23,9 +23,10 @@ import grpc
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog
-from skiway.airport.request import Authenticator
+from skiway.airport.request import Authenticator, Observer
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, CatalogSet
 from skiway.airport.server.service import AirportService, Limits, RawAction
+from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.table_refs import ALLOWED
 from skiway.airport.wire import headers
@@ -70,6 +71,9 @@ class Server:
     `public_location` goes into endpoints, for clients that reach this server (or the one that holds the data) under
     another address; by default they reuse the connection that they have. Anything but loopback needs `tls`, or the
     word `insecure=True`.
+
+    Each of `observers` is called with every call, and returns a context manager that is entered around it: see
+    `ServedCall`. Callers never see the text of exceptions other than those of `skiway.errors`, unless `debug` is set.
     """
 
     def __init__(
@@ -93,6 +97,8 @@ class Server:
         auto_rollback: bool = True,
         drain_s: float = 10,
         memory_pool: pa.MemoryPool | None = None,
+        observers: Sequence[Observer] = (),
+        debug: bool = False,
         logger: logging.Logger | None = None,
         log_level: int | str | None = None,
     ) -> None:
@@ -114,6 +120,8 @@ class Server:
             auto_commit=auto_commit,
             auto_rollback=auto_rollback,
             memory_pool=memory_pool,
+            observers=observers,
+            disclosure=Disclosure(debug=debug),
             logger=self.log,
         )
         self._host, self._port, self._tls = host, port, tls

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from skiway.airport.request import ServedCall
 from skiway.airport.scan import ArrowData
 from skiway.airport.wire.duckdb_sql import storage_type
 from skiway.airport.wire.frames import FrameWriter
@@ -140,6 +141,7 @@ def scan_frames(
     columns: Iterable[str] | None = None,
     rows: int | None = None,
     pool: pa.MemoryPool | None = None,
+    call: ServedCall | None = None,
 ) -> Iterator[bytes]:
     """The DoGet stream of a scan: the schema, then each batch; `rows`, where known, drives the client's progress bar."""
     writer = FrameWriter(schema, memory_pool=pool)
@@ -160,6 +162,8 @@ def scan_frames(
             nulled = plan.nulled(fitting)
             for part in _parts(fitting):
                 sent += part.num_rows
+                if call is not None:
+                    call.rows_out = sent
                 progress = encode(Progress(min(1.0, sent / rows))) if rows else b""
                 yield from writer.batch(part, app_metadata=progress, nulled=nulled)
 

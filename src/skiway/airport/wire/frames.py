@@ -201,6 +201,7 @@ class BatchReader:
         self._schema: pa.Schema | None = None
         self._read: Callable[[Frame], pa.RecordBatch | None] | None = None
         self.descriptor = b""
+        self.rows = 0
         self.opening: list[bytes] = []
 
     @property
@@ -244,6 +245,7 @@ class BatchReader:
             if not frame.header:
                 yield None, frame.app_metadata
             elif (batch := self._decode(frame)) is not None:
+                self.rows += batch.num_rows
                 yield batch, frame.app_metadata
 
     def _next(self) -> Frame | None:

@@ -11,6 +11,7 @@ __all__ = [
     "AUTHORIZATION",
     "AUTO_COMMIT",
     "CATALOG",
+    "CORRELATION_ID",
     "DUCKDB_USER_AGENT",
     "ERROR_CLASS",
     "ERROR_DETAILS",
@@ -45,6 +46,7 @@ AUTHORIZATION: Final = "authorization"
 
 # of calls about one catalog, scan, action or exchange
 CATALOG: Final = "airport-catalog"
+CORRELATION_ID: Final = "x-correlation-id"
 TRACE_ID: Final = "airport-trace-id"
 FLIGHT_PATH: Final = "airport-flight-path"
 ACTION_NAME: Final = "airport-action-name"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.typedef import Properties
+
     from requests import Session
 
 __all__ = ["open_iceberg"]
@@ -233,8 +234,9 @@ def _translated(source: str, asked: str = "") -> Iterator[None]:
     """A block in which PyIceberg's errors become ours."""
     from pydantic import ValidationError
     from pyiceberg import exceptions
-    from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
+
+    from requests import RequestException
 
     try:
         yield
