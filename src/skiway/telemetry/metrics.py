@@ -20,7 +20,7 @@ from skiway.config.telemetry import Telemetry
 from skiway.errors import Internal
 from skiway.telemetry import definitions
 from skiway.telemetry.definitions import Metric
-from skiway.telemetry.series import Distribution, Family, Observation, Series
+from skiway.telemetry.series import Distribution, Family, Observation, Point, Series
 
 __all__ = [
     "CacheStatistics",
@@ -102,7 +102,10 @@ class Metrics:
         for metric, read in observed:
             if found := self._observation(metric, read):
                 series.append(found)
-        return [Family(each.metric, points) for each in series if (points := each.points())]
+        families: dict[Metric, list[Point]] = {}  # several observers may report values of one metric
+        for each in series:
+            families.setdefault(each.metric, []).extend(each.points())
+        return [Family(metric, points) for metric, points in families.items() if points]
 
     def prometheus_text(self) -> str:
         """All current values in the Prometheus text format."""

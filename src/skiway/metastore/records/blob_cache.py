@@ -14,15 +14,20 @@ from threading import Lock
 
 from cachetools import LRUCache
 
-from skiway.storage import BlobHead, BlobStore
+from skiway.storage import BlobHead, BlobStore, Stores
 from skiway.telemetry.metrics import CacheStatistics
 
-__all__ = ["RememberedBlobs"]
+__all__ = ["RememberedBlobs", "remembering"]
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_BLOBS = 50_000
 MAX_SHARE = 64
 """One blob may take this part of the room; what is larger is read each time."""
+
+
+def remembering(stores: Stores, *, max_bytes: int = MAX_BYTES, max_blobs: int = MAX_BLOBS) -> Stores:
+    """The same stores, with the blobs that were read or written last kept in memory, within both limits."""
+    return Stores(stores.pointers, RememberedBlobs(stores.blobs, max_bytes=max_bytes, max_blobs=max_blobs))
 
 
 class RememberedBlobs(BlobStore):
