@@ -35,7 +35,7 @@ def test_the_home_of_a_server_is_left_alone(path: Path) -> None:
     before = files(path)
     run = demo(path, "--once")
     assert run.returncode == 1
-    assert run.stderr.startswith(f"skiway: {path} is not the home of a demo: it holds pointers.db; choose another")
+    assert run.stderr.startswith(f"skiway: {path} is not the home of a demo: it contains pointers.db; choose another")
     assert files(path) == before
 
 
