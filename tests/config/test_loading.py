@@ -283,8 +283,7 @@ def test_this_machine_is_served_without_more(address: str):
         ),
         (
             {"kv": "sqlite", "kv.url": "memory://"},
-            "kv.backend = 'sqlite' (set on the command line) is invalid: "
-            "it contradicts kv.url: set only one of them",
+            "kv.backend = 'sqlite' (set on the command line) is invalid: it contradicts kv.url: set only one of them",
         ),
         (
             {"reconciler.job_store.max_backoff_ms": "1"},

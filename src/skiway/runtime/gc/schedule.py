@@ -26,7 +26,7 @@ from typing import Final, Protocol
 from skiway.errors import Conflict, InvalidArgument
 from skiway.storage import ABSENT, Clock, Pointer, PointerStore, utc_now
 
-__all__ = ["Later", "Observer", "Progress", "Schedule", "Sweep", "Tick", "Turn", "Turns"]
+__all__ = ["Lease", "Leases", "NotDue", "Observer", "Progress", "Schedule", "Sweep", "Tick"]
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 log = logging.getLogger("skiway.gc")
@@ -36,7 +36,7 @@ GRACE_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Lease:
     """A lease of a sweep. `token` says where to continue; None means at the beginning."""
 
     key: str
@@ -45,7 +45,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class NotDue:
     """The sweep cannot be leased before this time."""
 
     until: datetime
@@ -85,35 +85,35 @@ class _State:
         return max(plausible, default=now)
 
 
-class Turns:
+class Leases:
     """The leases of all sweeps of a store."""
 
     def __init__(self, pointers: PointerStore, *, clock: Clock) -> None:
         self._pointers = pointers
         self._clock = clock
 
-    def take(self, name: str, *, every_s: float, hold_s: float) -> Turn | Later:
+    def acquire(self, name: str, *, every_s: float, hold_s: float) -> Lease | NotDue:
         """Lease the sweep `name` for `hold_s` seconds, unless it ran less than `every_s` seconds ago or is leased."""
         pointer, now = self._pointers.get(_key(name)), self._clock()
         state, hold = _State.read(pointer), timedelta(seconds=hold_s)
         free_at = state.free_at(now, every=timedelta(seconds=every_s), hold=hold)
         if free_at > now:
-            return Later(free_at)
+            return NotDue(free_at)
         version = pointer.version if pointer else ABSENT
         held = _State(state.token, state.due_at, now + hold).written()
         try:
             taken = self._pointers.compare_and_set(_key(name), held, expect=version)
         except Conflict:  # another server was faster
-            return Later(now + hold)
-        return Turn(taken.key, taken.version, state.token)
+            return NotDue(now + hold)
+        return Lease(taken.key, taken.version, state.token)
 
-    def give_back(self, turn: Turn, *, token: str | None, after_s: float) -> None:
+    def release(self, lease: Lease, *, token: str | None, after_s: float) -> None:
         """Release the lease; the next run continues at `token` in `after_s` seconds. Has no effect if the lease was lost."""
         due_at = self._clock() + timedelta(seconds=after_s)
         try:
-            self._pointers.compare_and_set(turn.key, _State(token, due_at).written(), expect=turn.version)
+            self._pointers.compare_and_set(lease.key, _State(token, due_at).written(), expect=lease.version)
         except Conflict:
-            log.warning("gc: %s took longer than its lease, which another server has taken over", turn.key)
+            log.warning("gc: %s took longer than its lease, which another server has taken over", lease.key)
 
 
 def _key(name: str) -> str:
@@ -184,7 +184,7 @@ class Schedule:
         monotonic: Callable[[], float] = time.monotonic,
         observer: Observer | None = None,
     ) -> None:
-        self._turns = Turns(pointers, clock=clock)
+        self._leases = Leases(pointers, clock=clock)
         self._sweeps = [sweep for sweep in sweeps if sweep.enabled]
         self._clock = clock
         self._monotonic = monotonic
@@ -204,12 +204,12 @@ class Schedule:
         """Run the sweep if it can be leased. Returns the seconds until the next attempt."""
         started_at, started = self._clock(), self._monotonic()
         try:
-            turn = self._turns.take(sweep.name, every_s=sweep.every_s, hold_s=sweep.slice_s + GRACE_S)
-            if isinstance(turn, Later):
-                return (turn.until - started_at).total_seconds()
+            lease = self._leases.acquire(sweep.name, every_s=sweep.every_s, hold_s=sweep.slice_s + GRACE_S)
+            if isinstance(lease, NotDue):
+                return (lease.until - started_at).total_seconds()
             if self._observer is not None:
                 self._observer.began(sweep)
-            done, error = self._sweep(sweep, turn, stopping), None
+            done, error = self._sweep(sweep, lease, stopping), None
         except Exception as raised:  # noqa: BLE001 - whatever the store raised, the next tick retries
             done, error = Progress(), type(raised).__name__
             log.error("gc %s failed, retrying in %.0f s: %s", sweep.name, sweep.every_s, raised)
@@ -218,8 +218,8 @@ class Schedule:
             self._observer.ended(Tick(sweep.name, started_at, self._monotonic() - started, done, error))
         return sweep.every_s
 
-    def _sweep(self, sweep: Sweep, turn: Turn, stopping: Callable[[], bool]) -> Progress:
-        token = turn.token
+    def _sweep(self, sweep: Sweep, lease: Lease, stopping: Callable[[], bool]) -> Progress:
+        token = lease.token
         try:
             done = self._work(sweep, token, stopping)
             token = done.next_token
@@ -227,7 +227,7 @@ class Schedule:
             token = None
             raise
         finally:
-            self._turns.give_back(turn, token=token, after_s=sweep.every_s)
+            self._leases.release(lease, token=token, after_s=sweep.every_s)
         return done
 
     def _work(self, sweep: Sweep, token: str | None, stopping: Callable[[], bool]) -> Progress:
