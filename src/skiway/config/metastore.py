@@ -58,7 +58,7 @@ class Query:
 
     default_ttl_ms: int = setting(60_000, COUNT, "Lifetime of a query that does not request one.")
     ended_grace_ms: int = setting(15_000, MILLIS, "How long an ended query can still be read.")
-    max_size: int = setting(10_000, COUNT, "Maximum number of queries in an account.")
+    max_size: int = setting(10_000, COUNT, "Maximum number of active queries per account.")
     safety_expiry_minutes: int = setting(
         10,
         COUNT,
