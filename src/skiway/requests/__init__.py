@@ -5,6 +5,7 @@ audit record and the log. `Pipeline.admit` finds out who calls and whether they 
 table from the error tree to its status codes.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.requests.calls import Call, Operation
 from skiway.requests.errors import disclosed, internal_error, outcome_of, status_in
 from skiway.requests.headers import CORRELATION_ID, MAX_HEADER_LENGTH, echo_headers, is_valid_header, read_context

@@ -116,8 +116,11 @@ class Pipeline:
 
     def _failed(self, call: Call, error: BaseException) -> None:
         call.outcome, call.status = outcome_of(error), self._status_of(error)
-        if isinstance(error, Exception) and disclosed(error) is None:
+        shown = disclosed(error)
+        if shown is None and isinstance(error, Exception):
             self._log.error("%s failed", call.operation.full_name, exc_info=error)
+        elif shown is not None and shown.detail:
+            self._log.warning("%s failed: %s", call.operation.full_name, shown)
 
     def _record(self, call: Call, duration_s: float) -> None:
         if self._audit is None:

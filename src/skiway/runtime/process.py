@@ -34,7 +34,6 @@ from skiway.metastore.system.files import SystemFiles
 from skiway.metastore.system.objects import EngineCatalogs
 from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Observers
-from skiway.rpc import Disclosure
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
 from skiway.runtime.authentication import AccountDirectory, authenticator, credential_headers, roles
@@ -151,7 +150,7 @@ def rpc_door(settings: Settings, access: Access, reconciler: Reconciler, observe
             reconciler=reconciler,
             planner=planner,
         ),
-        disclosure=Disclosure(settings.errors.max_detail_chars, settings.errors.debug_details),
+        disclosure=settings.errors,
     )
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.storage.blobs.store import BlobStore
@@ -131,7 +132,8 @@ def _backend(group: str, url: str) -> Any:
             f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that adds it",
             key="store.scheme.unknown",
         )
-    return known[scheme].load()
+    with extras.needed("lake", f"a store at {scheme}:", when=scheme in BUILT_IN[group]):
+        return known[scheme].load()
 
 
 def _built_in(group: str) -> list[EntryPoint]:

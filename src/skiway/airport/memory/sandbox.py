@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway import extras
 from skiway.airport.conversion import to_column
 from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import InvalidArgument, LimitExceeded, TimedOut
@@ -52,6 +53,7 @@ class Sandbox:
     """Runs expressions over Arrow rows; may be used by many threads at once."""
 
     def __init__(self, *, memory_limit: str = "1GB", timeout_s: float = 60.0) -> None:
+        extras.require("duckdb", extra="memory", purpose="the in-memory database")
         self._memory_limit = memory_limit
         self._timeout_s = timeout_s
         self._lock = threading.Lock()

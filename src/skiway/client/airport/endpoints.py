@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from skiway import extras
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import Binary, binary, decode
 from skiway.errors import Internal, InvalidArgument, PermissionDenied, Unsupported
@@ -57,13 +58,8 @@ class FunctionCall:
                 f"the server asks its clients to run {self.name}(), which is not one of the file readers "
                 f"{', '.join(sorted(READERS))}"
             )
-        try:
-            import duckdb  # an extra, and heavy: loaded by those who need it only
-        except ImportError as error:
-            raise Unsupported(
-                f"the rows of this table are to be read by DuckDB ({self.name}), which is not installed: "
-                "pip install 'skiway[memory]'"
-            ) from error
+        with extras.needed("memory", f"a table whose files the client reads by itself ({self.name})"):
+            import duckdb
         with duckdb.connect(":memory:") as database:
             try:
                 reader = database.execute(self._sql(columns), [*self.arguments, *self.named.values()])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from skiway import extras
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
 from skiway.formats.files import Files, Found, undamaged
 from skiway.formats.folders import FolderSource
@@ -88,6 +89,8 @@ def _open_sql(request: SourceRequest) -> Source:
         place = location(request.uri.removeprefix("sqlite:///"))
         if files.find(str(place)) is None:
             raise NotFound(f"there is no SQLite catalog at {str(place)!r}", key="source.not_found")
+    else:
+        extras.require("psycopg", extra="postgres", purpose="an Iceberg catalog in PostgreSQL")
 
     def connect() -> Catalog:
         from pyiceberg.catalog.sql import SqlCatalog

@@ -14,14 +14,17 @@ from hashlib import sha256
 from threading import Lock
 from typing import Any, Protocol
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 from cachetools import LRUCache
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
 from skiway.errors import LimitExceeded, SkiwayError, Unavailable
 from skiway.security.secrets.store import check_size, no_such_secret, secret_key
+
+with extras.needed("aws", "AWS Secrets Manager"):
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
 __all__ = ["ACCOUNT_TAG", "AssumedRole", "AwsAccess", "AwsSecrets", "Clients", "OneClient"]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.security.secrets.store import MemorySecrets, SecretsStore
@@ -51,7 +52,8 @@ def open_secrets(url: str, *, options: Mapping[str, str] | None = None, clock: C
             f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that provides it",
             key="store.scheme.unknown",
         )
-    return cast(OpenSecrets, known[scheme].load())(url, options=options or {}, clock=clock)
+    with extras.needed("lake", f"a secrets store at {scheme}:", when=scheme in BUILT_IN):
+        return cast(OpenSecrets, known[scheme].load())(url, options=options or {}, clock=clock)
 
 
 def open_memory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001

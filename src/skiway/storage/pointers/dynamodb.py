@@ -11,11 +11,9 @@ from itertools import groupby, islice
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
+from skiway import extras
 from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import (
     Contention,
@@ -30,6 +28,11 @@ from skiway.storage.calls import OnCall
 from skiway.storage.format_version import FORMAT_VERSION, check_format
 from skiway.storage.pointers.keys import HEAD_BYTES, KeyParts, key_range
 from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+
+with extras.needed("aws", "a pointer store in DynamoDB"):
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
 __all__ = ["DynamoPointerStore", "ensure_table", "open_pointers"]
 

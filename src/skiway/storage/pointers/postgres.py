@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
 from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
@@ -42,6 +43,7 @@ class PostgresPointerStore(SqlPointerStore):
         on_call: OnCall | None = None,
         randomness: Callable[[], float] = random.random,
     ) -> None:
+        extras.require("psycopg", extra="postgres", purpose="a pointer store in PostgreSQL")
         engine = create_engine(url.set(drivername="postgresql+psycopg"), pool_size=pool_size, max_overflow=pool_size)
         event.listen(engine, "connect", _configure)
         self._schema = schema
