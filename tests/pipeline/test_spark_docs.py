@@ -89,7 +89,7 @@ def test_values_that_look_secret_are_not_shown(tmp_path: Path):
 
 @pytest.mark.parametrize("conf", ["spark.driver.memory", "= 3g", "a b=3"])
 def test_what_is_no_pair_is_refused(tmp_path: Path, conf: str):
-    with pytest.raises(InvalidArgument, match=r"reconciler\.spark\.conf = .* it takes names with values"):
+    with pytest.raises(InvalidArgument, match=r"reconciler\.spark\.conf = .* expected name=value pairs"):
         load(tmp_path, None, {}, {"reconciler.spark.conf": conf})
 
 

@@ -1,4 +1,4 @@
-"""The lake's parts of a process: the warehouse, the catalogs over Airport, and Iceberg REST."""
+"""The lake in a process: the warehouse of managed tables, and the catalogs over Airport and Iceberg REST."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "ware
 
 
 def warehouse_of(settings: Settings) -> Warehouse:
-    """Where managed tables are kept."""
+    """The warehouse, which contains the files of managed tables."""
     uri = settings.warehouse.uri
     assert uri is not None, "its default is a place in the home, and a process has a home"
     return Warehouse.at(uri, _s3(settings), cache=FileCache(settings.metadata.files.cache_max_weight))
@@ -54,7 +54,7 @@ def iceberg_rest(access: Access, observers: Observers, handles: Handles) -> Rest
 
 
 def _s3(settings: Settings) -> Mapping[str, str]:
-    """How S3 is reached, by the names that files know it by."""
+    """The S3 settings, as properties of the warehouse's file access."""
     aws = settings.storage.aws
     given = {
         "s3.region": aws.region,

@@ -15,13 +15,17 @@ __all__ = ["CallCounter", "OnCall", "StoreCall", "reported"]
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """One finished call. `error` is the name of the exception's class, or None when the call succeeded."""
+    """One finished call. `error` is the name of the exception's class, or None when the call succeeded.
+
+    `size_bytes` is the size of the blob that was read or written, 0 for other calls.
+    """
 
     store: Literal["pointers", "blobs"]
     operation: str
     items: int
     seconds: float
     error: str | None
+    size_bytes: int = 0
 
 
 OnCall = Callable[[StoreCall], None]
@@ -62,20 +66,29 @@ class CallCounter:
             self._counts.clear()
 
 
+class Transfer:
+    """The number of bytes that a call read or wrote, set while it runs."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
 def reported(
     on_call: OnCall | None, store: Literal["pointers", "blobs"], operation: str, *, items: int = 1
-) -> AbstractContextManager[None]:
-    """Report the block to `on_call` when it ends, also with an error; does nothing if that is None."""
-    return nullcontext() if on_call is None else _reported(on_call, store, operation, items)
+) -> AbstractContextManager[Transfer]:
+    """Report the block to `on_call` when it ends, whether or not it fails. Without `on_call`, it costs nothing."""
+    return nullcontext(Transfer()) if on_call is None else _reported(on_call, store, operation, items)
 
 
 @contextmanager
-def _reported(on_call: OnCall, store: Literal["pointers", "blobs"], operation: str, items: int) -> Iterator[None]:
-    started, error = time.perf_counter(), None
+def _reported(on_call: OnCall, store: Literal["pointers", "blobs"], operation: str, items: int) -> Iterator[Transfer]:
+    started, error, transfer = time.perf_counter(), None, Transfer()
     try:
-        yield
+        yield transfer
     except BaseException as raised:
         error = type(raised).__name__
         raise
     finally:
-        on_call(StoreCall(store, operation, items, time.perf_counter() - started, error))
+        on_call(StoreCall(store, operation, items, time.perf_counter() - started, error, transfer.size_bytes))

@@ -76,6 +76,7 @@ class Planner:
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._cache = Cache[str, FileFacts](max_bytes, weigh=lambda facts: facts.nbytes)
+        self.cache_stats = self._cache.stats
 
     def plan(self, pinned: PinnedSnapshot, predicates: Sequence[v1.Predicate] = (), *, tasks: int = 0) -> Plan:
         """The plan for a table as a query reads it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from skiway.cache import Cache
+from skiway.cache import Cache, CacheStats
 from skiway.storage import BlobHead, BlobStore, Stores
 
 __all__ = ["CachedBlobs", "with_blob_cache"]
@@ -35,6 +35,10 @@ class CachedBlobs(BlobStore):
         self._cache = Cache[str, bytes](
             max_bytes, weigh=len, max_entries=max_blobs, max_entry_weight=max_bytes // MAX_SHARE
         )
+
+    def stats(self) -> CacheStats:
+        """The size of the cache and its counters."""
+        return self._cache.stats()
 
     def get(self, uri: str) -> bytes:
         """The blob's content, verified when it was first read."""

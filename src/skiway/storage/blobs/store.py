@@ -63,7 +63,8 @@ class BlobStore(ABC):
                 f"the data has SHA-256 {blob_digest(uri)}, but {sha256_hex} was expected; send it again",
                 key="blob.digest.mismatch",
             )
-        with reported(self._on_call, "blobs", "put"):
+        with reported(self._on_call, "blobs", "put") as call:
+            call.size_bytes = len(data)
             if not self._create(uri, data) and not self._is_fresh(uri):
                 self._overwrite(uri, data)
         return uri
@@ -71,11 +72,12 @@ class BlobStore(ABC):
     def get(self, uri: str) -> bytes:
         """Return the content of a blob, verified; raises NotFound, or Internal if it is corrupt."""
         digest = blob_digest(uri)
-        with reported(self._on_call, "blobs", "get"):
+        with reported(self._on_call, "blobs", "get") as call:
             stored = self._read(uri)
             if stored is None:
                 raise NotFound(f"blob {uri} does not exist", key="blob", uri=uri)
             data, _ = stored
+            call.size_bytes = len(data)
             if (found := sha256(data).hexdigest()) != digest:
                 raise Internal(
                     f"blob {uri} is corrupt: its {len(data)} bytes have SHA-256 {found}; "
