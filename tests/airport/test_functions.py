@@ -179,7 +179,7 @@ def test_arguments_of_a_near_type_are_cast(raw: Raw) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("too_few", Code.INTERNAL, "too_few must give one value for each row: 2 came in, 1 went out"),
+        ("too_few", Code.INTERNAL, "too_few must return one value per row: it got 2 rows and returned 1"),
         ("broken", Code.INTERNAL, "seven is not allowed"),
         ("refused", Code.INVALID_ARGUMENT, "seven is refused"),
     ],

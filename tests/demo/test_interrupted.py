@@ -48,5 +48,5 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (home.sources / "ticket-desk" / "sales" / "prices" / "_delta_log" / f"{1:020}.json").write_text("torn")
     run = demo(home.path, "--once")
     assert run.returncode == 1
-    assert re.fullmatch(r"skiway: ticket-desk could not be synchronised: sales\.prices: .*\n", run.stderr)
+    assert re.fullmatch(r"skiway: ticket-desk could not be synchronized: sales\.prices: .*\n", run.stderr)
     assert not home.is_complete

@@ -36,7 +36,7 @@ for module in (
     "skiway.storage.pointers.postgres",
     "skiway.storage.blobs.objects",
     "skiway.formats.iceberg.schema_changes",
-    "skiway.formats.iceberg.manifest_writer",
+    "skiway.formats.iceberg.manifest_files",
     "skiway.formats.iceberg.file_io",
     "skiway.formats.iceberg.commits",
     "skiway.rest.table_bodies",

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from skiway.config.telemetry import Telemetry
+from skiway.config.telemetry import Audit, Telemetry
 from skiway.config.telemetry import Traces as TraceSettings
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, Unauthorized, Unavailable
 from skiway.requests import Access, Call, Observers, Operation, Pipeline, outcome_of
@@ -152,7 +152,7 @@ def test_a_door_that_answers_an_error_itself_records_it(recorded: Recorded) -> N
 
 def test_a_required_audit_record_that_cannot_be_written_fails_the_call(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
-    trail = AuditLog(tmp_path / "missing", required=True)
+    trail = AuditLog(tmp_path / "missing", Audit(required=True))
     (tmp_path / "missing").write_text("a file where the folder should be")
     pipeline = Pipeline(
         recorded.pipeline.access,

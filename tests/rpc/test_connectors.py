@@ -12,8 +12,7 @@ from rpc.house import House, behaviour, opened
 from rpc.requests import lake
 from skiway.client import Metastore
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, TimedOut, Unsupported
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import Progress
+from skiway.metastore.jobs.queue import JobQueue, Progress
 from skiway.model import v1
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from rpc.house import METHODS, SERVICES, opened
 from skiway import errors
-from skiway.metastore.records.paging import DEFAULT_SIZE, MAX_SIZE
-from skiway.metastore.statistics.api import PAGE
-from skiway.metastore.statistics.uploads import STEP
+from skiway.config.server import Errors
+from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from skiway.metastore.statistics.api import PAGE, STEP
 from skiway.model import v1
 from skiway.requests import MAX_HEADER_LENGTH as MAX_LENGTH
 from skiway.requests import Retries
-from skiway.rpc import Disclosure, Door
+from skiway.rpc import Door
 from skiway.rpc.status import CODES
 from skiway.security import DevAuthenticator
 
@@ -72,10 +72,10 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
     for text in (
         f"up to {MAX_LENGTH} printable",
         f"up to {Retries().limit} times",
-        f"`errors.max_detail_chars` ({Disclosure().max_detail_chars})",
+        f"`errors.max_detail_chars` ({Errors().max_detail_chars})",
         f"steps of up to {STEP:_}".replace("_", " "),
         f"takes {streams} such streams",
-        f"pages of {DEFAULT_SIZE} (statistics {PAGE}) unless asked for up to {MAX_SIZE}",
+        f"pages of {DEFAULT_PAGE_SIZE} (statistics {PAGE}) unless asked for up to {MAX_PAGE_SIZE}",
     ):
         assert text in said, text
 

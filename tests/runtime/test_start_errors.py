@@ -107,7 +107,7 @@ def test_a_postgresql_that_is_not_there(home):
 
 def test_a_home_that_is_a_file(home):
     home.write_text("")
-    assert f"the home {home} cannot be made: File exists; choose another with --home" in refused(home)
+    assert f"the home directory {home} cannot be created: File exists; choose another with --home" in refused(home)
 
 
 def test_a_ready_file_that_cannot_be_written(home, tmp_path):

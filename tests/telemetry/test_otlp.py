@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from skiway.config.fields import Secret
 from skiway.config.telemetry import Otlp, Telemetry
 from skiway.config.telemetry import Traces as TracesSettings
-from skiway.config.values import Secret
 from skiway.telemetry import definitions
 from skiway.telemetry.metrics import Metrics
 from skiway.telemetry.series import BOUNDS

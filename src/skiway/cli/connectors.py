@@ -16,7 +16,7 @@ from skiway.cli import jobs
 from skiway.cli.catalogs import Description
 from skiway.cli.command import Call, command, group
 from skiway.cli.options import key_values
-from skiway.config.values import DURATION
+from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:

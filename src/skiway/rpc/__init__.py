@@ -8,6 +8,5 @@ import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rpc.door import Door
 from skiway.rpc.methods import Method, Rule, Service
 from skiway.rpc.services import all_services
-from skiway.rpc.status import Disclosure
 
-__all__ = ["Disclosure", "Door", "Method", "Rule", "Service", "all_services"]
+__all__ = ["Door", "Method", "Rule", "Service", "all_services"]

@@ -10,13 +10,14 @@ from typing import Any, Final, Never
 
 import grpc
 
+from skiway.config.server import Errors
 from skiway.errors import LimitExceeded
 from skiway.metastore.records.realm import random_id
 from skiway.requests import Access, Observers, Pipeline, Retries, echo_headers, read_context
 from skiway.rpc.handlers import RpcCall, handle
 from skiway.rpc.methods import Method, Service
 from skiway.rpc.services import all_services
-from skiway.rpc.status import DETAILS, Disclosure, code_of, failure_of, language
+from skiway.rpc.status import DETAILS, code_of, failure_of, language
 
 __all__ = ["Door"]
 
@@ -35,7 +36,7 @@ class Door:
         observers: Observers | None = None,
         *,
         services: Iterable[Service] | None = None,
-        disclosure: Disclosure | None = None,
+        disclosure: Errors | None = None,
         retries: Retries | None = None,
         ids: Callable[[], str] = random_id,
         max_streams: int = 8,
@@ -50,7 +51,7 @@ class Door:
         self._retrying = (retries or Retries()).retrying(
             on_retry=lambda state: self._pipeline.count_retry(state.args[0].operation)
         )
-        self._disclosure = disclosure or Disclosure()
+        self._disclosure = disclosure or Errors()
         self._ids = ids
         self._max_streams = max_streams
         self._free_streams = threading.Semaphore(max_streams)

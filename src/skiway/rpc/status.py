@@ -18,12 +18,13 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from skiway import errors
+from skiway.config.server import Errors
 from skiway.metastore.records import errors as failures
 from skiway.model import v1
 from skiway.requests import disclosed, internal_error, status_in
 from skiway.telemetry.context import CallContext
 
-__all__ = ["CODES", "DETAILS", "DOMAIN", "Disclosure", "Failure", "code_of", "failure_of", "language"]
+__all__ = ["CODES", "DETAILS", "DOMAIN", "Failure", "code_of", "failure_of", "language"]
 
 DETAILS: Final = "grpc-status-details-bin"
 DOMAIN: Final = "skiway"
@@ -53,14 +54,6 @@ _PRIMARY_TAG: Final = re.compile(r"[A-Za-z]{2,3}(?![A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Disclosure:
-    """How much callers are told: how long a text may be, and whether they see what went wrong inside the server."""
-
-    max_detail_chars: int = 512
-    debug_details: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """An error as gRPC takes it; `details` are the bytes of the trailer."""
 
@@ -79,7 +72,7 @@ def code_of(error: BaseException) -> grpc.StatusCode:
     return status_in(CODES, error)
 
 
-def failure_of(error: Exception, context: CallContext, *, language: str = "en", disclosure: Disclosure) -> Failure:
+def failure_of(error: Exception, context: CallContext, *, language: str = "en", disclosure: Errors) -> Failure:
     """What a caller is told of `error`. Texts are cut until all of it fits into the trailers."""
     limit = disclosure.max_detail_chars
     shown = disclosed(error) or internal_error(context.correlation_id)

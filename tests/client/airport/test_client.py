@@ -201,7 +201,7 @@ def test_statistics_are_a_small_value(db: AirportClient) -> None:
 
 
 def test_table_without_statistics_says_so(db: AirportClient) -> None:
-    with pytest.raises(Unsupported, match="keeps no statistics"):
+    with pytest.raises(Unsupported, match="has no statistics"):
         db.statistics("static_data.big_chunk", "id")
 
 

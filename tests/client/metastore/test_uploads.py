@@ -18,7 +18,7 @@ from skiway.client.metastore import Retries, Table
 from skiway.client.metastore.statistics import MESSAGE_BYTES
 from skiway.errors import Conflict, Contention, InvalidArgument, NotFound, TimedOut, Unavailable
 from skiway.metastore import Realm
-from skiway.metastore.statistics.uploads import STEP
+from skiway.metastore.statistics.api import STEP
 from skiway.model import v1
 
 QUICK = Retries(first_pause_s=0.001, longest_pause_s=0.002)

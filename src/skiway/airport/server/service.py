@@ -148,7 +148,7 @@ class AirportService:
         for pool in (self.calls, self._scans, self._exchanges):
             pool.shutdown(wait=False)
 
-    # -- Flight's methods -----------------------------------------------------------------------------------------
+    # -- Flight's methods ---------------------------------------------------------------------------------------------
 
     def _do_action(self, request: Request, data: bytes) -> Frames:
         action = _parsed(flight.Action, data)
@@ -226,7 +226,7 @@ class AirportService:
     def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
         return do_exchange(self.host, request, messages)
 
-    # -- one shape for all calls ----------------------------------------------------------------------------------
+    # -- one shape for all calls --------------------------------------------------------------------------------------
 
     def _open(self, method: str, context: grpc.ServicerContext) -> ServedCall:
         call = read_request(method, context.invocation_metadata(), context).call

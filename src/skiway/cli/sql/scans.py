@@ -51,7 +51,7 @@ def lake_tables(statement: exp.Expr) -> list[exp.Table]:
 
 def sql_name(path: Sequence[str]) -> LakeName:
     """Return the name in SQL of a table of the metastore."""
-    from skiway.lake.names import schema_name
+    from skiway.lake.schema import schema_name
 
     return LakeName(path[0], schema_name(path[1:-1]), path[-1])
 
