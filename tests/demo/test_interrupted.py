@@ -35,7 +35,7 @@ def test_a_demo_that_was_stopped_and_killed_again_and_again_is_made_whole(
                 assert ended == -signal.SIGKILL
             else:
                 assert ended == 130
-                assert stopped.errors.read_text() == "skiway: stopped; the next start goes on where this one was\n"
+                assert stopped.errors.read_text() == "skiway: stopped; the next run continues from here\n"
     run = demo(home, "--once")
     assert run.returncode == 0, run.stderr
     assert answers(run.stdout) == answers(made[1])

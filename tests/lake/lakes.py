@@ -20,7 +20,7 @@ from skiway.formats import Snapshot, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm, connectors
-from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.records.kinds import FILE_STATS
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.resources import accounts, catalogs, namespaces, snapshots, tables
@@ -195,7 +195,7 @@ class Lake:
 def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
     """A new lake, served while inside."""
     with open_stores("memory://") as stores:
-        lake = Lake(folder, remembering(stores), options=options)
+        lake = Lake(folder, with_blob_cache(stores), options=options)
         with lake.served() as location:
             lake.location = location
             yield lake

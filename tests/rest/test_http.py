@@ -295,7 +295,7 @@ def test_a_staged_table_needs_all_its_parts(shop: House) -> None:
     body = {"requirements": [{"type": "assert-create"}], "updates": []}
     answer = shop.call("POST", f"{HERE}/new", body)
     assert error(answer) == (400, "BadRequestException")
-    assert "do not fit together" in answer.text
+    assert "are inconsistent" in answer.text
     assert shop.call("HEAD", f"{HERE}/new").status_code == 404
 
 

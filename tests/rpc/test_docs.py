@@ -10,9 +10,8 @@ import pytest
 from rpc.house import METHODS, SERVICES, opened
 from skiway import errors
 from skiway.config.server import Errors
-from skiway.metastore.records.paging import DEFAULT_SIZE, MAX_SIZE
-from skiway.metastore.statistics.api import PAGE
-from skiway.metastore.statistics.uploads import STEP
+from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from skiway.metastore.statistics.api import PAGE, STEP
 from skiway.model import v1
 from skiway.requests import MAX_HEADER_LENGTH as MAX_LENGTH
 from skiway.requests import Retries
@@ -76,7 +75,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
         f"`errors.max_detail_chars` ({Errors().max_detail_chars})",
         f"steps of up to {STEP:_}".replace("_", " "),
         f"takes {streams} such streams",
-        f"pages of {DEFAULT_SIZE} (statistics {PAGE}) unless asked for up to {MAX_SIZE}",
+        f"pages of {DEFAULT_PAGE_SIZE} (statistics {PAGE}) unless asked for up to {MAX_PAGE_SIZE}",
     ):
         assert text in said, text
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from skiway.cache import CacheStats
 from skiway.config.metastore import StorageUsage
 from skiway.config.telemetry import MetricsOutput, Telemetry
 from skiway.errors import Internal
 from skiway.storage import ABSENT, open_stores
 from skiway.telemetry import definitions
 from skiway.telemetry.definitions import METRICS, Metric, prometheus_name
-from skiway.telemetry.metrics import CacheStatistics, Metrics, Stored, observe_caches, observe_usage, store_calls
+from skiway.telemetry.metrics import Metrics, Stored, observe_caches, observe_usage, store_calls
 from skiway.telemetry.series import BOUNDS, MAX_SERIES, Observation
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -89,7 +90,7 @@ def test_every_metric_can_be_recorded_and_read_by_prometheus(metrics: Metrics):
 
 def test_names_follow_the_rule_and_are_unique():
     names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) == 30
+    assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) == 31
     assert [name for name in names if not re.fullmatch(r"skiway\.(core|service)(\.[a-z]+)+(\.[a-z.]+)", name)] == []
 
 
@@ -230,17 +231,21 @@ def test_bytes_of_blobs_are_counted(metrics: Metrics):
 
 
 def test_statistics_of_caches_are_exported(metrics: Metrics):
-    now = CacheStatistics(entries=1, size_bytes=2, hits=3, misses=4, max_entries=5, max_bytes=6)
+    now = CacheStats(entries=1, weight=2, hits=3, misses=4, max_entries=5, max_weight=6, errors=7)
     observe_caches(metrics, {"a": lambda: now})
-    observe_caches(metrics, {"b": lambda: CacheStatistics(7, 8, 9, 10)})
+    observe_caches(
+        metrics,
+        {"b": lambda: CacheStats(entries=7, weight=0, hits=0, misses=0, max_entries=None, max_weight=0, errors=0)},
+    )
     assert sample(metrics, "skiway_core_cache_entries", cache="a") == 1
     assert sample(metrics, "skiway_core_cache_weighted_size_bytes", cache="a") == 2
     assert sample(metrics, "skiway_core_cache_hits_total", cache="a") == 3
     assert sample(metrics, "skiway_core_cache_misses_total", cache="a") == 4
     assert sample(metrics, "skiway_core_cache_max_entries", cache="a") == 5
     assert sample(metrics, "skiway_core_cache_max_weight_bytes", cache="a") == 6
+    assert sample(metrics, "skiway_core_cache_errors_total", cache="a") == 7
     assert sample(metrics, "skiway_core_cache_entries", cache="b") == 7
-    now = CacheStatistics(entries=0, size_bytes=0, hits=30, misses=40)
+    now = CacheStats(entries=0, weight=0, hits=30, misses=40, max_entries=5, max_weight=6, errors=0)
     assert sample(metrics, "skiway_core_cache_hits_total", cache="a") == 30
     assert sample(metrics, "skiway_core_cache_max_entries", cache="b") is None
 

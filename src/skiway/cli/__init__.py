@@ -1,4 +1,7 @@
-"""The `skiway` command. A module is imported when its command runs, so that help is printed at once."""
+"""The `skiway` command.
+
+`app` declares all commands; each imports its code when it runs, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 

@@ -270,11 +270,23 @@ class Hint:
 
 
 @section
+class FilesCache:
+    """The cache of the files of tables."""
+
+    cache_max_weight: int = setting(
+        1_073_741_824,
+        COUNT,
+        "Maximum size in bytes of the cache of table metadata, manifests, Parquet footers and file lists.",
+    )
+
+
+@section
 class Metadata:
     """Caches of the metastore."""
 
     graph: Graph = Graph()
     hint: Hint = Hint()
+    files: FilesCache = FilesCache()
 
 
 @section

@@ -83,10 +83,10 @@ def warm_spark() -> None:
     """
 
     def start() -> None:
-        from skiway.pipeline.session import own_session
+        from skiway.pipeline.session import SparkPlace
 
         with suppress(Exception):
-            own_session()
+            SparkPlace().session()
 
     threading.Thread(target=start, name="spark", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""What all catalogs of a lake server share: callers, open tables, transactions, caches."""
+"""What all catalogs of a server share: the caller, opened tables, pinned snapshots, and the state of each account."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Final
 
+from cachetools import TTLCache
+
 from skiway.airport.request import ServedCall
 from skiway.airport.server.status import code_of
-from skiway.formats.cache import Kept
+from skiway.cache import Cache
 from skiway.lake.columns import Columns
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm
-from skiway.metastore.records import keys
+from skiway.metastore.resources.hierarchy import state_digest
 from skiway.requests import Access, Call, Observers, Operation, Pipeline, read_context
 from skiway.security import NOBODY, Principal
 
@@ -109,12 +111,12 @@ class Callers:
         self._pipeline.access.authorizer.require(self.principal, *any_of)
 
     def may(self, permission: str) -> bool:
-        """Whether the caller has the permission, for what is merely not shown to those without."""
+        """Whether the caller has the permission. Used for what is hidden from others rather than rejected."""
         return permission in self.principal.permissions
 
 
 def _details(served: ServedCall) -> dict[str, str | int]:
-    """What an audit record tells about a call: the statement, its table, and how much was transferred."""
+    """The details of a call in its audit record: the statement, its table, and how much was transferred."""
     where = {"catalog": served.request.catalog, "schema": served.schema, "table": served.name}
     amounts = {
         "rows_in": served.rows_in,
@@ -125,71 +127,56 @@ def _details(served: ServedCall) -> dict[str, str | int]:
     return {"statement": served.operation, **{name: value for name, value in where.items() if value}, **amounts}
 
 
-# --------------------
-# A number for the state of an account's catalogs, so that listings can be kept as long as nothing changed.
-#
-# It is made of the versions of all pointers to catalogs, namespaces, tables and views: read in pages of a thousand, no blob
-# is opened. It is kept for a moment, because clients ask for it with every statement; a change made by this server is seen
-# at once. Statistics come and go without touching a table, so the number also changes every minute.
-
-
-_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view)
-
-
 class Versions:
-    """The state of each account, by number."""
+    """A number for the state of each account's catalogs, so that listings can be cached while nothing changes.
+
+    The number is a digest of the versions of all catalogs, namespaces, tables and views, which reads no blobs. It is
+    cached for a moment, because clients request it with every statement; a change made by this server is visible at
+    once. Statistics change without changing a table, so the number also changes every minute.
+    """
 
     def __init__(
-        self, *, kept_s: float = 1.0, renewed_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+        self, *, cached_s: float = 1.0, renewed_s: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._kept_s = kept_s
         self._renewed_s = renewed_s
         self._clock = clock
         self._lock = Lock()
-        self._known: dict[str, tuple[float, int]] = {}
+        self._numbers: TTLCache[str, int] = TTLCache(10_000, cached_s, timer=clock)
 
     def of(self, realm: Realm) -> int:
-        """The number of now, or of a moment ago."""
-        now = self._clock()
+        """The number, which may be a moment old."""
         with self._lock:
-            read_at, number = self._known.get(realm.account_id, (-self._kept_s, 0))
-        if now - read_at < self._kept_s:
-            return number
-        number = self._read(realm, now)
+            cached: int | None = self._numbers.get(realm.account_id)
+        if cached is not None:
+            return cached
+        number = self._read(realm)
         with self._lock:
-            self._known[realm.account_id] = (now, number)
+            self._numbers[realm.account_id] = number
         return number
 
     def changed(self, realm: Realm) -> None:
-        """Something was changed by this server: the next one who asks gets another number."""
+        """Discard the number of an account after this server has changed something."""
         with self._lock:
-            self._known.pop(realm.account_id, None)
+            self._numbers.pop(realm.account_id, None)
 
-    def _read(self, realm: Realm, now: float) -> int:
-        digest = blake2b(str(now // self._renewed_s).encode(), digest_size=8)
-        for kind in _KINDS:
-            for pointer in realm.stores.pointers.scan(kind(realm.account_id, "")):
-                digest.update(f"{pointer.key}\0{pointer.version}\0{pointer.blob_uri}\n".encode())
-        return int.from_bytes(digest.digest()) >> 1
-
-
-# --------------------
-# What all catalogs of a server share.
+    def _read(self, realm: Realm) -> int:
+        minute = str(self._clock() // self._renewed_s).encode()
+        return int.from_bytes(blake2b(minute + state_digest(realm), digest_size=8).digest()) >> 1
 
 
 @dataclass(frozen=True)
 class Context:
-    """Who calls, what is open, what is pinned, what is known."""
+    """The state that all catalogs of a server share."""
 
     callers: Callers
     handles: Handles
     transactions: LakeTransactions
     versions: Versions = field(default_factory=Versions)
     plans: PlanLog = field(default_factory=PlanLog)
-    bound_columns: Kept[tuple[str, str], Columns] = field(default_factory=lambda: Kept(10_000))
+    bound_columns: Cache[tuple[str, str], Columns] = field(default_factory=lambda: Cache(10_000))
     part_bytes: int = PART_BYTES
     max_parts: int = MAX_PARTS
 
     def columns(self, table_id: str, columns_id: str, find: Callable[[], Columns]) -> Columns:
-        """The columns of a table that a client knows, found where they are not at hand."""
+        """The columns of a table that a client knows, from the cache or from `find`."""
         return self.bound_columns.get((table_id, columns_id), find)

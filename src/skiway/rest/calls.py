@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from skiway.cache import Cache
 from skiway.errors import InvalidArgument
-from skiway.formats.cache import Kept
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
-from skiway.metastore.records.paging import MAX_SIZE
+from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.model import v1
 from skiway.requests import MAX_HEADER_LENGTH, Call, Operation, is_valid_header
 
@@ -65,7 +65,7 @@ class Lake:
 
     warehouse: Warehouse
     mirrors: Mirrors | None = None
-    rendered: Kept[tuple[str, ...], str] = field(default_factory=lambda: Kept(RENDERED_BYTES, size_of=len))
+    rendered: Cache[tuple[str, ...], str] = field(default_factory=lambda: Cache(RENDERED_BYTES, weigh=len))
     """Metadata in JSON, by where it is: files of metadata never change."""
 
 
@@ -153,7 +153,7 @@ def listing(
     found, response = page(request)
     items = list(found)
     while response.next_page_token and not paged:
-        found, response = page(v1.PageRequest(page_size=MAX_SIZE, page_token=response.next_page_token))
+        found, response = page(v1.PageRequest(page_size=MAX_PAGE_SIZE, page_token=response.next_page_token))
         items += found
     listed = [each for each in map(shown, items) if each is not None]
     # Always there: some clients take a list without a token for one that is not paged.
@@ -162,10 +162,10 @@ def listing(
 
 def _size(text: str | None) -> int:
     if text is None:
-        return MAX_SIZE
+        return MAX_PAGE_SIZE
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
         raise InvalidArgument(
-            f"pageSize is {text[:40]!r}: ask for a whole number from 1, of which up to {MAX_SIZE} are shown",
+            f"pageSize is {text[:40]!r}: ask for a whole number from 1, of which up to {MAX_PAGE_SIZE} are shown",
             key="page.size.invalid",
             field="pageSize",
         )

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from skiway.errors import AlreadyExists, NotFound, PermissionDenied
-from skiway.metastore import Realm
-from skiway.metastore.records import keys
+from skiway.metastore import Realm, catalogs, connectors, namespaces, tables
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, CONNECTOR, NAMESPACE, TABLE
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.resources.hierarchy import require_path
 from skiway.model import v1
@@ -49,11 +47,10 @@ def catalog(asked: Asked) -> v1.Catalog:
 
 def named_catalog(realm: Realm, given: str) -> v1.Catalog:
     """The catalog with this name."""
-    name = normal_text(given)
-    found = realm.all(CATALOG).named(keys.catalog_name(realm.account_id, name)) if name else None
+    found = catalogs.find(realm, given)
     if found is None:
-        raise failure(NotFound, "catalog.by.name.missing", catalog=name)
-    return found
+        raise failure(NotFound, "catalog.by.name.missing", catalog=normal_text(given))
+    return found.value
 
 
 def writable(asked: Asked) -> v1.Catalog:
@@ -86,7 +83,7 @@ def table_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v
     that is a table, and takes only this for a no.
     """
     wanted, name = normal_path(path, field="namespace"), normal_text(given)
-    where = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, of.resource_id.id, wanted))
+    where = namespaces.find(realm, of.resource_id.id, wanted)
     found = find_table(realm, where, name) if where else None
     if found is None:
         inside = of.display_name
@@ -98,8 +95,7 @@ def table_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v
 
 def find_table(realm: Realm, where: v1.Namespace, given: str) -> v1.Table | None:
     """The table with this name, or None."""
-    name = normal_text(given)
-    return realm.all(TABLE).named(keys.table_name(realm.account_id, where.resource_id.id, name)) if name else None
+    return tables.find(realm, where.resource_id.id, given)
 
 
 def require_managed(realm: Realm, found: v1.Table) -> v1.Table:
@@ -131,7 +127,5 @@ def _mirrored(what: str, connector: str) -> PermissionDenied:
 
 
 def _connector_name(realm: Realm, connector_id: str) -> str:
-    if not connector_id:
-        return ""
-    found = realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id))
+    found = connectors.find(realm, connector_id)
     return found.value.display_name if found else connector_id

@@ -1,4 +1,4 @@
-"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles, and the lookup of accounts."""
+"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 from skiway.config import Settings
 from skiway.errors import InvalidArgument
-from skiway.metastore.records import keys
-from skiway.metastore.records.names import normal_text
 from skiway.security import (
     Accounts,
     Authenticator,
@@ -18,31 +16,8 @@ from skiway.security import (
     TokenFile,
     TokenHeaders,
 )
-from skiway.storage import Pointer, PointerStore
 
-__all__ = ["AccountDirectory", "authenticator", "credential_headers", "roles"]
-
-
-class AccountDirectory:
-    """Looks up accounts in the store, without a cache: an account deleted by another server is rejected immediately."""
-
-    def __init__(self, pointers: PointerStore) -> None:
-        self._pointers = pointers
-
-    def find(self, id_or_name: str) -> str | None:
-        """The id of the account with this id, or else with this name; None if there is none."""
-        if self._pointers.get(keys.account(id_or_name)) is not None:
-            return id_or_name
-        return _id(self._pointers.get(keys.account_name(normal_text(id_or_name))))
-
-    def first(self) -> str | None:
-        """The id of the account whose name sorts first; None if there is none."""
-        page = self._pointers.page(keys.account_name(), size=1)
-        return _id(page.items[0]) if page.items else None
-
-
-def _id(pointer: Pointer | None) -> str | None:
-    return None if pointer is None else keys.owner(pointer).rpartition("/")[2]
+__all__ = ["authenticator", "credential_headers", "roles"]
 
 
 def roles(settings: Settings) -> Roles:

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from skiway.airport import AirportService
 from skiway.config import Settings
+from skiway.formats import open_source
+from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.reconcile.upstream import Opener
 from skiway.requests import Access, Observers
 from skiway.rest import RestApp
 from skiway.security import SecretsStore
 from skiway.storage import Stores
 
-__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "warehouse_of"]
+__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "warehouse_of"]
 
 
 def warehouse_of(settings: Settings) -> Warehouse:
     """The warehouse, which contains the files of managed tables."""
     uri = settings.warehouse.uri
     assert uri is not None, "the default is in the home directory, which a process always has"
-    return Warehouse.at(uri, _s3(settings))
+    return Warehouse.at(uri, _s3(settings), cache=FileCache(settings.metadata.files.cache_max_weight))
+
+
+def opener_of(warehouse: Warehouse) -> Opener:
+    """The function that opens the sources of connectors; they share the file cache of the warehouse."""
+    return partial(open_source, cache=warehouse.cache)
 
 
 def handles_of(secrets: SecretsStore, warehouse: Warehouse) -> Handles:
     """The handles that open the tables of connectors and of the warehouse."""
-    return Handles(Sources(secrets), warehouse)
+    return Handles(Sources(secrets, opener=opener_of(warehouse)), warehouse)
 
 
 def lake_over_airport(access: Access, observers: Observers, stores: Stores, handles: Handles) -> AirportService:

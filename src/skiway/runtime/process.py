@@ -26,26 +26,26 @@ from skiway.config.metastore import Query, System
 from skiway.config.server import Grpc
 from skiway.metastore import Realm
 from skiway.metastore.planning.planner import Planner
+from skiway.metastore.platform import AccountDirectory
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding.catalog import seed_demo, seed_home
 from skiway.metastore.seeding.iceberg import seed_iceberg
-from skiway.metastore.system.files import SystemFiles
-from skiway.metastore.system.objects import EngineCatalogs
+from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Observers
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime.authentication import AccountDirectory, authenticator, credential_headers, roles
+from skiway.runtime.authentication import authenticator, credential_headers, roles
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcService, Health
 from skiway.runtime.http_door import HttpDoor, web_app
-from skiway.runtime.lake import handles_of, iceberg_rest, lake_over_airport, warehouse_of
+from skiway.runtime.lake import handles_of, iceberg_rest, lake_over_airport, opener_of, warehouse_of
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import GcMetrics, measure_usage, observing
-from skiway.runtime.workers import working
+from skiway.runtime.workers import spark_place, working
 from skiway.security import PermissionAuthorizer, Principal, SecretsStore
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import observe_caches
@@ -89,10 +89,13 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         secrets = secrets_of(settings)
         seed(stores, settings)
         measure_usage(observers.metrics, stores, settings.metrics.storage)
-        sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse_of(settings))
+        warehouse = warehouse_of(settings)
+        observe_caches(observers.metrics, {"metadata.files": warehouse.cache.stats})
+        sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
-        access, handles = access_of(settings, stores), handles_of(secrets, warehouse_of(settings))
-        reconciler = Reconciler(secrets, SparkProfile(), warehouse=handles.warehouse)
+        access, handles = access_of(settings, stores), handles_of(secrets, warehouse)
+        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
+        reconciler = Reconciler(secrets, profile, opener_of(warehouse), warehouse)
         parts.enter_context(working(settings.reconciler, stores, reconciler))
         services = rpc_door(settings, access, reconciler, observers)
         airport = lake_over_airport(access, observers, stores, handles)
@@ -131,7 +134,7 @@ def access_of(settings: Settings, stores: Stores) -> Access:
 
     return Access(
         realm_of,
-        authenticator(settings, AccountDirectory(stores.pointers)),
+        authenticator(settings, AccountDirectory(stores)),
         PermissionAuthorizer(roles(settings)),
         credential_headers(settings),
     )
@@ -140,7 +143,7 @@ def access_of(settings: Settings, stores: Stores) -> Access:
 def rpc_door(settings: Settings, access: Access, reconciler: Reconciler, observers: Observers) -> RpcDoor:
     """The metastore services."""
     planner = Planner(settings.metadata.hint.cache_max_weight)
-    observe_caches(observers.metrics, {"metadata.hint": planner.statistics})
+    observe_caches(observers.metrics, {"metadata.hint": planner.cache_stats})
     return RpcDoor(
         access,
         observers,

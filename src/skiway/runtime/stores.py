@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from skiway.config import Settings, store_urls
 from skiway.errors import InvalidArgument, Unavailable
-from skiway.metastore.records.blob_cache import RememberedBlobs
+from skiway.metastore.records.blob_cache import CachedBlobs
 from skiway.security import SecretsStore
 from skiway.security.secrets.opening import open_secrets
 from skiway.storage import Stores, open_blobs, open_pointers
@@ -67,7 +67,7 @@ def stores_of(settings: Settings, home: Path, *, metrics: Metrics | None = None)
     with ExitStack() as parts:
         pointers = parts.enter_context(open_pointers(urls.pointers, on_call=on_call, options=urls.pointer_options))
         blobs = parts.enter_context(open_blobs(urls.blobs, on_call=on_call, options=urls.blob_options))
-        cache = RememberedBlobs(blobs, max_blobs=settings.metadata.graph.cache_max_size)
+        cached = CachedBlobs(blobs, max_blobs=settings.metadata.graph.cache_max_size)
         if metrics is not None:
-            observe_caches(metrics, {"metadata.graph": cache.statistics})
-        yield Stores(pointers, cache)
+            observe_caches(metrics, {"metadata.graph": cached.cache_stats})
+        yield Stores(pointers, cached)

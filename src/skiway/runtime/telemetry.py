@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from skiway.config import Settings, without_effect
 from skiway.config.metastore import StorageUsage
-from skiway.metastore.records import keys
+from skiway.metastore import platform
 from skiway.requests import Observers
 from skiway.runtime.gc.schedule import Sweep, Tick
 from skiway.storage import Stores
@@ -51,18 +51,12 @@ def logging_as_configured(settings: Settings) -> Iterator[None]:
 
 def measure_usage(metrics: Metrics, stores: Stores, settings: StorageUsage) -> None:
     """Export the storage used by each account."""
-
-    def accounts() -> Iterable[str]:
-        names = stores.pointers.scan(keys.account(""))
-        return (pointer.key.rpartition("/")[2] for pointer in names)
-
-    def blob_sizes(account: str) -> Iterable[int]:
-        return (head.size_bytes for head in stores.blobs.scan(keys.folder(keys.of_account(account)).rstrip("/")))
-
-    def pointers(account: str) -> int:
-        return stores.pointers.count(keys.of_account(account))
-
-    observe_usage(metrics, Stored(accounts, pointers, blob_sizes), settings)
+    stored = Stored(
+        accounts=lambda: platform.account_ids(stores),
+        pointers=lambda account: platform.pointer_count(stores, account),
+        blob_sizes=lambda account: platform.blob_sizes(stores, account),
+    )
+    observe_usage(metrics, stored, settings)
 
 
 class GcMetrics:

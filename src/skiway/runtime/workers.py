@@ -17,13 +17,12 @@ from skiway.config.metastore import Reconciler as Settings
 from skiway.errors import SkiwayError
 from skiway.formats.web_access import Addresses, permit
 from skiway.metastore import Realm
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import JobRules
+from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.pipeline.session import SparkPlace, work_at
+from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
-from skiway.runtime.lake import warehouse_of
+from skiway.runtime.lake import opener_of, warehouse_of
 from skiway.runtime.lifecycle import StopSignals
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import logging_as_configured
@@ -46,7 +45,9 @@ def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = la
         parts.enter_context(logging_as_configured(settings))
         stores = parts.enter_context(stores_of(settings, home))
         prepare(settings.reconciler)
-        reconciler = Reconciler(secrets_of(settings), SparkProfile(), warehouse=warehouse_of(settings))
+        warehouse = warehouse_of(settings)
+        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
+        reconciler = Reconciler(secrets_of(settings), profile, opener_of(warehouse), warehouse)
         parts.enter_context(at_work(settings.reconciler, stores, reconciler))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())
@@ -95,9 +96,8 @@ def scheduling(schedule: JobSchedule, *, every_s: float) -> Iterator[None]:
 
 
 def prepare(settings: Settings) -> None:
-    """Configure what applies to the whole process: the addresses that sources may have, and the Spark session."""
+    """Set for the whole process which addresses sources may have."""
     permit(Addresses(settings.source_addresses))
-    work_at(spark_place(settings.spark))
 
 
 def spark_place(settings: Spark) -> SparkPlace:

@@ -1,4 +1,4 @@
-"""Store calls made visible: one `StoreCall` per public call, for metrics, benchmarks and tests."""
+"""Observe stores: one `StoreCall` per public call, for metrics, benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OnCall = Callable[[StoreCall], None]
 
 
 class CallCounter:
-    """Counts calls as `store.operation`; safe to share between stores and threads.
+    """An `OnCall` that counts calls by `store.operation`. Stores and threads may share it.
 
     >>> counter = CallCounter()
     >>> counter(StoreCall("pointers", "get", items=1, seconds=0.001, error=None))
@@ -45,7 +45,7 @@ class CallCounter:
         self._lock = Lock()
 
     def __call__(self, call: StoreCall) -> None:
-        """Count one call: a counter is an `OnCall`."""
+        """Count a call."""
         with self._lock:
             self._counts[f"{call.store}.{call.operation}"] += 1
 
@@ -57,11 +57,11 @@ class CallCounter:
 
     @property
     def total(self) -> int:
-        """All calls so far."""
+        """The number of calls so far."""
         return self.counts.total()
 
     def reset(self) -> None:
-        """Start again from zero."""
+        """Reset all counts to zero."""
         with self._lock:
             self._counts.clear()
 

@@ -15,6 +15,7 @@ from itertools import islice
 from threading import Lock
 from typing import Protocol, Self
 
+from skiway.cache import CacheStats
 from skiway.config.metastore import StorageUsage
 from skiway.config.telemetry import Telemetry
 from skiway.errors import Internal
@@ -23,7 +24,6 @@ from skiway.telemetry.definitions import Metric
 from skiway.telemetry.series import Distribution, Family, Observation, Point, Series
 
 __all__ = [
-    "CacheStatistics",
     "Metrics",
     "StoreCall",
     "Stored",
@@ -197,30 +197,19 @@ def _counts(series: Series) -> Iterator[Observation]:
             yield point.value.count, dict(zip(series.metric.tags, point.tags, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStatistics:
-    """The current statistics of a cache. A limit is None if the cache does not have it."""
-
-    entries: int
-    size_bytes: int
-    hits: int
-    misses: int
-    max_entries: int | None = None
-    max_bytes: int | None = None
-
-
-def observe_caches(metrics: Metrics, caches: Mapping[str, Callable[[], CacheStatistics]]) -> None:
-    """Export the statistics of these caches, by name."""
-    values: dict[Metric, Callable[[CacheStatistics], float | None]] = {
+def observe_caches(metrics: Metrics, caches: Mapping[str, Callable[[], CacheStats]]) -> None:
+    """Export the statistics of these caches, by name. The weight of their entries is in bytes."""
+    values: dict[Metric, Callable[[CacheStats], float | None]] = {
         definitions.CACHE_ENTRIES: lambda cache: cache.entries,
         definitions.CACHE_MAX_ENTRIES: lambda cache: cache.max_entries,
-        definitions.CACHE_WEIGHT: lambda cache: cache.size_bytes,
-        definitions.CACHE_MAX_WEIGHT: lambda cache: cache.max_bytes,
+        definitions.CACHE_WEIGHT: lambda cache: cache.weight,
+        definitions.CACHE_MAX_WEIGHT: lambda cache: cache.max_weight,
         definitions.CACHE_HITS: lambda cache: cache.hits,
         definitions.CACHE_MISSES: lambda cache: cache.misses,
+        definitions.CACHE_ERRORS: lambda cache: cache.errors,
     }
 
-    def read(value: Callable[[CacheStatistics], float | None]) -> Iterator[Observation]:
+    def read(value: Callable[[CacheStats], float | None]) -> Iterator[Observation]:
         for name, statistics in caches.items():
             if (found := value(statistics())) is not None:
                 yield found, {"cache": name}

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto import mock_aws
 
+from skiway import plugins
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, NotFound, PreconditionFailed, Unavailable
 from skiway.security import MemorySecrets, SecretsStore, open_secrets, secret_key
 from skiway.security.secrets import opening
@@ -388,8 +389,8 @@ def test_the_key_can_come_from_a_setting(tmp_path):
 @pytest.mark.parametrize(
     ("url", "options", "complaint"),
     [
-        ("vault://a", {}, "start the URL with one of aws:, file:, memory:"),
-        ("hunter2", {}, "start the URL"),
+        ("vault://a", {}, "begin the URL with one of aws:, file:, memory:"),
+        ("hunter2", {}, "begin the URL"),
         ("memory://hunter2", {}, "use memory://"),
         ("memory://", {"keys": "hunter2"}, "use memory://"),
         ("file://host/a", {}, "use file:///path"),
@@ -412,14 +413,14 @@ def open_vault(url, *, options, clock):
 
 def test_a_package_can_add_a_store(monkeypatch):
     added = EntryPoint("vault", f"{__name__}:open_vault", opening.SECRETS_STORES)
-    monkeypatch.setattr(opening, "entry_points", lambda group: [added] if group == added.group else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [added] if group == added.group else [])
     assert open_secrets("vault://a", options={"token": "t"}) == ("vault://a", {"token": "t"})
 
 
 def test_two_packages_for_one_scheme_are_refused(monkeypatch):
     added = EntryPoint("file", "elsewhere:open_files", opening.SECRETS_STORES)
-    monkeypatch.setattr(opening, "entry_points", lambda group: [added])
-    with pytest.raises(PreconditionFailed, match="elsewhere:open_files are installed for file: URLs: remove one"):
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [added])
+    with pytest.raises(PreconditionFailed, match="elsewhere:open_files are installed for file: URLs; remove one"):
         open_secrets("memory://")
 
 

@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from skiway.errors import Conflict, InvalidArgument
+from skiway.metastore.records import keys
 from skiway.storage import ABSENT, Clock, Pointer, PointerStore, utc_now
 
 __all__ = ["Lease", "Leases", "NotDue", "Observer", "Progress", "Schedule", "Sweep", "Tick"]
@@ -94,7 +95,7 @@ class Leases:
 
     def acquire(self, name: str, *, every_s: float, hold_s: float) -> Lease | NotDue:
         """Lease the sweep `name` for `hold_s` seconds, unless it ran less than `every_s` seconds ago or is leased."""
-        pointer, now = self._pointers.get(_key(name)), self._clock()
+        pointer, now = self._pointers.get(keys.gc_turn(name)), self._clock()
         state, hold = _State.read(pointer), timedelta(seconds=hold_s)
         free_at = state.free_at(now, every=timedelta(seconds=every_s), hold=hold)
         if free_at > now:
@@ -102,7 +103,7 @@ class Leases:
         version = pointer.version if pointer else ABSENT
         held = _State(state.token, state.due_at, now + hold).written()
         try:
-            taken = self._pointers.compare_and_set(_key(name), held, expect=version)
+            taken = self._pointers.compare_and_set(keys.gc_turn(name), held, expect=version)
         except Conflict:  # another server was faster
             return NotDue(now + hold)
         return Lease(taken.key, taken.version, state.token)
@@ -114,10 +115,6 @@ class Leases:
             self._pointers.compare_and_set(lease.key, _State(token, due_at).written(), expect=lease.version)
         except Conflict:
             log.warning("gc: %s took longer than its lease, which another server has taken over", lease.key)
-
-
-def _key(name: str) -> str:
-    return f"/platform/gc/{name}"
 
 
 @dataclass(frozen=True, slots=True)

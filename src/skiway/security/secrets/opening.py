@@ -7,14 +7,14 @@ signature of `OpenSecrets`. A store's module is imported when the store is opene
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from skiway import extras
 from skiway.clock import Clock, utc_now
-from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.errors import InvalidArgument
+from skiway.plugins import opener_for_url, url_scheme
 from skiway.security.secrets.store import MemorySecrets, SecretsStore
 
 __all__ = ["SECRETS_STORES", "OpenSecrets", "open_secrets"]
@@ -39,21 +39,10 @@ class OpenSecrets(Protocol):
 
 def open_secrets(url: str, *, options: Mapping[str, str] | None = None, clock: Clock = utc_now) -> SecretsStore:
     """The secrets store that `url` names, such as `file:///srv/skiway/secrets`."""
-    scheme, _, _ = url.partition(":")
-    known = {name: EntryPoint(name, value, SECRETS_STORES) for name, value in BUILT_IN.items()}
-    for entry in entry_points(group=SECRETS_STORES):
-        if known.setdefault(entry.name, entry).value != entry.value:
-            raise PreconditionFailed(
-                f"both {known[entry.name].value} and {entry.value} are installed for {entry.name}: URLs: remove one"
-            )
-    if scheme not in known:
-        raise InvalidArgument(
-            f"unknown secrets store {scheme!r}: start the URL with one of "
-            f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that provides it",
-            key="store.scheme.unknown",
-        )
+    opener = cast(OpenSecrets, opener_for_url(SECRETS_STORES, url, BUILT_IN))
+    scheme = url_scheme(url)
     with extras.needed("lake", f"a secrets store at {scheme}:", when=scheme in BUILT_IN):
-        return cast(OpenSecrets, known[scheme].load())(url, options=options or {}, clock=clock)
+        return opener(url, options=options or {}, clock=clock)
 
 
 def open_memory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001

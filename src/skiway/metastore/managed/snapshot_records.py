@@ -1,7 +1,7 @@
-"""What the metastore keeps of a managed table's snapshots: the same records as of any other table.
+"""The records of a managed table's snapshots, which are the same as for any other table.
 
-They are written in the batch that commits, so that leases, planners and statistics see a snapshot as soon as it is
-there, and never one that is not.
+They are written in the batch of the commit, so that leases, planners and statistics see a snapshot as soon as it
+exists.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.formats import Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.formats.source import Snapshot, data_files
 from skiway.metastore.managed.locations import check_files
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.resources.current_snapshot import advancing, current_id
+from skiway.metastore.resources.snapshots import current_put, stored_id
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import snapshot_record, stored_files
 from skiway.model import v1
@@ -32,7 +32,7 @@ __all__ = ["added", "current", "leftover", "removed"]
 
 
 def added(realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetadata | None) -> Iterator[Operation]:
-    """What publishes the snapshots that `base` has not, each with the statistics of its files."""
+    """The operations that publish the snapshots that `base` does not have, each with the statistics of its files."""
     known = set() if base is None else {each.snapshot_id for each in base.snapshots}
     for snapshot in handle.snapshots():
         if snapshot.id not in known:
@@ -44,37 +44,36 @@ def added(realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetada
 
 
 def removed(realm: Realm, table_id: str, base: TableMetadata, now: TableMetadata) -> Iterator[list[Operation]]:
-    """What deletes the records of each snapshot that `base` had and the table has no more."""
+    """The operations that delete the records of each snapshot that `base` has and `now` does not."""
     left = {each.snapshot_id for each in now.snapshots}
     for snapshot in base.snapshots:
         if snapshot.snapshot_id not in left:
-            yield list(_forgetting(realm, table_id, snapshot.snapshot_id))
+            yield list(_deleting(realm, table_id, snapshot.snapshot_id))
 
 
 def leftover(realm: Realm, table: Stored[v1.Table], now: TableMetadata) -> Iterator[list[Operation]]:
-    """What deletes the records of snapshots that the table has no more, because who removed them died on the way."""
+    """The operations that delete records of removed snapshots that a process left behind when it died."""
     left = {each.snapshot_id for each in now.snapshots}
     table_id = table.value.resource_id.id
-    prefix = keys.snapshot(realm.account_id, table_id, 0).rpartition("/")[0] + "/"
-    for pointer in realm.stores.pointers.scan(prefix):
-        number = int(pointer.key.rpartition("/")[2])
+    for pointer in realm.stores.pointers.scan(keys.snapshot(realm.account_id, table_id)):
+        number = int(keys.last_segment(pointer.key))
         if number not in left:
             unchanged = Check(table.pointer.key, expect=table.pointer.version)
-            yield [unchanged, *_forgetting(realm, table_id, number)]
+            yield [unchanged, *_deleting(realm, table_id, number)]
 
 
 def current(realm: Realm, table_id: str, now: TableMetadata) -> Iterator[Operation]:
-    """What makes the current snapshot the one that metadata says."""
+    """The operations that make the metadata's current snapshot the current one."""
     key = keys.current_snapshot(realm.account_id, table_id)
     pointer = realm.stores.pointers.get(key)
     wanted = now.current_snapshot_id
     if wanted is None:
         yield Delete(key, expect=pointer.version) if pointer else Check(key, expect=ABSENT)
-    elif pointer is None or current_id(pointer) != wanted:
-        yield advancing(realm, table_id, wanted, before=pointer)
+    elif pointer is None or stored_id(pointer) != wanted:
+        yield current_put(realm, table_id, wanted, before=pointer)
 
 
-def _forgetting(realm: Realm, table_id: str, snapshot_id: int) -> Iterator[Operation]:
+def _deleting(realm: Realm, table_id: str, snapshot_id: int) -> Iterator[Operation]:
     found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
     named = [] if found is None else [found.pointer.key, *SNAPSHOT.names(found.value)]
     named += (keys.statistics(realm.account_id, table_id, snapshot_id, of=of) for of in ("table", "columns", "files"))

@@ -1,4 +1,4 @@
-"""Where statements come from, and where their answers go."""
+"""The SQL shell: read statements from the command line, a file, stdin or a prompt, and print their results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rich.text import Text
 
 from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.cli import rendering
-from skiway.cli.sql.session import Answer, Session
-from skiway.cli.sql.statements import execute, statements
+from skiway.cli.sql.session import Result, Session
+from skiway.cli.sql.statements import execute, split_statements
 from skiway.client import Rows
 from skiway.errors import InvalidArgument, SkiwayError
 
@@ -34,7 +34,7 @@ QUITS = ("exit", "quit", "\\q", ".exit", ".quit")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What came of a statement that changes something, as it is written."""
+    """The result of a statement that changes something, in the output."""
 
     statement: str
     count: int | None
@@ -42,54 +42,54 @@ class Change:
 
 
 def run(call: Call, text: str | None, file: Path | None, *, catalog: str, max_rows: int) -> None:
-    """Run what is given; on a terminal where nothing is, ask for it."""
+    """Run the given statements; without any on a terminal, open a prompt."""
     if text is None and file is None and sys.stdin.isatty():
         with Session(call, catalog=catalog) as session:
-            _ask(call, session, max_rows)
+            _prompt(call, session, max_rows)
         return
-    asked = statements(_given(text, file))
-    if not asked:
+    given = split_statements(_read_input(text, file))
+    if not given:
         raise InvalidArgument("there is no statement to run: give one, such as skiway sql 'SELECT 1'")
     with Session(call, catalog=catalog) as session:
         if call.as_json:
-            _write_json((execute(session, each) for each in asked), alone=len(asked) == 1)
+            _write_json((execute(session, each) for each in given), alone=len(given) == 1)
             return
-        for each in asked:
+        for each in given:
             _write(execute(session, each), max_rows)
 
 
-def _given(text: str | None, file: Path | None) -> str:
+def _read_input(text: str | None, file: Path | None) -> str:
     if text is not None and file is not None:
-        raise typer.BadParameter("give statements, or a file of them, not both", param_hint="--file")
+        raise typer.BadParameter("give statements or a file, not both", param_hint="--file")
     if file is None:
         return sys.stdin.read() if text is None else text
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InvalidArgument(f"the file {file} cannot be read: {reason}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidArgument(f"cannot read the file {file}: {reason}") from error
 
 
 # -- the prompt --------------------------------------------------------------------------------------------------------
 
 
-def _ask(call: Call, session: Session, max_rows: int) -> None:
-    with suppress(ImportError):  # where there is one, lines can be edited and come back
+def _prompt(call: Call, session: Session, max_rows: int) -> None:
+    with suppress(ImportError):  # enables line editing and history
         import readline  # noqa: F401
-    typer.echo(f"DuckDB over the lake at {call.address}; end statements with ; and the session with exit")
-    for text in _typed():
+    typer.echo(f"DuckDB on the lake at {call.address}. End statements with ; and type exit to quit.")
+    for text in _read_statements():
         try:
-            for each in statements(text):
-                answer = execute(session, each)
-                _write_json([answer], alone=True) if call.as_json else _write(answer, max_rows)
+            for each in split_statements(text):
+                result = execute(session, each)
+                _write_json([result], alone=True) if call.as_json else _write(result, max_rows)
         except SkiwayError as error:
             typer.echo(f"error: {error.message}", err=True)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
 
 
-def _typed() -> Iterator[str]:
-    """What is typed, statement by statement; Ctrl-C forgets the present one, Ctrl-D or `exit` ends."""
+def _read_statements() -> Iterator[str]:
+    """Yield what the user types up to each semicolon; Ctrl-C discards the current lines, Ctrl-D or `exit` ends."""
     lines: list[str] = []
     while True:
         try:
@@ -110,18 +110,18 @@ def _typed() -> Iterator[str]:
             lines.clear()
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
-def _write(answer: Answer, max_rows: int) -> None:
-    if answer.rows is not None and len(answer.rows.schema):
-        _write_rows(answer.rows, max_rows)
-    if answer.said:
-        typer.echo(answer.said)
+def _write(result: Result, max_rows: int) -> None:
+    if result.rows is not None and len(result.rows.schema):
+        _write_rows(result.rows, max_rows)
+    if result.message:
+        typer.echo(result.message)
 
 
 def _write_rows(reader: Rows, max_rows: int) -> None:
-    rows, cut = _first_rows(reader, max_rows)
+    rows, truncated = _first_rows(reader, max_rows)
     table = Table(
         *(
             Column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
@@ -135,12 +135,12 @@ def _write_rows(reader: Rows, max_rows: int) -> None:
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     rendering.write_table(rendering.console(), table)
-    if cut:
-        typer.echo(f"only the first {max_rows:,} rows are shown: --max-rows 0 shows all", err=True)
+    if truncated:
+        typer.echo(f"only the first {max_rows:,} rows are shown; --max-rows 0 shows all", err=True)
 
 
 def _first_rows(reader: Rows, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """As many rows as are shown, and whether there are more; the others are not read."""
+    """Return the rows to show, and whether there are more; further batches are not read."""
     rows: list[dict[str, Any]] = []
     for batch in reader:
         rows.extend(_readable(batch).to_pylist())
@@ -149,35 +149,35 @@ def _first_rows(reader: Rows, limit: int) -> tuple[list[dict[str, Any]], bool]:
     return rows, False
 
 
-def _write_json(answers: Iterable[Answer], *, alone: bool) -> None:
-    """One document: the answer, or a list of them."""
+def _write_json(results: Iterable[Result], *, alone: bool) -> None:
+    """Print one JSON document: the result, or a list of results."""
     if alone:
-        for answer in answers:
-            _write_one(answer)
+        for result in results:
+            _write_one(result)
         return
-    rendering.write_json([_document(answer) for answer in answers])
+    rendering.write_json([_document(result) for result in results])
 
 
-def _write_one(answer: Answer) -> None:
-    if answer.rows is None:
-        rendering.write_json(_document(answer))
+def _write_one(result: Result) -> None:
+    if result.rows is None:
+        rendering.write_json(_document(result))
         return
     before = "["
-    for batch in answer.rows:
+    for batch in result.rows:
         for row in _readable(batch).to_pylist():
             typer.echo(f"{before}\n{rendering.json_text(row)}", nl=False)
             before = ","
     typer.echo("[]" if before == "[" else "\n]")
 
 
-def _document(answer: Answer) -> object:
-    if answer.rows is None:
-        return Change(answer.statement, answer.count, answer.said)
-    return [row for batch in answer.rows for row in _readable(batch).to_pylist()]
+def _document(result: Result) -> object:
+    if result.rows is None:
+        return Change(result.statement, result.count, result.message)
+    return [row for batch in result.rows for row in _readable(batch).to_pylist()]
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with a name for each column, as in SQL several may have the same; geometries as texts."""
+    """Return a batch with unique column names, which SQL does not guarantee, and with geometries as text."""
     names: list[str] = []
     for name in batch.schema.names:
         number, unique = 1, name
@@ -186,13 +186,13 @@ def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
             unique = f"{name}_{number}"
         names.append(unique)
     columns = [
-        _texts(column) if extension_of(field)[0] == GEOMETRY else column
+        _geometry_text(column) if extension_of(field)[0] == GEOMETRY else column
         for field, column in zip(batch.schema, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names)
 
 
-def _texts(geometries: pa.Array) -> pa.Array:
+def _geometry_text(geometries: pa.Array) -> pa.Array:
     """Geometries as WKT, such as `POINT (1 2)`."""
     import shapely
 
@@ -205,7 +205,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _cell(value: object) -> str:
-    """A value as SQL would print it: digits as they are, no grouping."""
+    """Format a value as SQL shells do, without thousands separators."""
     match value:
         case None:
             return "NULL"
