@@ -51,7 +51,7 @@ def test_a_server_tells_that_it_lives_is_ready_and_what_it_measures(tmp_path) ->
         families = {family.name: family for family in text_string_to_metric_families(text)}
         assert "skiway_core_task_enabled" in families
         cached = {sample.labels["cache"] for sample in families["skiway_core_cache_max_weight_bytes"].samples}
-        assert cached == {"metadata.graph", "metadata.hint"}
+        assert cached == {"metadata.files", "metadata.graph", "metadata.hint"}
         assert families["skiway_core_cache_misses"].samples
         assert families["skiway_core_store_bytes"].samples
         assert get(f"{http}/nothing")[0] == 404

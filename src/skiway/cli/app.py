@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from skiway import __version__
-from skiway.cli.options import HOME, Config, Home, Output, OutputOption, Set
+from skiway.cli.options import HOME, Config, Home, Output, OutputOption, Set, prepare_grpc
 from skiway.errors import SkiwayError
 
 __all__ = ["LAKE", "app", "main"]
@@ -93,6 +93,7 @@ app.add_typer(tokens, name="tokens")
 
 def main() -> None:
     """Run the command line. A `SkiwayError` is printed as one sentence, with exit code 1; wrong usage exits with 2."""
+    prepare_grpc()  # before any command imports gRPC, which reads its environment then
     try:
         app()
     except SkiwayError as error:

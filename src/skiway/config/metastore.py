@@ -274,7 +274,9 @@ class FilesCache:
     """The cache of the files of tables."""
 
     cache_max_weight: int = setting(
-        1_073_741_824, COUNT, "Bytes of table metadata, manifests, Parquet footers and lists of files to cache."
+        1_073_741_824,
+        COUNT,
+        "Maximum size in bytes of the cache of table metadata, manifests, Parquet footers and file lists.",
     )
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "ACCOUNT_POINTERS",
     "AUDIT_ERRORS",
     "CACHE_ENTRIES",
+    "CACHE_ERRORS",
     "CACHE_HITS",
     "CACHE_MAX_ENTRIES",
     "CACHE_MAX_WEIGHT",
@@ -97,6 +98,7 @@ CACHE_WEIGHT = Metric("skiway.core.cache.weighted.size.bytes", "gauge", _CACHE, 
 CACHE_MAX_WEIGHT = Metric("skiway.core.cache.max.weight.bytes", "gauge", _CACHE, "Maximum size of all entries.", "By")
 CACHE_HITS = Metric("skiway.core.cache.hits", "counter", _CACHE, "Lookups answered from the cache.")
 CACHE_MISSES = Metric("skiway.core.cache.misses", "counter", _CACHE, "Lookups that had to load the entry.")
+CACHE_ERRORS = Metric("skiway.core.cache.errors", "counter", _CACHE, "Loads that failed.")
 
 AUDIT_ERRORS = Metric("skiway.core.audit.errors", "counter", ("category",), "Audit records that could not be written.")
 DROPPED_TAGS = Metric(

@@ -389,8 +389,8 @@ def test_the_key_can_come_from_a_setting(tmp_path):
 @pytest.mark.parametrize(
     ("url", "options", "complaint"),
     [
-        ("vault://a", {}, "start the URL with one of aws:, file:, memory:"),
-        ("hunter2", {}, "start the URL"),
+        ("vault://a", {}, "begin the URL with one of aws:, file:, memory:"),
+        ("hunter2", {}, "begin the URL"),
         ("memory://hunter2", {}, "use memory://"),
         ("memory://", {"keys": "hunter2"}, "use memory://"),
         ("file://host/a", {}, "use file:///path"),
