@@ -23,7 +23,7 @@ from skiway import errors
 from skiway.metastore import Realm
 from skiway.requests import Access
 from skiway.rest import RestApp, RestOptions
-from skiway.rest.calls import Answer, RestCall
+from skiway.rest.calls import RestCall, RestResponse
 from skiway.rest.errors import BY_CLASS, BY_KEY, failed
 from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
@@ -489,7 +489,7 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-def die() -> Answer:
+def die() -> RestResponse:
     raise Killed
 
 

@@ -1,7 +1,7 @@
 """Calls that may be sent twice, by the header `idempotency-key`.
 
 The answer of a call that changed something is kept under its key, errors of the caller's too: whoever sends the same
-call again gets it again. While the first is under way, the second is asked to come back later. What the server failed
+call again gets it again. While the first is under way, the second is request to come back later. What the server failed
 to do is not kept, so it can be tried again; likewise where the process died, after a minute.
 """
 
@@ -19,7 +19,7 @@ from skiway.metastore import Realm
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Slot
 from skiway.model import v1
-from skiway.rest.calls import Answer, RestCall, short_header
+from skiway.rest.calls import RestCall, RestResponse, short_header
 
 __all__ = ["KEY", "once"]
 
@@ -30,7 +30,7 @@ UNDER_WAY_S: Final = 60.0
 log = logging.getLogger("skiway.rest")
 
 
-def once(realm: Realm, call: RestCall, act: Callable[[], Answer]) -> Answer:
+def once(realm: Realm, call: RestCall, act: Callable[[], RestResponse]) -> RestResponse:
     """What `act` answers, or what it answered when this call was first made. Without a key, `act` is just called.
 
     What `act` answers is final, errors of the caller's too; what it raises is not.
@@ -43,7 +43,7 @@ def once(realm: Realm, call: RestCall, act: Callable[[], Answer]) -> Answer:
     return _first(slot, act) if found is None else _replayed(found, slot.fingerprint)
 
 
-def _first(slot: Slot, act: Callable[[], Answer]) -> Answer:
+def _first(slot: Slot, act: Callable[[], RestResponse]) -> RestResponse:
     try:
         version = slot.reserve(for_s=UNDER_WAY_S)
     except Conflict:
@@ -57,7 +57,7 @@ def _first(slot: Slot, act: Callable[[], Answer]) -> Answer:
     return answer
 
 
-def _store(slot: Slot, version: int, answer: Answer) -> None:
+def _store(slot: Slot, version: int, answer: RestResponse) -> None:
     """Store the response. The change is done, so a failure to store the response is not reported to the client."""
     stored = json.dumps({"status": answer.status, "headers": dict(answer.headers), "body": answer.body.decode()})
     try:
@@ -66,13 +66,13 @@ def _store(slot: Slot, version: int, answer: Answer) -> None:
         log.warning("the response to a request with an idempotency key could not be stored", exc_info=True)
 
 
-def _replayed(record: v1.IdempotencyRecord, fingerprint: str) -> Answer:
+def _replayed(record: v1.IdempotencyRecord, fingerprint: str) -> RestResponse:
     if record.fingerprint != fingerprint:
         raise failure(Conflict, "idempotency.mismatch", op="call", idempotency_key=record.key)
     if not record.answer:
         raise _under_way(record.key)
     kept = json.loads(record.answer)
-    return Answer(kept["status"], kept["body"].encode(), kept["headers"])
+    return RestResponse(kept["status"], kept["body"].encode(), kept["headers"])
 
 
 def _under_way(key: str) -> Unavailable:
@@ -82,5 +82,5 @@ def _under_way(key: str) -> Unavailable:
 
 
 def _fingerprint(call: RestCall) -> str:
-    asked = f"{call.route.method} {call.target}\n".encode() + call.body
-    return b64encode(sha256(asked).digest()).decode()
+    request = f"{call.route.method} {call.target}\n".encode() + call.body
+    return b64encode(sha256(request).digest()).decode()
