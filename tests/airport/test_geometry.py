@@ -57,7 +57,7 @@ def test_arrays_from_any_form_and_back(form) -> None:
 def test_a_validity_mask_makes_nulls() -> None:
     array = geo.geometry_array(SHAPES[:2], valid=[True, False])
     assert list(geo.geometries(array)) == [SHAPES[0], None]
-    with pytest.raises(InvalidArgument, match="mask of 1"):
+    with pytest.raises(InvalidArgument, match="mask of length 1"):
         geo.geometry_array(SHAPES[:2], valid=[True])
 
 
