@@ -86,7 +86,7 @@ def test_a_store_of_a_newer_skiway(home):
     with sqlite3.connect(home / "pointers.db") as database:
         database.execute("UPDATE skiway_format SET version = '99'")
     database.close()
-    assert "has format 99, this Skiway reads up to" in refused(home)
+    assert "has format 99, but this version of Skiway reads up to" in refused(home)
 
 
 def test_a_store_that_is_something_else(home):
