@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway import airport, errors
-from skiway.airport import conversion, filters
-from skiway.airport.memory import to_column
+from skiway.airport import filters
+from skiway.airport.conversion import storable, to_column
 from skiway.airport.wire.payloads import CheckConstraints, encode
 
 SHOP = """
@@ -124,7 +124,7 @@ class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
     def __init__(self, name: str, database: duckdb.DuckDBPyConnection) -> None:
         self.name, self.database = name, database
         self._version, self._lock = 1, threading.Lock()
-        (self._file,) = database.execute("SELECT current_database()").fetchone()
+        ((self._file,),) = database.execute("SELECT current_database()").fetchall()
 
     def sql(self, *names: str) -> str:
         """The full name of a schema or table; a shorter one could also mean something else."""
@@ -240,7 +240,7 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
             fields = cursor.execute(f"SELECT *, rowid FROM {self.sql} LIMIT 0").to_arrow_table().schema
             known = {name: told_of for name, *told_of in cursor.execute(facts, self._names).fetchall()}
             rules = [rule for (rule,) in cursor.execute(checks, self._names).fetchall()]
-        columns = [described(conversion(field), *known.get(field.name, ("", "", True))) for field in fields]
+        columns = [described(storable(field), *known.get(field.name, ("", "", True))) for field in fields]
         return pa.schema(columns, {"check_constraints": encode(CheckConstraints(rules))} if rules else None)
 
     def scan(self, options: airport.ScanOptions) -> Iterator[pa.RecordBatch]:
@@ -380,8 +380,8 @@ class FileStatement(airport.Statement):
         one_each = "(SELECT DISTINCT ON (rowid) * FROM temp.waiting)"  # an UPDATE … FROM may name a row twice
         update = f"UPDATE {table} AS old SET {sets} FROM {one_each} AS new WHERE old.rowid = new.rowid"
         delete = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM temp.waiting)"
-        (asked,) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.waiting").fetchone()
-        (changed,) = self._cursor.execute(update if values else delete).fetchone()
+        ((asked,),) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.waiting").fetchall()
+        ((changed,),) = self._cursor.execute(update if values else delete).fetchall()
         self._require(asked, changed)
         return changed
 

@@ -224,7 +224,7 @@ def exchanged(call: Call, rename: Rename) -> tuple[object, ...]:
     batches: list[object] = [batch.to_pydict() for batch in reader]
     if "rowid" in reader.schema.names:
         rest = [name for name in reader.schema.names if name != "rowid"]
-        batches = sorted(str(values) for batch in batches for values in _rows(batch, rest))  # type: ignore[arg-type]
+        batches = sorted(str(values) for batch in batches for values in _rows(batch, rest))  # type: ignore[arg-type, assignment]
     return (*opening, columns, batches)
 
 
@@ -295,7 +295,7 @@ def listing(body: bytes) -> dict[tuple[str, str, str], tuple[object, ...]]:
                 parameters,
                 facts.extra_data,
             )
-    return found
+    return found  # type: ignore[return-value]
 
 
 def _fields(schema: bytes) -> tuple[tuple[str, str, tuple[bytes, ...]], ...]:

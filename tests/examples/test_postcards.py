@@ -16,7 +16,6 @@ from examples.scripts import load
 from skiway.airport import Server
 from skiway.client import AirportClient, Metastore
 
-
 PAGE = Path(__file__).with_name("postcards.md").read_text()
 POSTCARDS: dict[str, str] = dict(re.findall(r"```python\n# (.*?)\n(.*?)```", PAGE, re.DOTALL))
 """The programs by the comment that each begins with."""

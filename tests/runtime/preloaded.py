@@ -123,10 +123,10 @@ def enter(order: Mapping[str, Any]) -> None:
     os.environ.update(order["environment"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["skiway", *order["arguments"]]
-    sys.stdin = open(0, encoding="utf-8", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)), "utf-8")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w")), "utf-8", line_buffering=os.isatty(1))
     sys.stderr = io.TextIOWrapper(
-        open(2, "wb", closefd=False), "utf-8", errors="backslashreplace", line_buffering=True
+        io.BufferedWriter(io.FileIO(2, "w")), "utf-8", errors="backslashreplace", line_buffering=True
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from threading import Barrier
 from typing import TypeVar
 
@@ -101,7 +102,7 @@ def accepted(change: Callable[[], T], *refusals: type[SkiwayError]) -> T | None:
     """What the change made, or None if others were faster; any other error is one too many."""
     try:
         return change()
-    except (AlreadyExists, Contention, *refusals) as lost:
+    except (AlreadyExists, Contention, *refusals) as lost:  # type: ignore[misc]
         if lost.key not in LOST:
             raise
         return None
@@ -127,7 +128,7 @@ def test_of_all_who_create_the_same_table_one_wins(pair, place):
         """Those that this writer made; everybody comes by all names, in an order of their own."""
         order = [*wanted[writer % len(wanted) :], *wanted[: writer % len(wanted)]]
         made = [
-            accepted(lambda name=name: lake.tables.create(f"{place}.{name}", schema=SCHEMA, description=f"of {writer}"))
+            accepted(partial(lake.tables.create, f"{place}.{name}", schema=SCHEMA, description=f"of {writer}"))
             for name in order
         ]
         return [table.name for table in made if table]

@@ -38,9 +38,7 @@ def recorded_lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-RECORDED = [
-    Recorded(each["predicate"], each["json_filters"]) for each in recorded_lines() if not each.get("not_sent")
-]
+RECORDED = [Recorded(each["predicate"], each["json_filters"]) for each in recorded_lines() if not each.get("not_sent")]
 WITH_FILTER = [each for each in RECORDED if each.filter]
 PREDICATES = [each.predicate for each in WITH_FILTER]
 NAN, INF = math.nan, math.inf
