@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -130,10 +131,26 @@ def enter(order: Mapping[str, Any]) -> None:
     )
 
 
+def run() -> None:
+    """Run the command and exit without finalizing the interpreter, which native libraries do not survive in a fork."""
+    code: object = 0
+    try:
+        import_module("skiway.cli").main()
+    except SystemExit as exited:
+        code = exited.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
 if __name__ == "__main__":
     orders_ = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]  # the folder of this file
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC reads it when it is loaded
     preload()
     enter(wait_for_orders(orders_))
-    import_module("skiway.cli").main()
+    run()
