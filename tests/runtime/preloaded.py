@@ -138,7 +138,7 @@ def run() -> None:
         import_module("skiway.cli").main()
     except SystemExit as exited:
         code = exited.code or 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - what the interpreter does
         traceback.print_exc()
         code = 1
     atexit._run_exitfuncs()
