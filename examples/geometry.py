@@ -53,7 +53,7 @@ def catalog() -> Catalog:
     earth.table(Cities())
 
     @earth.scalar_function
-    def degrees_apart(one: geometry_type(), other: geometry_type()) -> pa.DoubleArray:
+    def degrees_apart(one: geometry_type(), other: geometry_type()) -> pa.DoubleArray:  # type: ignore[valid-type]
         return pa.array(shapely.distance(geometries(one), geometries(other)), from_pandas=True)
 
     return atlas.build()

@@ -118,7 +118,7 @@ def test_geometries_in_scans_and_functions() -> None:
     places.table(schema=schema, name="points")(lambda scan: points)
 
     @places.scalar_function(returns=pa.float64())
-    def x_of(point: geo.geometry_type(4326)):
+    def x_of(point: geo.geometry_type(4326)):  # type: ignore[valid-type]
         return pa.array([None if p is None else p.x for p in geo.geometries(point)], pa.float64())
 
     with Server(builder.build(), port=0) as server, Raw(server.location) as raw:

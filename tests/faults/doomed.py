@@ -44,12 +44,12 @@ class Step:
 
 
 def steps(operations: Sequence[str]) -> list[Step]:
-    """Where to die in the course of these operations: around those that write, or around all of them if asked to."""
+    """Where to die in the course of these operations: around the first and the last write, or around all if asked to."""
     numbers = range(1, len(operations) + 1)
     if EVERY_STEP:
         return [Step(number, when) for number in numbers for when in ("before", "after")]
     writing = [number for number in numbers if operations[number - 1] in WRITES]
-    return [Step(writing[0], "before"), *(Step(number, "after") for number in writing)]
+    return [Step(writing[0], "before"), *(Step(number, "after") for number in sorted({writing[0], writing[-1]}))]
 
 
 class Launcher:

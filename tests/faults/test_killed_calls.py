@@ -4,8 +4,8 @@ Each change is made once undisturbed, which tells its steps. Then it is made onc
 that is killed there with SIGKILL; the next server on the same stores must find order, do the same call, and gc must
 then remove what is left over and nothing else.
 
-Operations that only read leave nothing behind, so a run looks at the steps around those that write; with
-`SKIWAY_FAULTS=all` it looks at every operation, before and after it.
+Operations that only read leave nothing behind, so a run kills the server around the first and the last write; with
+`SKIWAY_FAULTS=all` it does so before and after every operation.
 """
 
 from __future__ import annotations

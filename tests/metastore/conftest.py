@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,8 +21,9 @@ def calls() -> CallCounter:
     return CallCounter()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite"] if os.environ.get("SKIWAY_TESTS") == "all" else ["memory"])
 def stores(request, tmp_path, clock, calls) -> Iterator[Stores]:
+    """Empty stores. That the backends behave the same is shown by the contract tests in `tests/storage`."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/pointers.db"
     with open_stores(url, clock=clock, on_call=calls) as opened:
         yield opened

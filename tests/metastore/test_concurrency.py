@@ -30,7 +30,8 @@ def servers(tmp_path) -> Iterator[tuple[World, World]]:
 
 def race(servers: tuple[World, World], act: Callable[[Realm, int], Any]) -> list[Any]:
     """What every writer got: a result, or an error that was raised on purpose."""
-    barrier, outcomes = Barrier(WRITERS), [None] * WRITERS
+    barrier = Barrier(WRITERS)
+    outcomes: list[Any] = [None] * WRITERS
 
     def run(number: int) -> None:
         world = servers[number % 2]

@@ -34,7 +34,7 @@ class OneAccount:
 def test_the_client_on_the_page_prints_what_it_shows(stores, capsys):
     code, printed = CLIENT
     with opened(stores, authenticator=DevAuthenticator(OneAccount())) as house:
-        names: dict = {}
+        names: dict[str, object] = {}
         exec(code.replace("127.0.0.1:50051", house.address), names)
         names["channel"].close()
     assert capsys.readouterr().out == printed

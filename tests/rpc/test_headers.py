@@ -20,7 +20,7 @@ UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ALL = {"x_correlation_id": "c-1", "x_query_id": "q-1", "x_engine_kind": "duckdb", "x_engine_version": "1.5.5"}
 
 
-def ours(metadata: dict) -> dict:
+def ours(metadata: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in metadata.items() if name.startswith("x-")}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from metastore.upstreams import parquet
 from pipeline.catalogs import bad_catalog
-from runtime.servers import END_S, command, environment, eventually, skiway, started
+from runtime.servers import END_S, eventually, launch, skiway, started
 from skiway.client import Metastore
 from skiway.errors import PermissionDenied
 from skiway.model import v1
@@ -34,8 +34,7 @@ def lake(tmp_path) -> Iterator[Metastore]:
 
 @contextmanager
 def worker(home: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    asked = command("worker", "--home", home, *QUICK, *arguments)
-    with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with launch("worker", "--home", home, *QUICK, *arguments, stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:

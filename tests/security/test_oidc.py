@@ -6,8 +6,10 @@ import base64
 import hashlib
 import hmac
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import jwt
 import pytest
@@ -65,7 +67,7 @@ def test_a_good_token_names_its_bearer():
     assert found.expires_at == NOW + timedelta(minutes=5)
 
 
-KEYS = {
+KEYS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"], rsa_key),
     "ES256": ec_key,
     "ES384": partial(ec_key, ec.SECP384R1),

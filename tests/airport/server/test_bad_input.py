@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -306,8 +307,9 @@ def test_no_call_passes_without_the_right_token(guarded: Server, call: str, auth
 
 
 def everything_sent(error: grpc.RpcError) -> bytes:
+    metadata: Any = error.trailing_metadata()
     trailers = b"\n".join(
-        k.encode() + b"=" + (v if isinstance(v, bytes) else v.encode()) for k, v in error.trailing_metadata()
+        key.encode() + b"=" + (value if isinstance(value, bytes) else value.encode()) for key, value in metadata
     )
     return error.details().encode() + b"\n" + trailers
 

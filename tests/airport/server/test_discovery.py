@@ -254,7 +254,7 @@ def test_the_builder_refuses_what_duckdb_cannot_reach_and_what_is_there_already(
     with pytest.raises(AlreadyExists):
         builder.schema("s")
     with pytest.raises(InvalidArgument, match="schema="):
-        schema.table()
+        schema.table()  # type: ignore[call-overload]
     table = schema.table(schema=pa.schema({"a": pa.int64()}), name="t")
     table(lambda scan: ())
     with pytest.raises(AlreadyExists, match=r"s\.t"):

@@ -30,8 +30,6 @@ from skiway.client import AirportClient, col
 from skiway.errors import NotFound, SkiwayError, Unauthorized, Unsupported
 from skiway.model import flight_pb2 as flight
 
-pytestmark = pytest.mark.needs("shared")
-
 READS = {
     "create_transaction",
     "list_schemas",

@@ -47,8 +47,6 @@ from skiway.airport.wire.payloads import (
 from skiway.client import AirportClient
 from skiway.model import flight_pb2 as flight
 
-pytestmark = pytest.mark.needs("shared")
-
 WRITTEN = ("ddl", "dml", "time travel")
 TYPES = [session for session in dict.fromkeys(told.session for told in conversations()) if "types" in session]
 NOT_HERE = {

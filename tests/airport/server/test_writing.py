@@ -309,7 +309,7 @@ def failure(raw: Raw, operation: str, batch: pa.RecordBatch, *, returning: bool 
 
     with pytest.raises(grpc.RpcError) as failed:
         statement()
-    return failed.value.code(), failed.value.details()
+    return failed.value.code(), failed.value.details() or ""
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -25,8 +25,6 @@ from skiway.client import AirportClient, Written, col
 from skiway.errors import AlreadyExists, ConstraintViolation, NotFound, SchemaNotEmpty, SkiwayError
 from skiway.model import flight_pb2 as flight
 
-pytestmark = pytest.mark.needs("shared")
-
 Statement = Callable[[AirportClient], Any]
 KEYED = ("id", "n", "q")
 

@@ -87,7 +87,7 @@ class Slow:
                 self._now -= 1
             return load(*name)
 
-        source.load = slowly  # type: ignore[method-assign]
+        source.load = slowly  # type: ignore[assignment, method-assign]
         return source
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from threading import Barrier, Thread
 from typing import Any
@@ -86,7 +87,7 @@ def broken_claims(world: World) -> list[str]:
 def _claims(world: World) -> Iterator[tuple[Any, Any, bool]]:
     for kind, prefix in ((NAMESPACE, "namespaces"), (TABLE, "tables"), (VIEW, "views")):
         for pointer in world.stores.pointers.scan(f"/accounts/a1/{prefix}/by-id/"):
-            value = world.home.all(kind).follow(pointer).value
+            value: Any = world.home.all(kind).follow(pointer).value  # type: ignore[misc]
             catalog = world.home.all(CATALOG).find(keys.catalog("a1", value.catalog_id.id)).value
             (fold,) = kind.folds(value)
             found = world.stores.pointers.get(fold)
@@ -447,7 +448,8 @@ def test_who_dies_on_the_way_leaves_a_name_with_its_claim_or_none(when):
 
 def race(*acts: Callable[[], Any]) -> list[Any]:
     """What each got who began at the same moment: a result, or an error raised on purpose."""
-    barrier, outcomes = Barrier(len(acts)), [None] * len(acts)
+    barrier = Barrier(len(acts))
+    outcomes: list[Any] = [None] * len(acts)
 
     def run(number: int) -> None:
         barrier.wait()
@@ -516,7 +518,7 @@ def test_a_catalog_that_gets_a_connector_while_it_is_filled_stays_one_or_the_oth
             lambda name=name, catalog=catalog: world.namespace(name, "x", catalog=catalog)
             for name in ("Sales", "sales")
         ]
-        outcomes = race(*fill, lambda catalog=catalog: connect(world, catalog, "files"))
+        outcomes = race(*fill, partial(connect, world, catalog, "files"))
         assert {each for each in outcomes if isinstance(each, type)} <= {
             AlreadyExists,
             Conflict,
