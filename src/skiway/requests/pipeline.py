@@ -71,7 +71,7 @@ class Pipeline:
         self._latency = observers.metrics.series(definitions.RPC_LATENCY)
 
     def admit(self, call: Call) -> Principal:
-        """Authenticate the caller and check that it may call the operation; raises what the caller is told."""
+        """Authenticate the caller and check that it may call the operation; raises an error for the caller."""
         if call.invalid is not None:
             raise call.invalid
         principal = self.authenticate(call)

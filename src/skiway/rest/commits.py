@@ -111,9 +111,9 @@ def _check_identifier(request: RestRequest, wanted: Commit) -> None:
     path, name = resolve.levels(request.names["namespace"]), request.names["table"]
     if wanted.contradicts(path, name):
         assert wanted.identifier is not None
-        said = ".".join((*wanted.identifier.namespace, wanted.identifier.name))
+        named = ".".join((*wanted.identifier.namespace, wanted.identifier.name))
         raise InvalidArgument(
-            f"identifier is {said}, but the path names {'.'.join((*path, name))}: send both for the same table",
+            f"identifier is {named}, but the path names {'.'.join((*path, name))}: send both for the same table",
             key="field.invalid",
             field="identifier",
         )

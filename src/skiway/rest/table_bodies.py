@@ -30,8 +30,8 @@ class Commit(BaseModel):
 
     def contradicts(self, namespace: Sequence[str], name: str) -> bool:
         """Whether the body names another table."""
-        said = self.identifier
-        return said is not None and (said.namespace, said.name) != (tuple(namespace), name)
+        named = self.identifier
+        return named is not None and (named.namespace, named.name) != (tuple(namespace), name)
 
 
 def commit_in(body: bytes) -> Commit:

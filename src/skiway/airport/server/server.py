@@ -322,11 +322,11 @@ def _run_together(run: Callable[[int], None], processes: int) -> None:
     for child in children:
         child.start()
 
-    told: list[bool] = []
+    ended: list[bool] = []
 
     def end_all(*_: object) -> None:
-        if not told:  # once: a second signal would make the children exit at once
-            told.append(True)
+        if not ended:  # once: a second signal would make the children exit at once
+            ended.append(True)
             for child in children:
                 if child.is_alive():
                     child.terminate()
@@ -335,7 +335,7 @@ def _run_together(run: Callable[[int], None], processes: int) -> None:
         signal.signal(number, end_all)
     while not wait([child.sentinel for child in children], timeout=0.5):
         pass  # in steps, so that a signal is heard whichever thread takes it
-    end_all()  # fewer than asked for would be slower than expected, and nobody would know why
+    end_all()  # with fewer processes than configured, the server would be slow for no visible reason
     for child in children:
         child.join()
     failed = next((child for child in children if child.exitcode), None)
