@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
-.PHONY: help setup demo test test-all faults lint format bench proto lock clean
+.PHONY: help setup demo test test-all faults lint format docs bench proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -50,14 +50,17 @@ format: setup  ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
+docs: setup  ## build the documentation site into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
+
 bench: setup  ## run the benchmarks, results go to bench/results
 	$(RUN) -m bench
 
 proto: setup  ## generate src/skiway/model from proto/
 	$(RUN) scripts/generate_model.py
 
-lock: setup  ## update requirements.lock from pyproject.toml
+lock: setup  ## resolve the dependencies in pyproject.toml into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file requirements.lock
 
-clean:  ## delete .venv and all caches
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## delete .venv and everything that was built
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -1,1 +1,1 @@
-"""Benchmarks: ratios against peers that are measured in the same run, since machines differ."""
+"""Benchmarks: ratios to peers measured in the same run, because machines differ."""

@@ -1,4 +1,4 @@
-"""`python -m bench [part …]`: all parts, or the named ones. One that fails does not stop the others."""
+"""`python -m bench [part …]`: run all parts, or the named ones. A part that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PARTS: Final = (
 
 
 def figures_of(name: str) -> Part:
-    """What measures the part; imported when it is its turn, as one part needs more than the others."""
+    """The function that measures a part. Its module is imported only now, because some parts need more libraries than others."""
     found: Part = import_module(f"bench.{name}").figures
     return found
 
 
 def run(parts: Mapping[str, Part]) -> int:
-    """Measure all parts, and say how they stand to their aims; 1 if any of them failed."""
+    """Measure all parts and print how they compare with their targets. Return 1 if any part failed, else 0."""
     found: dict[str, Sequence[Measured]] = {}
     failed: dict[str, str] = {}
     for name, part in parts.items():
         try:
             found[name] = report(name, part())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+        except Exception as error:  # noqa: BLE001 - any failure; the other parts still run
             traceback.print_exc()
             failed[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
     summary(found, failed)
@@ -47,7 +47,7 @@ def run(parts: Mapping[str, Part]) -> int:
 def main() -> None:
     unknown = set(sys.argv[1:]) - set(PARTS)
     if unknown:
-        sys.exit(f"unknown part {min(unknown)!r}; there are: {', '.join(PARTS)}")
+        sys.exit(f"unknown part {min(unknown)!r}; choose from {', '.join(PARTS)}")
     names = sys.argv[1:] or PARTS
     code = run({name: lambda name=name: figures_of(name)() for name in names})  # type: ignore[misc]
     from bench.page import renew

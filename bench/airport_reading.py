@@ -15,7 +15,7 @@ ROUNDS = 5
 def compare(
     bare: int, ours: int, clients: int, work: Callable[[Client], float], times: int, *, peer_kind: type[Client] = Client
 ) -> tuple[float, float, float]:
-    """Rates of both and the median of the ratios of runs made right after each other."""
+    """Median rates of the peer and of our server, and the median ratio of runs made directly after each other."""
     peers = [peer_kind(bare, bare=True) for _ in range(clients)]
     own = [Client(ours, bare=False) for _ in range(clients)]
     for client in (*peers, *own):
@@ -43,7 +43,7 @@ def discover(client: Client) -> float:
 
 
 def figures() -> Iterator[Figure]:
-    """All figures of this part."""
+    """Yield the figures of this part."""
     with running("bare") as bare, running("ours") as ours:
         for clients in (1, 4):
             peer, own, ratio = compare(bare, ours, clients, scan, 2)
@@ -58,13 +58,13 @@ def figures() -> Iterator[Figure]:
 
 
 def two_processes() -> Figure:
-    """Small scans of four clients against one process and against two that share the port."""
+    """Compare small scans on one process with small scans on two processes that share a port."""
     with running("ours-shared") as alone:
         single = [Client(alone, bare=False) for _ in range(4)]
         rate(single, small, 20)
         one = statistics.median(rate(single, small, 300) for _ in range(ROUNDS))
         with running("ours-shared", alone):
-            # connections are spread by the kernel: take enough of them that both processes get some
+            # the kernel distributes connections: open enough of them that both processes get some
             spread = [Client(alone, bare=False) for _ in range(8)]
             rate(spread, small, 20)
             two = statistics.median(rate(spread, small, 150) for _ in range(ROUNDS))

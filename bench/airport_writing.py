@@ -1,4 +1,4 @@
-"""Airport writing: inserts in batches and row by row, scalar functions, and memory under a long insert."""
+"""Airport writing: inserts in batches and row by row, scalar functions, and memory during a long insert."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def call(batches: list[pa.RecordBatch], client: Client) -> float:
 
 
 class Bare(Client):
-    """The bare server tells the two kinds of exchange apart by the last part of the path."""
+    """A client of the bare server, which tells the two kinds of exchange apart by the last part of the path."""
 
     def exchange(self, path: list[str], operation: str, batches: list[pa.RecordBatch], *, returning: bool) -> int:
         return super().exchange(["echo" if returning else "sink"], operation, batches, returning=returning)
 
 
 def figures() -> Iterator[Figure]:
-    """All figures of this part."""
+    """Yield the figures of this part."""
     table = big().slice(0, ROWS).combine_chunks()
     vectors = [pa.record_batch([pa.array(range(2048), pa.int64())], names=["value"])] * 400
     with running("bare") as bare, running("ours") as ours:
@@ -58,15 +58,15 @@ def figures() -> Iterator[Figure]:
 
 
 def long_insert() -> Figure:
-    """The most memory that the server held while it took fifty million rows."""
+    """Measure the server's peak memory while it receives fifty million rows."""
     code = f"from bench.airport_writing import insert_many; insert_many({LONG_ROWS})"
-    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
-    grown = float(told)
+    printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
+    grown = float(printed)
     return Figure(f"server memory, insert of {LONG_ROWS:,} rows", "MB", grown, 500, aim_below=500, peer_is="the limit")
 
 
 def insert_many(rows: int) -> None:
-    """Serve here, insert from a child process, and print the growth of this process in MB."""
+    """Serve in this process, insert from a child process, and print the peak memory of this process in MB."""
     from skiway.airport import CatalogBuilder, DmlOptions, DmlResult, Insertable, ScanOptions, Server, Table
 
     class Sink(Table, Insertable):
@@ -88,7 +88,7 @@ def insert_many(rows: int) -> None:
 
 
 def send_many(port: int, rows: int) -> None:
-    """Insert `rows` rows in one statement, from one batch sent again and again."""
+    """Insert `rows` rows in one statement, by sending one batch repeatedly."""
     size = 50_000
     batch = pa.record_batch(
         {"id": pa.array(range(size), pa.int64()), "name": pa.array([f"row {i}" for i in range(size)])}

@@ -1,4 +1,4 @@
-"""A folder for one run on the project's own disk: /tmp may be memory, where a commit costs nothing."""
+"""A temporary directory on the project's disk: /tmp may be in memory, where a commit costs nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CACHE = Path(__file__).parents[1] / ".cache"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A new empty folder; gone at the end of the block."""
+    """Create an empty directory, and delete it after the block."""
     CACHE.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=CACHE, prefix="bench-") as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""A server that answers with as many bytes as it is asked for, by bare Starlette and uvicorn, in a process of its own."""
+"""A bare Starlette and uvicorn server that returns as many bytes as a request asks for, in its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def bare_starlette() -> Iterator[str]:
-    """Where it is."""
+    """Run the server for the duration of the block, and yield its address."""
     command = [sys.executable, "-m", "bench.http_peer"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -22,12 +22,12 @@ def bare_starlette() -> Iterator[str]:
 
 
 def serve() -> None:
-    """Run it, and print its address."""
+    """Print the address and serve."""
     import socket
 
     import uvicorn
 
-    # asyncio sends at once what it is given only on sockets that say that they are TCP; else answers wait for 40 ms.
+    # asyncio disables Nagle's algorithm only for sockets declared as TCP; on others, responses are delayed by 40 ms.
     door = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     door.bind(("127.0.0.1", 0))
     door.listen()

@@ -1,7 +1,7 @@
-"""SELECT over Airport beside DuckDB's `read_parquet` on the same files, of a table of each format.
+"""SELECT over Airport compared with DuckDB's `read_parquet` on the same files, for a table of each format.
 
-The server is a process of its own. Both readers are in this one and take turns; each fetches the same rows into an Arrow
-table, or has DuckDB compute with them.
+The server runs in its own process. Both readers run in this one and take turns. Each fetches the same rows into an Arrow
+table, or has DuckDB aggregate them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from skiway.client import col
 ROWS: Final = 5_000_000
 ROUNDS: Final = 5
 LOOKUPS: Final = 40
-AIM: Final = 2.0  # at most so many times what DuckDB takes
+AIM: Final = 2.0  # at most this many times as long as DuckDB
 PEER: Final = "DuckDB's read_parquet"
 
 
 def fetched(total: int) -> tuple[Question, ...]:
-    """Questions whose answer is rows."""
+    """Queries that return rows."""
     low, high = total // 2, total // 2 + total // 1000
     return (
         Question("all rows and columns"),
@@ -46,12 +46,12 @@ AGGREGATE: Final = Question(
 
 
 def one_row(number: int) -> Question:
-    """The question for the row with that id."""
+    """The query for the row with this id."""
     return Question("one row by its id", condition=f"WHERE id = {number}", where=col("id") == number)
 
 
 def figures(total: int = ROWS) -> Iterator[Figure]:
-    """All figures of this part."""
+    """Yield the figures of this part."""
     with served_lake(total) as (location, twins):
         for format_, twin in twins.items():
             with OverAirport(location, twin) as ours, FromFiles(twin) as peer:

@@ -1,4 +1,4 @@
-"""Two readers of the same rows: one over Airport, one straight from the files.
+"""Two readers of the same rows: one over Airport, one directly from the files.
 
 The first plans as DuckDB's extension does and fetches with pyarrow's Flight client, which is the C++ code that the extension
 uses, one thread per endpoint up to the number of cores. The second is DuckDB itself.
@@ -17,7 +17,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-# DuckDB filters Arrow data by Acero, which warns of buffers as Flight brings them; the machines we know do not mind.
+# DuckDB filters Arrow data with Acero, which warns about unaligned buffers as Flight delivers them; x86 and ARM read them.
 os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")
 
 import duckdb
@@ -28,14 +28,14 @@ from bench.lake_home import Twin
 from skiway.client import AirportClient, Predicate
 
 THREADS = os.cpu_count() or 1
-AHEAD = 4  # batches that wait for DuckDB, of each thread
+AHEAD = 4  # batches that each thread may queue for DuckDB
 
 Arrived: TypeAlias = "queue.Queue[pa.RecordBatch | None]"
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a table: in SQL, and as columns and a filter for the server."""
+    """A query: as SQL for DuckDB, and as columns and a filter for the server."""
 
     name: str
     select: str = "*"
@@ -45,12 +45,12 @@ class Question:
     rest: str = ""
 
     def sql(self, source: str) -> str:
-        """The question to DuckDB, about anything that it can read."""
+        """The SQL of the query over `source`, which is anything that DuckDB can read."""
         return f"SELECT {self.select} FROM {source} {self.condition} {self.rest}"
 
 
 class OverAirport:
-    """Reads one table of a server."""
+    """Reads one table from a server."""
 
     def __init__(self, location: str, twin: Twin) -> None:
         self._airport = AirportClient(location, twin.catalog)
@@ -69,13 +69,13 @@ class OverAirport:
         self._airport.close()
 
     def table(self, asked: Question) -> pa.Table:
-        """The rows in an Arrow table; those that a filter let through too many are taken out, as DuckDB would."""
+        """The rows as an Arrow table. Rows that the server's filter let through are filtered again, as in DuckDB."""
         parts = list(self._threads.map(lambda ticket: self._read(ticket, asked), self._tickets(asked)))
         rows = pa.concat_tables(parts) if parts else self._airport.scan(self._table, columns=asked.columns).read_all()
         return self._database.sql(asked.sql("rows")).to_arrow_table() if asked.condition else rows
 
     def computed(self, asked: Question) -> Any:
-        """What DuckDB makes of the rows while they come."""
+        """The result that DuckDB computes from the rows as they arrive."""
         arrived: Arrived = queue.Queue(AHEAD * THREADS)
         threading.Thread(target=self._fetch_all, args=(asked, arrived)).start()
         coming = iter(arrived.get, None)
@@ -84,7 +84,7 @@ class OverAirport:
             rows = pa.RecordBatchReader.from_batches(first.schema, chain([first], coming))  # noqa: F841 - SQL names it
             return self._database.sql(asked.sql("rows")).fetchall()
         finally:
-            deque(coming, maxlen=0)  # nobody waits for room any more
+            deque(coming, maxlen=0)  # unblock the threads that wait for room in the queue
 
     def _tickets(self, asked: Question) -> list[bytes]:
         found = self._airport.endpoints(self._table, columns=asked.columns, where=asked.where)
@@ -92,7 +92,7 @@ class OverAirport:
 
     def _read(self, ticket: bytes, asked: Question) -> pa.Table:
         rows = self._flight.do_get(fl.Ticket(ticket)).read_all()
-        return rows.select(asked.columns or rows.column_names[:-1])  # the last one is the row id
+        return rows.select(asked.columns or rows.column_names[:-1])  # the last column is the row id
 
     def _fetch_all(self, asked: Question, arrived: Arrived) -> None:
         def fetch(ticket: bytes) -> None:
@@ -106,7 +106,7 @@ class OverAirport:
 
 
 class FromFiles:
-    """Reads the files of the same table."""
+    """Reads the files of the same table with DuckDB."""
 
     def __init__(self, twin: Twin) -> None:
         self._database = duckdb.connect()

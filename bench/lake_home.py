@@ -1,4 +1,4 @@
-"""A home with the same rows three times: a managed table, and mirrors of a Delta table and of Parquet files."""
+"""A home directory with the same rows three times: a managed table, and mirrors of a Delta table and of Parquet files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = 10
 
 @dataclass(frozen=True)
 class Twin:
-    """A table of the lake, and its files for those who read them without it."""
+    """A table of the lake, and the paths of its data files."""
 
     catalog: str
     table: str
@@ -36,7 +36,7 @@ class Twin:
 
 @contextmanager
 def served_lake(total: int) -> Iterator[tuple[str, dict[str, Twin]]]:
-    """Where the lake is, and its tables of `total` rows by their formats."""
+    """Serve a lake, and yield its address and its tables of `total` rows by format."""
     with scratch() as place:
         parts = [rows(number, total // FILES) for number in range(FILES)]
         twins = {"Delta": _delta(place, parts), "Parquet": _parquet(place, parts)}
@@ -46,7 +46,7 @@ def served_lake(total: int) -> Iterator[tuple[str, dict[str, Twin]]]:
 
 
 def _managed(place: Path, location: str, parts: list[pa.Table]) -> Twin:
-    """Written by one INSERT over Airport."""
+    """A table written by one INSERT over Airport."""
     with AirportClient(location, "lake") as lake:
         lake.create_schema("shop")
         lake.create_table("shop.sales", parts[0].schema)

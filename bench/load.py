@@ -1,4 +1,4 @@
-"""What the clients do. They are pyarrow's Flight client, which is the C++ code that DuckDB's extension uses."""
+"""The calls that are measured. They use pyarrow's Flight client, which is the C++ code that DuckDB's extension uses."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def many_tables(count: int) -> Catalog:
 
 
 def listing_of(count: int) -> bytes:
-    """The same answer that our server gives, for the bare one to give."""
+    """The response of our server to `list_schemas`, for the bare server to return."""
     return list_schemas(many_tables(count), "many")
 
 
 def headers(action: str) -> fl.FlightCallOptions:
-    """What DuckDB's client sends with an action."""
+    """The headers that DuckDB's client sends with an action."""
     sent = {
         "airport-user-agent": "airport/20250723",
         "airport-action-name": action,
@@ -60,7 +60,7 @@ class Client:
         return data
 
     def ticket(self, table: str, columns: int) -> bytes:
-        """By `endpoints`, as DuckDB does it; the bare server is asked too, but its answer is fixed."""
+        """A ticket from the action `endpoints`, as DuckDB gets it. The bare server is called too, but its response is fixed."""
         path = FlightDescriptor(type=FlightDescriptor.PATH, path=["demo", "s", table]).SerializeToString()
         body = encode(EndpointsRequest(packed(path), ScanParameters(column_ids=list(range(columns)))))
         answer = self._action("endpoints", body, ENDPOINTS)
@@ -70,7 +70,7 @@ class Client:
         return ticket
 
     def scan(self, table: str, columns: int) -> int:
-        """Bytes of a whole scan."""
+        """Read a whole scan, and return its size in bytes."""
         reader = self._client.do_get(fl.Ticket(self.ticket(table, columns)))
         return sum(chunk.data.nbytes for chunk in reader)
 
@@ -78,7 +78,7 @@ class Client:
         return len(self._action("list_schemas", encode(CatalogRequest("many")), LISTING))
 
     def exchange(self, path: list[str], operation: str, batches: list[pa.RecordBatch], *, returning: bool) -> int:
-        """Rows sent in one exchange, in lock-step where each batch is answered."""
+        """Send `batches` in one exchange and return the number of rows. If batches are returned, wait for each before the next."""
         sent = [("airport-user-agent", "airport/20250723"), ("airport-operation", operation)]
         sent.append(("return-chunks", "1" if returning else "0"))
         options = fl.FlightCallOptions(headers=[(key.encode(), value.encode()) for key, value in sent])
@@ -97,7 +97,7 @@ class Client:
 
 
 def rate(clients: list[Client], work: Callable[[Client], float], times: int) -> float:
-    """Work done per second by all clients together, each doing it `times` times."""
+    """Work per second of all clients together, each repeating it `times` times."""
 
     def all_of_it(client: Client) -> float:
         return sum(work(client) for _ in range(times))

@@ -1,8 +1,8 @@
 """The metastore: lookups, commits and listings among 100,000 tables, in process and over gRPC, in memory and on disk.
 
-The peer on disk is PyIceberg's SqlCatalog on the same kind of file, the catalog that users of Iceberg know; it keeps no
-schema, so its commits write one file less and its lookups read one more. Over gRPC it is an echo by bare grpcio, the
-least that any call can cost.
+The peer on disk is PyIceberg's SqlCatalog on the same kind of file, the catalog that Iceberg users know. It stores no
+schema, so its commits write one file less and its lookups read one file more. Over gRPC the peer is an echo with bare
+grpcio, the minimum cost of a call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Call = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Shop:
-    """A namespace full of tables, and how to ask for them."""
+    """A namespace with many tables, and requests for them."""
 
     realm: Realm
     namespace: v1.Namespace
@@ -54,7 +54,7 @@ class Shop:
         return v1.CreateTableRequest(spec=spec)
 
     def requests(self, made: Iterator[int]) -> dict[str, Callable[[int], Any]]:
-        """The request of each kind of call, for the n-th time."""
+        """For each kind of call, a function from a number to a request."""
         size = len(self.ids)
 
         def resolve(number: int) -> v1.ResolveTableRequest:
@@ -80,12 +80,12 @@ ACTS: dict[str, tuple[Any, str, type[Any]]] = {
 }
 TIMES = {"get by id": 4000, "resolve by name": 4000, "create table": 400, "list 1,000": 24}
 READS = 1000
-AIM_ECHOES = 3.0  # at most so many times what a bare echo takes
+AIM_ECHOES = 3.0  # at most this many times as long as a bare echo
 AIMS_MS = {"get by id": 1.0, "resolve by name": 1.0, "create table": 5.0}
 
 
 def filled(stores: Stores, size: int) -> Shop:
-    """The shop with `size` tables, made by the calls that everybody makes them with."""
+    """Create `size` tables with the metastore's own calls."""
     seed_home(stores)
     realm = Realm(stores, "default")
     found = directory.resolve_catalog(realm, v1.ResolveCatalogRequest(ref=v1.NameRef(catalog="lake")))
@@ -98,7 +98,7 @@ def filled(stores: Stores, size: int) -> Shop:
 
 @contextmanager
 def on_disk(size: int) -> Iterator[tuple[Path, list[v1.ResourceId]]]:
-    """A home with a full shop. It is made in memory, where nothing waits for the disk, and then moved."""
+    """A home directory with `size` tables. It is created in memory, which is faster, and then copied to disk."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as quick, scratch() as home:
         with open_stores(f"sqlite:///{quick}/pointers.db", Path(quick, "blobs").as_uri()) as stores:
             ids = filled(stores, size).ids
@@ -139,7 +139,7 @@ def measured(call: Call, times: int, clients: int) -> tuple[float, float, float]
 
 
 def operations(calls: CallCounter, call: Call) -> int:
-    """Store operations of one call, when it is not the first of its kind."""
+    """The number of store operations of one call, with warm caches."""
     call(1)
     before = calls.total
     call(1)
@@ -179,7 +179,7 @@ def bare(echo: Remote) -> Iterator[Latency]:
 
 
 def beside_echo(name: str, remote: Remote, echo: Remote, shop: Shop) -> Iterator[Figure]:
-    """Reads and echoes in turns."""
+    """Alternate between reads and echoes."""
     peer = echo.stub("/echo/Echo", v1.GetTableResponse)
     for kind in ("get by id", "resolve by name"):
         _, method, answer = ACTS[kind]
@@ -201,7 +201,7 @@ def beside_echo(name: str, remote: Remote, echo: Remote, shop: Shop) -> Iterator
 
 
 def peer_on_disk() -> Iterator[Latency]:
-    """PyIceberg's SqlCatalog with as many tables, their rows put straight into its file."""
+    """PyIceberg's SqlCatalog with as many tables, whose rows are inserted directly into its database."""
     from bench.metastore_peer import iceberg_catalog
 
     with iceberg_catalog(TABLES) as catalog:
@@ -211,7 +211,7 @@ def peer_on_disk() -> Iterator[Latency]:
 
 
 def figures() -> Iterator[Figure | Latency]:
-    """All figures of this part."""
+    """Yield the figures of this part."""
     made = count()
     for size in (SMALL, TABLES):
         calls = CallCounter()

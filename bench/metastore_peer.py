@@ -1,4 +1,4 @@
-"""PyIceberg's SqlCatalog on SQLite, doing the same as the metastore."""
+"""PyIceberg's SqlCatalog on SQLite, with the same calls as the metastore."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = Schema(NestedField(1, "id", LongType(), required=True))
 
 @contextmanager
 def iceberg_catalog(size: int) -> Iterator[dict[str, Callable[[int], object]]]:
-    """Its calls, by the names the metastore's have. All tables but the first share one metadata file."""
+    """Its calls, under the names of the metastore's calls. All tables but the first share one metadata file."""
     with scratch() as place:
         catalog = SqlCatalog("lake", uri=f"sqlite:///{place}/catalog.db", warehouse=(place / "warehouse").as_uri())
         catalog.create_namespace("shop")

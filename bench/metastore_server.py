@@ -1,4 +1,4 @@
-"""The servers that are asked over gRPC, each in a process of its own: `skiway serve` on a home, or an echo."""
+"""The gRPC servers, each in its own process: `skiway serve` on a home directory, or an echo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.serving import skiway_serve, started
 
 @dataclass(frozen=True)
 class Remote:
-    """A server, by one connection."""
+    """One connection to a server."""
 
     channel: grpc.Channel
 
@@ -33,7 +33,7 @@ class Remote:
 
 @contextmanager
 def served(home: Path | None) -> Iterator[Remote]:
-    """`skiway serve` on `home`, or, without one, an echo by bare grpcio."""
+    """Run `skiway serve` on `home`, or, without a home, an echo with bare grpcio."""
     command = [sys.executable, "-m", "bench.metastore_server"]
     server = started(command) if home is None else skiway_serve(home)
     with server as doors, grpc.insecure_channel(doors["rpc"]) as channel:
@@ -41,7 +41,7 @@ def served(home: Path | None) -> Iterator[Remote]:
 
 
 def echo(ready: Path) -> None:
-    """Answer every call with nothing."""
+    """Serve an empty response to every call."""
     server = grpc.server(ThreadPoolExecutor(32))
     handlers = {"Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: b"")}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("echo", handlers),))

@@ -1,4 +1,4 @@
-"""`python -m bench.page`: the last figures, from results/ into docs/benchmarks.md."""
+"""`python -m bench.page`: copy the latest figures from results/ into docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from bench.report import RESULTS, Figure, Latency, Measured, kept, number
+from bench.report import RESULTS, Figure, Latency, Measured, load_results, number
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: made by `python -m bench.page` -->\n"
@@ -15,12 +15,12 @@ END: Final = "<!-- end of figures -->\n"
 
 
 def renew() -> None:
-    """Write the figures into the page, in place of those that are there."""
+    """Replace the figures on the page with the latest ones."""
     PAGE.write_text(renewed(PAGE.read_text()))
 
 
 def renewed(page: str) -> str:
-    """The page with the figures of now."""
+    """The page `text` with the latest figures."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{figures()}\n{END}{after}"
@@ -32,7 +32,7 @@ def figures() -> str:
 
 
 def _part(name: str) -> str:
-    facts, found = kept(name)
+    facts, found = load_results(name)
     where = (
         f"Python {facts['python']}, {facts['cores']} cores, load average {facts['load_before']:.1f} before it began."
     )

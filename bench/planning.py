@@ -1,8 +1,8 @@
-"""Planning a scan of 10,000 files: our planner beside PyIceberg's `plan_files` on the same table.
+"""Planning a scan of 10,000 files: our planner compared with PyIceberg's `plan_files` on the same table.
 
-Both answer the same question: which files may hold rows that fulfil the filter? PyIceberg reads the table's manifests
-for every scan; our planner has them from the metastore, where a sync put them, once per snapshot. *Cold* is the first
-plan of a snapshot, *warm* every one after it.
+Both find the files that may contain rows matching a filter. PyIceberg reads the table's manifests for every scan; our
+planner reads the list of files from the metastore, where a sync stored it, once per snapshot. *Cold* is the first plan
+of a snapshot, *warm* every later one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PEER = "PyIceberg's plan_files"
 
 
 def figures() -> Iterator[Figure]:
-    """All figures of this part."""
+    """Yield the figures of this part."""
     with tempfile.TemporaryDirectory() as folder, open_stores("memory://") as stores:
         peer = table_of_files(Path(folder))
         pinned = synced(stores, Path(folder))
@@ -51,18 +51,18 @@ def figures() -> Iterator[Figure]:
 
 
 def filters() -> Iterator[tuple[str, list[v1.Predicate], Any]]:
-    """The same question twice: as ours and as PyIceberg's."""
+    """The name of each filter, with our form and PyIceberg's form of it."""
     from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan
 
     middle = FILES * ROWS // 2
     yield "no filter", [], AlwaysTrue()
-    yield "one value", [said(v1.PO_EQ, middle)], EqualTo("id", middle)
-    half = [said(v1.PO_GTE, middle // 2), said(v1.PO_LT, middle // 2 + middle)]
+    yield "one value", [predicate(v1.PO_EQ, middle)], EqualTo("id", middle)
+    half = [predicate(v1.PO_GTE, middle // 2), predicate(v1.PO_LT, middle // 2 + middle)]
     both = And(GreaterThanOrEqual("id", middle // 2), LessThan("id", middle // 2 + middle))
     yield "half of the files", half, both
 
 
-def said(op: v1.PredicateOp.ValueType, value: int) -> v1.Predicate:
+def predicate(op: v1.PredicateOp.ValueType, value: int) -> v1.Predicate:
     return v1.Predicate(column="id", op=op, values=[str(value)])
 
 
@@ -81,7 +81,7 @@ def median_ms(call: Callable[[], object], times: int) -> float:
 
 
 def table_of_files(folder: Path) -> Any:
-    """An Iceberg table that says it has 10,000 files. Nobody reads them, so they need not be there."""
+    """An Iceberg table whose metadata lists 10,000 files. They are never read, so they do not exist."""
     import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
@@ -130,7 +130,7 @@ def _data_file(table: Any, number: int) -> Any:
 
 
 def synced(stores: Stores, folder: Path) -> PinnedSnapshot:
-    """The table mirrored, and a query that reads it."""
+    """Mirror the table, begin a query on it, and return the pinned snapshot."""
     seed_home(stores)
     realm, secrets = Realm(stores, "default"), MemorySecrets()
     catalog = catalogs.create(realm, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="mirror"))).catalog

@@ -1,4 +1,4 @@
-"""`python -m bench.profile [rows]`: the Spark profile beside Spark's own ANALYZE TABLE over the same files."""
+"""`python -m bench.profile [rows]`: the Spark profile compared with Spark's own ANALYZE TABLE over the same files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 ROWS = 10_000_000
 FILES = 10
-AIM = 3.0  # at most so many times what ANALYZE takes
+AIM = 3.0  # at most this many times as long as ANALYZE
 PEER = "ANALYZE TABLE ... FOR ALL COLUMNS"
 
 
 def figures(total: int = ROWS) -> Iterator[Figure]:
-    """Seconds of both, their ratio, and what merging takes."""
+    """Yield the seconds of both with their ratio, and the time to merge the profiles."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "sales")
         place.mkdir()
@@ -49,7 +49,7 @@ def compared(spark: SparkSession, folder: str, place: Path, total: int) -> Itera
         files, schemas = handle.files(snapshot), file_schemas(handle, snapshot)
         spark.sql(f"CREATE TABLE sales USING parquet LOCATION '{place}'")
         analyze = "ANALYZE TABLE sales COMPUTE STATISTICS FOR ALL COLUMNS"
-        spark.sql(analyze)  # the first one warms up Java
+        spark.sql(analyze)  # warms up the JVM
         profile(spark, files.slice(0, 1), handle.schema, schemas=schemas)
         before, _ = seconds(lambda: spark.sql(analyze))
         ours, found = seconds(lambda: profile(spark, files, handle.schema, schemas=schemas))

@@ -1,4 +1,4 @@
-"""Figures: printed as they come, kept in results/, and held against their aims at the end."""
+"""Figures: printed as they are measured, stored in results/, and compared with their targets at the end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WIDTH: Final = 56  # of the names
 
 @dataclass(frozen=True)
 class Figure:
-    """A rate or time of ours beside that of a peer in the same run, and what the ratio of the two should be.
+    """A rate or time of ours, that of a peer in the same run, and the target for their ratio.
 
-    `aim` is the least ratio that is good enough, `aim_at_most` the greatest; `aim_below` is about our figure itself.
+    `aim` is the smallest acceptable ratio, `aim_at_most` the largest; `aim_below` is a limit for our own figure.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Figure:
     peer_is: str = "bare pyarrow Flight"
 
     def line(self) -> str:
-        """The figure as a row of the table."""
+        """The figure as a line of the table."""
         ratio = "" if self.ratio is None else number(self.ratio)
         peer = "" if self.peer is None else number(self.peer)
         return f"{self.name:<{WIDTH}} {number(self.ours):>12} {peer:>12} {self.unit:<5} {ratio:>8}  {self.verdict()}"
 
     def wanted(self) -> str:
-        """The aim in words; empty where there is none."""
+        """The target as text; empty if there is none."""
         if self.aim is not None:
             return f"ratio >= {self.aim:g}"
         if self.aim_at_most is not None:
@@ -51,7 +51,7 @@ class Figure:
         return "" if self.aim_below is None else f"< {self.aim_below:g} {self.unit}"
 
     def share(self) -> float | None:
-        """How much of the aim is reached: 1 is just so, 2 twice as good."""
+        """The result relative to the target: 1 is exactly the target, 2 is twice as good. None without a target."""
         if self.aim is not None and self.ratio is not None:
             return self.ratio / self.aim
         if self.aim_at_most is not None and self.ratio is not None:
@@ -59,13 +59,13 @@ class Figure:
         return None if self.aim_below is None else self.aim_below / self.ours
 
     def verdict(self) -> str:
-        """How it stands to the aim."""
+        """Whether the target is reached; empty if there is none."""
         return _verdict(self)
 
 
 @dataclass(frozen=True)
 class Latency:
-    """How long calls of one kind take, with one or more clients at once, and how much of the store each of them needs."""
+    """The latency of one kind of call with one or more concurrent clients, and the number of store operations per call."""
 
     name: str
     clients: int
@@ -76,7 +76,7 @@ class Latency:
     aim_p50_ms: float | None = None
 
     def line(self) -> str:
-        """The figure as a row of the table."""
+        """The figure as a line of the table."""
         cost = "" if self.store_operations is None else f"{self.store_operations}"
         return (
             f"{self.name:<{WIDTH}} {self.clients:>3} {self.p50_ms:>9.3f} {self.p99_ms:>9.3f} {self.calls_per_s:>10,.0f} "
@@ -84,15 +84,15 @@ class Latency:
         )
 
     def wanted(self) -> str:
-        """The aim in words; empty where there is none."""
+        """The target as text; empty if there is none."""
         return "" if self.aim_p50_ms is None else f"p50 < {self.aim_p50_ms:g} ms"
 
     def share(self) -> float | None:
-        """How much of the aim is reached."""
+        """The result relative to the target; None without a target."""
         return None if self.aim_p50_ms is None else self.aim_p50_ms / self.p50_ms
 
     def verdict(self) -> str:
-        """How it stands to the aim."""
+        """Whether the target is reached; empty if there is none."""
         return _verdict(self)
 
 
@@ -105,7 +105,7 @@ HEADERS: Final[Mapping[type, str]] = {
 
 
 def number(value: float) -> str:
-    """A figure with three digits that count, and all digits before the point."""
+    """The value with three significant digits, and all digits before the decimal point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -115,7 +115,7 @@ def _verdict(figure: Measured) -> str:
 
 
 def report(name: str, figures: Iterable[Measured]) -> list[Measured]:
-    """Print each figure as it comes and keep all in results/."""
+    """Print each figure as it is measured, and store all of them in results/."""
     load = os.getloadavg()[0]
     print(f"\n{name} (load average {load:.1f} on {os.cpu_count()} cores)")
     found: list[Measured] = []
@@ -135,14 +135,14 @@ def report(name: str, figures: Iterable[Measured]) -> list[Measured]:
     return found
 
 
-def kept(name: str) -> tuple[dict[str, Any], list[Measured]]:
-    """The figures that a part left in results/ when it last ran to its end, and what was true then."""
+def load_results(name: str) -> tuple[dict[str, Any], list[Measured]]:
+    """The figures that the last complete run of a part stored in results/, and facts about the machine."""
     facts = json.loads((RESULTS / f"{name}.json").read_text())
     return facts, [Latency(**each) if "p50_ms" in each else Figure(**each) for each in facts.pop("figures")]
 
 
 def summary(parts: Mapping[str, Sequence[Measured]], failed: Mapping[str, str], console: Console | None = None) -> None:
-    """All figures that have an aim, and how they stand to it; below them the parts that failed."""
+    """Print all figures that have a target and how they compare with it, then the parts that failed."""
     table = Table(title="aims", title_justify="left", pad_edge=False)
     for heading in ("part", "figure"):
         table.add_column(heading)
@@ -166,7 +166,7 @@ def _shown(figure: Measured) -> str:
 
 
 def _bar(share: float) -> str:
-    """Twenty places: half of them are full where the aim is just reached."""
+    """A bar of twenty characters; half of them are filled when the target is exactly reached."""
     full = max(1, min(20, round(10 * share)))
     colour, mark = ("green", "✓") if share >= 1 else ("red", "✗")
     return f"[{colour}]{mark} {'━' * full}[/][dim]{'─' * (20 - full)}[/]"

@@ -1,7 +1,7 @@
 """Iceberg REST: loading a table and committing to it, over loopback, on a SQLite file and a warehouse on disk.
 
-Two peers. PyIceberg's SqlCatalog on the same kind of disk does the same work in its own process, and PyIceberg asks both in
-turns. An answer of the same size by bare Starlette and uvicorn is the least that a call over HTTP can cost.
+There are two peers. PyIceberg calls its SqlCatalog on the same kind of disk, which does the same work in-process, and our server in
+turns. A response of the same size from bare Starlette and uvicorn is the minimum cost of a call over HTTP.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 PEER: Final = "PyIceberg's SqlCatalog"
-COMMITS: Final = 50  # before anything is measured
+COMMITS: Final = 50  # made before measuring
 TABLES: Final = "/v1/lake/namespaces/bench/tables"
 SCHEMA: Final = {
     "type": "struct",
@@ -36,7 +36,7 @@ SCHEMA: Final = {
 
 
 def figures() -> Iterator[Figure | Latency]:
-    """All figures of this part."""
+    """Yield the figures of this part."""
     with scratch() as home, skiway_serve(home / "home") as doors:
         address = f"{doors['http']}/iceberg"
         yield from over_http(address)
@@ -47,7 +47,7 @@ def figures() -> Iterator[Figure | Latency]:
 
 
 def beside_sql(address: str, home: Path) -> Iterator[Figure]:
-    """The same calls of PyIceberg to both catalogs."""
+    """Compare the same PyIceberg calls on both catalogs."""
     from pyiceberg.catalog.rest import RestCatalog
 
     (home / "peer").mkdir()
@@ -69,7 +69,7 @@ def sql_catalog(place: Path) -> Iterator[Catalog]:
 
 
 def calls(catalog: Catalog) -> dict[str, Callable[[], object]]:
-    """What is measured, on a table of its own with some history."""
+    """The calls to measure, on a table with some history."""
     import pyarrow as pa
 
     catalog.create_namespace_if_not_exists("by_pyiceberg")
@@ -94,7 +94,7 @@ def calls(catalog: Catalog) -> dict[str, Callable[[], object]]:
 
 
 def over_http(address: str) -> Iterator[Latency]:
-    """Latencies of single calls, by one client and by eight at once."""
+    """Measure the latency of single calls with one and with eight concurrent clients."""
     with (
         bare_starlette() as peer,
         httpx.Client(base_url=address, timeout=60) as client,
@@ -121,14 +121,14 @@ def over_http(address: str) -> Iterator[Latency]:
 
 
 def sent(client: httpx.Client, method: str, path: str, body: Any = None) -> httpx.Response:
-    """The answer, which must be a good one."""
+    """Send a request and return the response, which must be successful."""
     answer = client.request(method, path, json=body)
     assert answer.status_code < 300, answer.text
     return answer
 
 
 def prepared(client: httpx.Client) -> int:
-    """Make the tables, one of which has a history; the size of a load of that one."""
+    """Create the tables, one of them with a history, and return the size of its load response."""
     sent(client, "POST", "/v1/lake/namespaces", {"namespace": ["bench"]})
     for name in ("history", *(f"writer_{number}" for number in range(8))):
         sent(client, "POST", TABLES, {"name": name, "schema": SCHEMA})
@@ -138,5 +138,5 @@ def prepared(client: httpx.Client) -> int:
 
 
 def change(number: int) -> dict[str, Any]:
-    """A commit that conflicts with no other."""
+    """The body of a commit that conflicts with no other."""
     return {"requirements": [], "updates": [{"action": "set-properties", "updates": {"number": str(number)}}]}

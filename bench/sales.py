@@ -1,4 +1,4 @@
-"""The rows that are scanned and profiled: ten columns of keys, measures, words and moments."""
+"""The rows that are scanned and profiled: ten columns of keys, measures, strings and timestamps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 
 def rows(part: int, count: int) -> pa.Table:
-    """`count` rows, the same for the same `part`; `id` goes on where the part before it ends."""
+    """`count` rows, reproducible for each `part`. `id` continues from the previous part."""
     draw = np.random.default_rng(part)
     words = pa.array([f"customer-{number}" for number in range(50_000)])
     kinds = pa.array(["open", "paid", "sent", "lost"])

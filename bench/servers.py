@@ -1,9 +1,9 @@
-"""The servers that are measured, each in a process of its own: ours, and a bare pyarrow Flight server.
+"""The Airport servers to measure, each in its own process: ours, and a bare pyarrow Flight server.
 
     python -m bench.servers bare|ours|ours-shared [port]
 
-prints its port and serves the same batches as the others until it is ended. The bare one has no Airport logic: an
-action that answers fixed bytes, and a stream of batches.
+prints its port and serves until it is killed. All servers have the same batches. The bare one has no Airport logic, only
+actions that return fixed bytes and a stream of batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARED_KEY = b"only for benchmarks, on loopback"
 
 
 def big() -> pa.Table:
-    """Two int64, a float64 and a text column."""
+    """A table with two int64 columns, a float64 column and a string column."""
     ids = pa.array(range(ROWS), pa.int64())
     words = pa.array([f"name {i}" for i in range(1000)])
     keys = pa.compute.bit_wise_and(ids, 511)
@@ -82,7 +82,7 @@ def ours(port: int = 0, *, share_port: bool = False) -> None:
     from skiway.airport import CatalogBuilder, DmlOptions, DmlResult, Insertable, ScanOptions, Server, Table
 
     class Sink(Table, Insertable):
-        """Takes rows and forgets them."""
+        """Counts inserted rows and discards them."""
 
         name = "sink"
         schema = big_schema()
@@ -112,7 +112,7 @@ def ours(port: int = 0, *, share_port: bool = False) -> None:
 
 @contextlib.contextmanager
 def running(kind: str, port: int = 0) -> Iterator[int]:
-    """A server in a process of its own; gives its port."""
+    """Run a server in its own process, and yield its port."""
     command = [sys.executable, "-m", "bench.servers", kind, str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""`skiway serve` in a process of its own, as a user would start it."""
+"""`skiway serve` in its own process, as a user would start it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 @contextmanager
 def skiway_serve(home: Path, *settings: str) -> Iterator[dict[str, str]]:
-    """Where its doors are, by the names that the ready file has for them."""
+    """Run `skiway serve`, and yield its addresses as the ready file names them."""
     command = ["-m", "skiway.cli", "serve", "--home", str(home), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     for setting in ("log.level=WARNING", *settings):
         command += ["--set", setting]
@@ -24,7 +24,7 @@ def skiway_serve(home: Path, *settings: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def started(command: Sequence[str], *, ready_option: str = "") -> Iterator[dict[str, str]]:
-    """What a server wrote into its ready file, whose name is its last argument; it is ended after the block."""
+    """Run a server whose last argument is its ready file, and yield the content of that file. Stop it after the block."""
     with TemporaryDirectory() as folder:
         ready = Path(folder, "ready.json")
         process = subprocess.Popen([*command, *filter(None, [ready_option]), str(ready)])

@@ -1,4 +1,4 @@
-"""How long a command line takes to say what it can do, beside the bare interpreter and the library it is made with."""
+"""The time that `skiway --help` takes, compared with the bare interpreter and with importing typer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OURS: Final = ["-m", "skiway.cli", "--help"]
 
 
 def figures() -> Iterator[Figure]:
-    """All figures of this part."""
+    """Yield the figures of this part."""
     bare = taken_in_turns(lambda: run(OURS), lambda: run(["-c", ""]), ROUNDS)
     name = "skiway --help, beside the bare interpreter"
     yield Figure(name, "s", bare.ours, bare.peer, bare.ratio, aim_below=AIM_S, peer_is="python -c ''")
@@ -26,5 +26,5 @@ def figures() -> Iterator[Figure]:
 
 
 def run(arguments: list[str]) -> None:
-    """One process, from its start to its end."""
+    """Run a Python process to its end."""
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)

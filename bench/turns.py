@@ -1,4 +1,4 @@
-"""Two contestants that take turns, so that both meet the same moods of the machine."""
+"""Measure two functions alternately, so that both run under the same load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Times:
-    """Medians in seconds, and the median of the ratios of turns made right after each other."""
+    """Median seconds of both, and the median ratio of consecutive runs."""
 
     ours: float
     peer: float
@@ -20,7 +20,7 @@ class Times:
 
 
 def taken_in_turns(ours: Call, peer: Call, rounds: int) -> Times:
-    """How long both take; one round before that is not counted."""
+    """Measure both in turns, after one warm-up round."""
     pairs = [(seconds(ours), seconds(peer)) for _ in range(rounds + 1)][1:]
     return Times(
         statistics.median(mine for mine, _ in pairs),
@@ -30,7 +30,7 @@ def taken_in_turns(ours: Call, peer: Call, rounds: int) -> Times:
 
 
 def seconds(call: Call) -> float:
-    """How long one call takes."""
+    """The duration of one call."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

@@ -1,8 +1,8 @@
-"""Ask the engines themselves what they bring along, and write it into `src/skiway/metastore/system/builtins`.
+"""Query DuckDB and Spark for their built-in objects, and write them to `src/skiway/metastore/system/builtins`.
 
     generate_builtins.py [--check] [duckdb] [spark]
 
-Without names, all engines are asked. `--check` writes nothing and fails where a file is not what its engine says.
+Without names, all engines are queried. `--check` writes nothing and fails if a file differs from what its engine reports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INEXACT = {"FLOAT", "DOUBLE", "float", "double"}
 
 
 def registry_of(version: str, namespaces: Iterable[str]) -> v1.SystemObjectsRegistry:
-    """An empty registry that tells which version of the engine it was made from."""
+    """An empty registry that records the engine version it was generated from."""
     made_from = v1.EngineSpecific(properties={"generated_from": version})
     return v1.SystemObjectsRegistry(namespaces=sorted(namespaces), engine_specific=[made_from])
 
@@ -56,7 +56,7 @@ def cast(source: str, target: str, method: v1.CastMethod.ValueType) -> v1.SqlCas
 
 
 def aggregate_of(function: v1.SqlFunction) -> v1.SqlAggregate:
-    """Its entry in the list of aggregates; engines do not tell what their states look like."""
+    """The aggregate for `function`. Engines do not report the type of its state."""
     return v1.SqlAggregate(
         name=function.name,
         argument_types=function.argument_types,
@@ -68,11 +68,11 @@ def aggregate_of(function: v1.SqlFunction) -> v1.SqlAggregate:
 
 # --- DuckDB -----------------------------------------------------------------------------------------------------------
 
-# Functions of the optimizer, and of the Python package: no other client of the engine has them.
+# Functions of the optimizer and of the Python package, which other clients do not have.
 PRIVATE = re.compile(r"__internal_|pandas_|arrow_scan|python_")
 ARRAY = re.compile(r"(.+)\[(?:\d+|ANY)?\]")
 COMPARISONS = ("=", "<>", "!=", "<", "<=", ">", ">=")
-# A value of every type that can be cast as it stands.
+# A literal of every type, for testing casts.
 DUCKDB_SAMPLES = {
     "BIGINT": "1",
     "BIGNUM": "1",
@@ -133,7 +133,7 @@ def duckdb_functions(connection: Any) -> Iterator[v1.SqlFunction]:
         if PRIVATE.match(name):
             continue
         table = sort in ("table", "table_macro")
-        # Named parameters of table functions come behind the positional ones, in no order.
+        # Named parameters of table functions follow the positional ones, in no particular order.
         positional = [sort != "table" or bool(re.fullmatch(r"col\d+", parameter)) for parameter in names]
         yield v1.SqlFunction(
             namespace=space,
@@ -157,12 +157,12 @@ def duckdb_rows(connection: Any, where: str) -> list[tuple[Any, ...]]:
 
 
 def duckdb_type(name: str | None) -> str:
-    """The name of a type as it is listed; macros and some others take and give anything."""
+    """The listed name of a type. Macros and some functions accept and return any type."""
     return ANY if name in (None, "INVALID") else str(name).replace('"NULL"', "NULL")
 
 
 def duckdb_windows(connection: Any, names: Iterable[str]) -> set[str]:
-    """Those of the aggregates that need OVER: the engine lists both alike, but without it does not know these."""
+    """The window functions among `names`: DuckDB lists them as aggregates, but rejects them without OVER."""
     import duckdb
 
     found = set()
@@ -172,7 +172,7 @@ def duckdb_windows(connection: Any, names: Iterable[str]) -> set[str]:
         except duckdb.CatalogException:
             found.add(name)
         except duckdb.BinderException:
-            continue  # known, but not without arguments
+            continue  # an aggregate that needs arguments
     return found
 
 
@@ -212,7 +212,7 @@ def duckdb_casts(connection: Any) -> Iterator[v1.SqlCast]:
 
 
 def duckdb_method(connection: Any, source: str, target: str) -> v1.CastMethod.ValueType | None:
-    """How far a cast goes by itself: into an argument, into a column, or not; None if there is none."""
+    """Whether a cast is implicit, applied on assignment or explicit; None if there is no such cast."""
     from_source = f'FROM "from {source}"'
     if works(connection, f'EXPLAIN SELECT "takes {target}"(value) {from_source}', "No function matches"):
         return v1.CM_IMPLICIT
@@ -224,7 +224,7 @@ def duckdb_method(connection: Any, source: str, target: str) -> v1.CastMethod.Va
 
 
 def works(connection: Any, sql: str, refusal: str) -> bool:
-    """Whether a statement is not refused with these words; that a value does not fit is another matter."""
+    """Whether a statement does not fail with one of these messages. An error about the value itself does not count."""
     import duckdb
 
     try:
@@ -241,7 +241,7 @@ def works(connection: Any, sql: str, refusal: str) -> bool:
 
 
 def duckdb_types(connection: Any, used: set[str]) -> Iterator[v1.SqlType]:
-    """The engine's types with their aliases, and what functions use beside: arrays, type variables, what is anything."""
+    """The engine's types with their aliases, and further types in signatures: arrays, type variables and ANY."""
     sql = """
         SELECT logical_type, any_value(type_category), list(DISTINCT lower(type_name) ORDER BY lower(type_name))
         FROM duckdb_types() WHERE type_name <> 'JSON' GROUP BY logical_type
@@ -262,7 +262,7 @@ def duckdb_types(connection: Any, used: set[str]) -> Iterator[v1.SqlType]:
 
 
 def used_types(registry: v1.SystemObjectsRegistry) -> set[str]:
-    """All types that functions and operators name, and the elements of those that are arrays."""
+    """All types in the signatures of functions and operators, and the element types of arrays."""
     used = {ANY}
     for function in registry.functions:
         used |= {*function.argument_types, function.variadic_type, function.return_type}
@@ -279,7 +279,7 @@ def used_types(registry: v1.SystemObjectsRegistry) -> set[str]:
 
 # --- Spark ------------------------------------------------------------------------------------------------------------
 
-# Older than what anybody runs: what is there since then is simply there.
+# Older than any version in use: objects that exist since then need no version rule.
 OLDEST_SPARK = "3.0.0"
 SPARK_TYPES = {
     "tinyint": "NUMERIC",
@@ -300,7 +300,7 @@ SPARK_TYPES = {
     "void": "PSEUDO",
     "variant": "VARIANT",
 }
-# Spark does not say since when it has a type.
+# Spark does not report the version that introduced a type.
 SPARK_TYPES_SINCE = {
     "interval day": "3.2.0",
     "interval day to second": "3.2.0",
@@ -316,7 +316,7 @@ SPARK_PREFIXES = ("!", "-", "+", "~")
 def spark_objects() -> v1.SystemObjectsRegistry:
     from skiway.pipeline.session import session
 
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # half of what is tried below is refused
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # half of the attempts below fail
     spark: Any = session("builtins", master="local[1]")
     registry = registry_of(spark.version, [SPARK_SPACE])
     state = spark._jsparkSession.sessionState()
@@ -347,7 +347,7 @@ def spark_infos(functions: Any) -> Iterator[tuple[str, Any]]:
 
 
 def spark_function(name: str, info: Any, *, table: bool = False) -> v1.SqlFunction:
-    """Spark decides about arguments when it sees them: it declares no types, so any number of any is written down."""
+    """Spark declares no argument types, so a function accepts any number of arguments of any type."""
     return v1.SqlFunction(
         namespace=SPARK_SPACE,
         name=name,
@@ -362,7 +362,7 @@ def spark_function(name: str, info: Any, *, table: bool = False) -> v1.SqlFuncti
 
 
 def since(*versions: str) -> list[v1.EngineSpecific]:
-    """The rule that something is there since the last of these; none, if that is long ago."""
+    """The rule that an object exists since the latest of these versions; empty if that is not after `OLDEST_SPARK`."""
     last = max(versions, key=version_key, default="")
     return [v1.EngineSpecific(min_version=last)] if version_key(last) > version_key(OLDEST_SPARK) else []
 
@@ -372,7 +372,7 @@ def since_types(*types: str) -> list[str]:
 
 
 def spark_operators(spark: Any, names: dict[str, str]) -> Iterator[v1.SqlOperator]:
-    """What the analyzer makes of each operator, before a value of each type or between two; `names` tells since when."""
+    """The signatures that Spark's analyzer accepts for each operator, with the versions in `names`."""
     for name, version in names.items():
         for type_ in SPARK_TYPES:
             value = f"CAST(NULL AS {type_})"
@@ -408,7 +408,7 @@ def spark_casts(spark: Any) -> Iterator[v1.SqlCast]:
 
 
 def spark_collations(spark: Any) -> Iterator[v1.SqlCollation]:
-    """Names are a locale and how it compares: `de_CI_AI` is German without regard to case and accents."""
+    """Spark's collations. A name is a locale with its comparison rules: `de_CI_AI` is German, ignoring case and accents."""
     for (name,) in spark.sql("SELECT name FROM collations()").collect():
         locale = "" if name.startswith("U") else re.sub(r"(_(CI|AI|RTRIM))+$", "", name)
         yield v1.SqlCollation(name=name, locale=locale, engine_specific=since("4.0.0"), **BUILTIN)
@@ -428,7 +428,7 @@ ENGINES: dict[str, Callable[[], v1.SystemObjectsRegistry]] = {"duckdb": duckdb_o
 
 
 def sorted_registry(registry: v1.SystemObjectsRegistry) -> v1.SystemObjectsRegistry:
-    """The same objects, each once, in an order of their own."""
+    """The registry with its objects sorted and without duplicates."""
     ordered = v1.SystemObjectsRegistry(namespaces=registry.namespaces, engine_specific=registry.engine_specific)
     once = {signature(each): each for each in objects(registry)}
     for field in CLASSES:
@@ -438,7 +438,7 @@ def sorted_registry(registry: v1.SystemObjectsRegistry) -> v1.SystemObjectsRegis
 
 
 def written(registry: v1.SystemObjectsRegistry) -> tuple[str, bytes]:
-    """The suffix and content of a registry's file: a line per object, or binary where that would be too long."""
+    """The suffix and content of a registry's file: one line per object, or binary if the text would be too long."""
     lines = [one_line(v1.SystemObjectsRegistry(namespaces=[name])) for name in registry.namespaces]
     for field in ("engine_specific", *CLASSES):
         lines += (f"{field} {{ {one_line(each)} }}" for each in getattr(registry, field))
@@ -455,18 +455,18 @@ def one_line(message: Message) -> str:
 def main(arguments: list[str]) -> None:
     wanted = [name for name in arguments if name != "--check"] or list(ENGINES)
     if unknown := sorted(set(wanted) - ENGINES.keys()):
-        sys.exit(f"there is no engine {', '.join(unknown)}: choose from {', '.join(ENGINES)}")
+        sys.exit(f"unknown engine {', '.join(unknown)}; choose from {', '.join(ENGINES)}")
     for name in wanted:
         registry = sorted_registry(ENGINES[name]())
         if faults := check(registry):
-            sys.exit(f"what {name} says is not sound: {'; '.join(faults[:10])}")
+            sys.exit(f"the objects that {name} reports are invalid: {'; '.join(faults[:10])}")
         suffix, content = written(registry)
         file = TARGET / f"{name}{suffix}"
         if "--check" not in arguments:
             file.write_bytes(content)
             print(f"{file.name}: {len(list(objects(registry)))} objects, {len(content)} bytes")
         elif not file.is_file() or file.read_bytes() != content:
-            sys.exit(f"{file.name} is not what the engine says; run `scripts/generate_builtins.py {name}`")
+            sys.exit(f"{file.name} differs from what the engine reports; run `scripts/generate_builtins.py {name}`")
 
 
 if __name__ == "__main__":

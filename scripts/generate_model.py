@@ -1,4 +1,4 @@
-"""Generate `skiway.model` from `proto/`: messages and their types. `--check` only compares."""
+"""Generate `skiway.model` from `proto/`: messages and their type stubs. With `--check`, only compare."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "src" / "skiway" / "model"
 WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
 
-# folder of .proto files -> the folder that protos import them from, which is also where protoc writes
+# directory of .proto files -> the import path of these files, which is also where protoc writes
 SOURCES = {"flight": "skiway/model", "skiway/v1": "skiway/v1"}
-# What protoc writes for `skiway.v1` moves into our package of messages; on the wire the names stay.
+# protoc's output for `skiway.v1` moves into `skiway.model`; names on the wire do not change.
 MOVED = ("skiway/v1", "skiway/model/v1")
 
 
@@ -38,7 +38,7 @@ def generate(out: Path) -> None:
 
 
 def move(out: Path) -> None:
-    """Take the package `skiway.v1` to `skiway.model.v1`, with one module that holds all its names."""
+    """Move the package `skiway.v1` to `skiway.model.v1`, and write an `__init__.py` that exports all names."""
     source, target = (out / folder for folder in MOVED)
     target.mkdir()
     written, wanted = (f"from {folder.replace('/', '.')} import" for folder in MOVED)
@@ -48,7 +48,7 @@ def move(out: Path) -> None:
 
 
 def face(descriptors: Path) -> str:
-    """A module that imports every message, enum and enum value of the package."""
+    """The text of a module that imports every message, enum and enum value of the package."""
     files = FileDescriptorSet.FromString(descriptors.read_bytes()).file
     modules = {f"{Path(file.name).stem}_pb2": sorted(names(file), key=constants_first) for file in files}
     lines = ['"""Generated messages of `proto/skiway/v1`; `make proto` writes this folder."""', ""]
@@ -88,11 +88,11 @@ def main() -> None:
             for name, content in files.items()
             if not (MODEL / name).is_file() or (MODEL / name).read_bytes() != content
         ]
-        # What is generated but belongs to no .proto any more; `__init__.py` of the package itself is written by hand.
+        # Generated files whose .proto no longer exists. The `__init__.py` of the package itself is written by hand.
         present = {str(file.relative_to(MODEL)) for file in MODEL.rglob("*.py*") if "__pycache__" not in file.parts}
         stale += sorted(present - files.keys() - {"__init__.py"})
         if stale:
-            sys.exit(f"src/skiway/model is not what proto/ says: {', '.join(sorted(stale))}; run `make proto`")
+            sys.exit(f"src/skiway/model is out of date: {', '.join(sorted(stale))}; run `make proto`")
         return
     for name, content in files.items():
         (MODEL / name).parent.mkdir(exist_ok=True)

@@ -1,14 +1,14 @@
-"""Writes tables by programs other than ours, to read them with ours: python scripts/make_fixtures.py FOLDER [PART...]
+"""Write tables with other programs, for tests to read: python scripts/make_fixtures.py FOLDER [PART...]
 
     FOLDER/iceberg    by PyIceberg: catalog.db and warehouse/
     FOLDER/delta      by delta-rs
     FOLDER/parquet    by pyarrow and DuckDB
-    FOLDER/spark      by Spark, with the jars of Iceberg and Delta, which it fetches; only if PART names it. Beside
-                      iceberg/ (a Hadoop catalog), delta/ and parquet/ there is expected/: what Spark itself reads from
-                      each snapshot, as Parquet
+    FOLDER/spark      by Spark, which downloads the jars of Iceberg and Delta; only if PART names it. Besides
+                      iceberg/ (a Hadoop catalog), delta/ and parquet/, it contains expected/: the rows that Spark
+                      itself reads from each snapshot, as Parquet
 
-Each holds what goes wrong most easily: columns added, dropped, renamed, reordered and widened; partitions of other kinds
-than before; deleted rows; NaN, NULL, decimals, moments with and without zone, bytes, nested types; no rows at all.
+Each covers the cases that readers get wrong most often: columns added, dropped, renamed, reordered and widened; changed
+partitioning; deleted rows; NaN, NULL, decimals, timestamps with and without time zone, bytes, nested types; empty tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPARK_PACKAGES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "io.delta:delta-spark_4.1_2.13:4.4.0",
 )
-# Spark has these; Ivy would put a second version of each beside it.
+# Spark already contains these; Ivy would add a second version of each.
 SPARK_EXCLUDES = (
     *("org.slf4j:*", "org.apache.logging.log4j:*", "com.google.code.findbugs:*", "org.roaringbitmap:*"),
     *(
@@ -71,7 +71,7 @@ TYPES = pa.schema(
 
 
 def rows(start: int, count: int) -> pa.Table:
-    """Rows of every type, with the ids from `start` on; some of all that is special."""
+    """Rows with a column of every type and with special values. Ids begin at `start`."""
     return pa.Table.from_pylist([_row(number) for number in range(start, start + count)], schema=TYPES)
 
 
@@ -159,7 +159,7 @@ def _evolved(catalog: Any, _: Path) -> None:
         change.delete_column("st.b")
         change.add_column(("st", "c"), LongType())
         change.add_column(("ls", "v"), LongType())
-        change.add_column("gone", StringType())  # by another id: what the old one held stays gone
+        change.add_column("gone", StringType())  # a new field id: the values of the old column do not come back
     table.append(_like(table, 30, gone="back", st={"alpha": 1, "c": 2}, ls=[{"k": "k", "v": 3}]))
 
 
@@ -184,7 +184,7 @@ def _like(table: Any, start: int, **values: Any) -> pa.Table:
 
 
 def _partitioned(catalog: Any, _: Path) -> None:
-    """Partitioned by one column, then by hidden ones too, then without the first."""
+    """A table partitioned by one column, then also by transforms, then without the first."""
     from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
     table = catalog.create_table(("sales", "eu", "partitioned"), TYPES)
@@ -213,7 +213,7 @@ def _named(catalog: Any, _: Path) -> None:
 
 
 def _without_ids(catalog: Any, folder: Path) -> None:
-    """Files that were there before the table was; they have no field ids."""
+    """Files that existed before the table; they have no field ids."""
     (folder / "warehouse" / "sales" / "adopted" / "data").mkdir(parents=True)
     file = folder / "warehouse" / "sales" / "adopted" / "data" / "old.parquet"
     pq.write_table(rows(0, 8), file)
@@ -342,7 +342,7 @@ NUMBERS = "SELECT id, concat('n', id) AS name, id % 4 AS part, id / 3.0D AS d, t
 
 
 def spark_tables(folder: Path, session: SparkSession) -> None:
-    """Deletes on read, in the ways of both versions; Delta's deletion vectors and column mapping."""
+    """Merge-on-read deletes of both Iceberg versions; Delta's deletion vectors and column mapping."""
     for version, partitioned in ((2, ""), (2, "PARTITIONED BY (part)"), (3, ""), (3, "PARTITIONED BY (part)")):
         name = f"ice.sales.v{version}{'_partitioned' if partitioned else ''}"
         _merge_on_read(session, name, version, partitioned)
@@ -426,7 +426,9 @@ def _spark_delta(session: SparkSession, folder: Path) -> None:
 
 
 def expected(folder: Path, session: SparkSession) -> None:
-    """What Spark reads, a Parquet file per snapshot: expected/FORMAT/TABLE/SNAPSHOT, and `now` for the table."""
+    """Write the rows that Spark reads, one Parquet file per snapshot: expected/FORMAT/TABLE/SNAPSHOT, and `now` for the
+    current state.
+    """
 
     def write(sql: str, *path: str) -> None:
         _write(session.sql(sql).toArrow(), folder.joinpath("expected", *path))
@@ -444,7 +446,7 @@ def expected(folder: Path, session: SparkSession) -> None:
 
 
 def spark_parquet(folder: Path, session: SparkSession) -> None:
-    """Moments in INT96, the way of old, beyond what nanoseconds of 64 bits reach."""
+    """Timestamps in the old type INT96, outside the range of 64-bit nanoseconds."""
     session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     moments = "SELECT id, timestamp_micros(id * 3000000000000001) AS ts FROM range(-20, 40)"
     session.sql(moments).coalesce(1).write.parquet(str(folder / "old"))

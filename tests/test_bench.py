@@ -36,7 +36,7 @@ def test_an_aim_is_held_against_what_it_is_about() -> None:
 
 def test_figures_are_kept_as_they_were() -> None:
     report.report("mixed", [SLOW, FAST, CALLS])
-    facts, found = report.kept("mixed")
+    facts, found = report.load_results("mixed")
     assert found == [SLOW, FAST, CALLS]
     assert facts["cores"]
 

@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
 
 # Importable by all, so it may import itself only.
-BOTTOM_ROW = {"model", "errors", "clock", "config", "telemetry"}
+BOTTOM_ROW = {"model", "errors", "extras", "clock", "cache", "plugins", "config", "telemetry"}
 
 # What a package may import of ours, beside itself and the bottom row. A dotted name stands for that module only.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,10 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": {"airport.filters", "client"},
     "metastore": {"storage", "security", "formats"},
     "pipeline": {"metastore", "formats"},
-    "lake": {"airport", "metastore", "formats", "security"},
-    "rpc": {"metastore", "security"},
-    "rest": {"metastore", "formats", "security"},
-    "web": {"metastore", "formats", "lake", "security"},
+    "requests": {"metastore", "security"},
+    "lake": {"requests", "airport", "metastore", "formats", "security"},
+    "rpc": {"requests", "metastore", "security"},
+    "rest": {"requests", "metastore", "formats", "security"},
+    "web": {"requests", "metastore", "formats", "lake", "security"},
     "spark": {"client"},
 }
 MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
@@ -42,7 +43,10 @@ MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
 PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "clock": set(),
+    "cache": {"cachetools"},
+    "plugins": set(),
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,
     "client.airport.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server hands out
@@ -50,6 +54,21 @@ MAY_USE: dict[str, set[str]] = {
     "airport": PLAIN_INSTALL,
     "airport.memory": PLAIN_INSTALL | {"duckdb"},
     "airport.geometry": PLAIN_INSTALL | {"geoarrow", "numpy", "shapely"},
+}
+
+# The storage layout of the metastore is its own business: others call its functions.
+METASTORE_PRIVATE = {f"skiway.metastore.records.{module}" for module in ("keys", "kinds", "repository")}
+STORES = {"pointers", "blobs"}
+MAY_KNOW_THE_LAYOUT = {
+    "skiway.runtime.gc.schedule": "stores the state of each sweep, which all servers share, in a pointer",
+    "skiway.runtime.process": "passes the pointer store to that schedule",
+}
+
+# Managed tables are Iceberg tables, so these parts of the metastore may import `formats.iceberg`. Beyond that, the
+# metastore imports only what `skiway.formats` exports.
+MANAGES_TABLES = {
+    f"skiway.metastore.{part}"
+    for part in ("managed", "gc.warehouse", "seeding.iceberg", "reconcile.profiling", "reconcile.reconciler")
 }
 
 HEAVY = {"boto3", "deltalake", "duckdb", "pyiceberg", "pyspark", "shapely"}
@@ -88,6 +107,47 @@ def test_every_export_exists() -> None:
     for module in modules(SOURCE):
         missing = (module.exports or set()) - module.defined
         assert not missing, f"{module.name} exports {missing}, which it does not define"
+
+
+def test_only_the_metastore_knows_its_storage_layout() -> None:
+    found = list(layout_uses(SOURCE))
+    assert [use for module, use in found if module not in MAY_KNOW_THE_LAYOUT] == []
+    assert {module for module, _ in found} == MAY_KNOW_THE_LAYOUT.keys(), "no longer needed"
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("lake/table.py", "from skiway.metastore.records import keys"),
+        ("lake/table.py", "from skiway.metastore.records.kinds import TABLE"),
+        ("rest/tables.py", "import skiway.metastore.records.repository"),
+        ("rest/tables.py", "def f(realm):\n    return realm.stores.pointers.get('/a')"),
+        ("rpc/tables.py", "def f(stores):\n    return stores.blobs"),
+    ],
+)
+def test_a_planted_use_of_the_storage_layout_is_found(tmp_path: Path, module: str, line: str) -> None:
+    plant(tmp_path, module, line)
+    assert [found for found, _ in layout_uses(tmp_path)] == [f"skiway.{module.removesuffix('.py').replace('/', '.')}"]
+
+
+def test_the_metastore_uses_formats_by_their_interface() -> None:
+    assert list(format_uses(SOURCE)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "complaint"),
+    [
+        ("managed/tables.py", "from skiway.formats.delta.log import x", "skiway.formats.delta.log.x"),
+        ("managed/tables.py", "from skiway.formats import secret", "skiway.formats.secret"),
+        ("jobs/queue.py", "from skiway.formats.iceberg.commits import append", "skiway.formats.iceberg.commits.append"),
+        ("reconcile/profiling.py", "def f():\n    import skiway.formats.parquet", "skiway.formats.parquet"),
+    ],
+)
+def test_a_planted_use_of_a_format_is_found(tmp_path: Path, module: str, line: str, complaint: str) -> None:
+    plant(tmp_path, "formats/__init__.py", "__all__ = ['open_source']")
+    plant(tmp_path, f"metastore/{module}", line)
+    name = f"skiway.metastore.{module.removesuffix('.py').replace('/', '.')}"
+    assert list(format_uses(tmp_path)) == [f"{name} imports {complaint}"]
 
 
 def test_architecture_page_shows_the_same_table() -> None:
@@ -284,6 +344,36 @@ def private_imports(root: Path) -> Iterator[str]:
             exports = found[origin].exports
             if exports is not None and name not in exports | {"__all__"}:
                 yield f"{module.name} uses {name}, which {origin} does not export"
+
+
+def layout_uses(root: Path) -> Iterator[tuple[str, str]]:
+    """Every use of the metastore's keys, kinds, repositories or stores outside of it: the module, and a sentence."""
+    for module in modules(root):
+        if within(module.name, {"skiway.metastore", "skiway.storage"}):
+            continue
+        for name in module.imports():
+            if within(name, METASTORE_PRIVATE):
+                yield module.name, f"{module.name} imports {name}"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute) and node.attr in STORES and _is_stores(node.value):
+                yield module.name, f"{module.name}, line {node.lineno}, uses {ast.unparse(node)}"
+
+
+def _is_stores(node: ast.expr) -> bool:
+    return "stores" in (getattr(node, "id", ""), getattr(node, "attr", ""))
+
+
+def format_uses(root: Path) -> Iterator[str]:
+    """Every import of the metastore from `formats` beyond its public names, and Iceberg where tables are managed."""
+    found = {module.name: module for module in modules(root)}
+    interface = {f"skiway.formats.{name}" for name in found["skiway.formats"].exports or ()} - found.keys()
+    for module in found.values():
+        if not within(module.name, {"skiway.metastore"}):
+            continue
+        iceberg = {"skiway.formats.iceberg"} if within(module.name, MANAGES_TABLES) else set()
+        for name in module.imports():
+            if within(name, {"skiway.formats"}) and name not in interface and not within(name, iceberg):
+                yield f"{module.name} imports {name}"
 
 
 def may_import(path: str, name: str) -> bool:

@@ -114,8 +114,8 @@ def test_running_session_is_given_again_with_its_runtime_settings_changed(spark:
 @pytest.mark.parametrize(
     ("master", "settings", "complaint"),
     [
-        ("local[1]", {}, r"spark\.master=local\[1\], but this process runs one where it is local\[2\]"),
-        ("local[2]", {"spark.driver.memory": "3g"}, r"spark\.driver\.memory=3g, .* where it is not set"),
+        ("local[1]", {}, r"spark\.master=local\[1\]: this process runs one where it is local\[2\]"),
+        ("local[2]", {"spark.driver.memory": "3g"}, r"spark\.driver\.memory=3g: .* where it is not set"),
     ],
 )
 def test_running_session_is_not_passed_off_as_another(
@@ -127,7 +127,7 @@ def test_running_session_is_not_passed_off_as_another(
 
 
 def test_setting_that_spark_would_ignore_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'driver_memory' is no Spark setting"):
+    with pytest.raises(InvalidArgument, match="'driver_memory' is not a Spark setting"):
         session("typo", driver_memory="2g")
 
 

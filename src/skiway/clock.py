@@ -1,4 +1,4 @@
-"""Time as an argument: a clock is any function that returns the present moment, aware of its zone."""
+"""Time as an argument: a clock is a function that returns the current time as an aware datetime."""
 
 from __future__ import annotations
 
@@ -16,26 +16,22 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def utc_now() -> datetime:
-    """The system's time."""
+    """The current time of the system."""
     return datetime.now(UTC)
 
 
 def utc_moment(moment: datetime) -> datetime:
-    """The same moment in UTC; a time without a zone is refused, because machines would read it differently."""
+    """Convert `moment` to UTC; raises InvalidArgument for a naive datetime, whose meaning depends on the machine."""
     if moment.tzinfo is None:
-        raise InvalidArgument(f"{moment.isoformat()} has no time zone: give an aware datetime, such as one in UTC")
+        raise InvalidArgument(f"{moment.isoformat()} has no time zone; use an aware datetime, such as one in UTC")
     return moment.astimezone(UTC)
 
 
 def to_micros(moment: datetime) -> int:
-    """Microseconds since 1970, exactly: what stores keep, as it sorts and loses nothing."""
+    """Microseconds since 1970, exactly: the form in which stores keep times."""
     return (moment - EPOCH) // MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
-    """The moment `to_micros` was given, in UTC."""
+    """The inverse of `to_micros`, in UTC."""
     return EPOCH + micros * MICROSECOND
-
-
-# --------------------
-# Time as an argument: a clock is any function that returns the present moment in UTC.

@@ -1,26 +1,27 @@
 """Everything Skiway raises on purpose.
 
     SkiwayError
-    ├── Unauthorized            no or wrong credentials
-    ├── PermissionDenied        known caller, not allowed
+    ├── Unauthorized            missing or invalid credentials
+    ├── PermissionDenied        the caller is known but not allowed
     ├── NotFound
     ├── InvalidArgument
-    │   └── NullRowId           UPDATE or DELETE named a row by NULL
-    ├── PreconditionFailed      not in this state, or not on this kind of object
+    │   └── NullRowId           UPDATE or DELETE with a NULL row id
+    ├── PreconditionFailed      the state, or the kind of object, does not allow it
     │   ├── SchemaNotEmpty
     │   └── ConstraintViolation NOT NULL, UNIQUE, CHECK
-    ├── Conflict                lost against another state; reading again may help
+    ├── Conflict                the state changed; read it again
     │   ├── AlreadyExists
-    │   └── Contention          lost a race; the same call may simply be tried again
-    ├── Unsupported             this server or object cannot do that
+    │   └── Contention          lost a race; the same call can be retried
+    ├── Unsupported             this server or object cannot do it
     ├── LimitExceeded           too large, too many, too deep
     ├── Unavailable             try again later
     ├── TimedOut
     ├── Cancelled
-    └── Internal                our fault; the details are in the server's log
+    └── Internal                a bug or corrupt data; the details are in the server's log
 
-Domain code raises these; only the edges know gRPC, Flight or HTTP, each with one table from this tree to its codes.
-A message says what was asked, what was found and what to do.
+Domain code raises these errors. Only the doors know gRPC, Flight or HTTP, each with one table from this tree to its codes.
+A message says what was asked, what was found, and what to do. It is written for the caller; text of other programs, such as
+the answer of a database driver, belongs into `detail`, which only operators see.
 """
 
 from __future__ import annotations
@@ -50,47 +51,52 @@ __all__ = [
 
 
 class SkiwayError(Exception):
-    """Base of the tree.
+    """Base class of the tree.
 
-    `code` is stable and documented. `key` names the case within the code (`namespace.not_empty`), and `params` hold
-    its facts, so that a caller can react, or show the message in another language.
+    `code` is stable and documented. `key` names the case within the code (`namespace.not_empty`) and `params` contain its
+    facts, so that a program can react to it or show it in another language. `detail` is for operators: it is part of
+    `str(error)`, and so of logs and of the output of commands on the same machine, but no door sends it to a caller.
     """
 
     code: ClassVar[str] = "MC_INTERNAL"
 
-    def __init__(self, message: str, *, key: str = "", **params: str) -> None:
+    def __init__(self, message: str, *, key: str = "", detail: str = "", **params: str) -> None:
         super().__init__(message)
         self.message = message
         self.key = key
+        self.detail = detail
         self.params = params
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.detail})" if self.detail else self.message
 
 
 class Unauthorized(SkiwayError):
-    """No credentials, or wrong ones."""
+    """Credentials are missing or invalid."""
 
     code = "MC_UNAUTHENTICATED"
 
 
 class PermissionDenied(SkiwayError):
-    """The caller is known and may not do this."""
+    """The caller is known but not allowed to do this."""
 
     code = "MC_PERMISSION_DENIED"
 
 
 class NotFound(SkiwayError):
-    """What was named does not exist, or not for this caller."""
+    """The object does not exist, or not for this caller."""
 
     code = "MC_NOT_FOUND"
 
 
 class InvalidArgument(SkiwayError):
-    """The request itself is wrong, in any state."""
+    """The request is invalid, whatever the state."""
 
     code = "MC_INVALID_ARGUMENT"
 
 
 class NullRowId(InvalidArgument):
-    """A row to update or delete was named by NULL."""
+    """A row to update or delete has a NULL row id."""
 
     def __init__(
         self, message: str = "null rowid value not allowed", *, key: str = "rowid.null", **params: str
@@ -99,64 +105,64 @@ class NullRowId(InvalidArgument):
 
 
 class PreconditionFailed(SkiwayError):
-    """The request is well formed but does not fit the present state."""
+    """The request is valid but the current state does not allow it."""
 
     code = "MC_PRECONDITION_FAILED"
 
 
 class SchemaNotEmpty(PreconditionFailed):
-    """A schema that still holds objects cannot be dropped."""
+    """A schema that contains objects cannot be dropped."""
 
 
 class ConstraintViolation(PreconditionFailed):
-    """Rows break NOT NULL, UNIQUE, PRIMARY KEY or CHECK."""
+    """Rows violate NOT NULL, UNIQUE, PRIMARY KEY or CHECK."""
 
 
 class Conflict(SkiwayError):
-    """The state changed, or already is what was asked for; reading again and deciding anew is safe."""
+    """The state changed, or already is as requested; it is safe to read it again and decide."""
 
     code = "MC_CONFLICT"
 
 
 class AlreadyExists(Conflict):
-    """The name is taken."""
+    """The name already exists."""
 
 
 class Contention(Conflict):
-    """A race was lost again and again; the very same call may be tried later."""
+    """The call lost a race too often; the same call can be retried."""
 
     code = "MC_ABORT_RETRYABLE"
 
 
 class Unsupported(SkiwayError):
-    """This server, or this object, has no such ability."""
+    """This server, or this object, does not support the request."""
 
-    code = "MC_UNAVAILABLE"
+    code = "MC_UNSUPPORTED"
 
 
 class LimitExceeded(SkiwayError):
-    """Too large, too many or too deep."""
+    """The request is too large, too deep, or one too many."""
 
     code = "MC_RATE_LIMITED"
 
 
 class Unavailable(SkiwayError):
-    """Not now; trying later may work."""
+    """Temporarily unavailable; try again later."""
 
     code = "MC_UNAVAILABLE"
 
 
 class TimedOut(SkiwayError):
-    """The deadline passed first."""
+    """The deadline passed."""
 
     code = "MC_TIMEOUT"
 
 
 class Cancelled(SkiwayError):
-    """The caller went away or took the call back."""
+    """The caller cancelled the call or disconnected."""
 
     code = "MC_CANCELLED"
 
 
 class Internal(SkiwayError):
-    """A fault of the server. What a caller sees of it holds no details."""
+    """A fault of the server. Callers see no details."""

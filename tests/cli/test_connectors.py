@@ -136,23 +136,23 @@ def test_a_job_that_fails_ends_with_1_and_says_why(run: Run, tmp_path: Path) -> 
     assert run("jobs", "list", "--connector", "void", "--state", "succeeded", "-o", "json").json == []
     again = run("jobs", "watch", job[1], "-o", "json")
     assert (again.code, '"state": "failed"' in again.out) == (1, True)
-    assert run("jobs", "cancel", job[1]).out == f"job {job[1]} had failed before\n"
+    assert run("jobs", "cancel", job[1]).out == f"job {job[1]} has already failed\n"
 
 
 def test_only_jobs_look_at_everything_again(run: Run) -> None:
     ended = run("connectors", "sync", "raw", "--mode", "metadata", "--full")
-    assert (ended.code, "--full is for jobs" in ended.err) == (2, True)
+    assert (ended.code, "--full is only for jobs" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (f"type=bearer,tokn={SECRET}", "credentials of type bearer have no tokn: they take token"),
-        (f"type=bearer,{SECRET}", "part 2 of the credentials is no NAME=VALUE"),
-        (SECRET, "credentials have a type: write type=bearer"),
-        (f"type={SECRET},token={SECRET}", "credentials have a type: write type=bearer"),
-        ("bearer,token=@no/such/file", "cannot be read from no/such/file: No such file"),
-        ("bearer,token=$NO_SUCH_VARIABLE", "is to come from $NO_SUCH_VARIABLE, which is not set"),
+        (f"type=bearer,tokn={SECRET}", "credentials of type bearer have no field tokn; their fields are token"),
+        (f"type=bearer,{SECRET}", "part 2 of the credentials is not NAME=VALUE"),
+        (SECRET, "credentials need a type: type=bearer"),
+        (f"type={SECRET},token={SECRET}", "credentials need a type: type=bearer"),
+        ("bearer,token=@no/such/file", "cannot read the token of the credentials from no/such/file: No such file"),
+        ("bearer,token=$NO_SUCH_VARIABLE", "refers to $NO_SUCH_VARIABLE, which is not set"),
         ("type=bearer", "token"),
     ],
 )
@@ -217,7 +217,7 @@ def waiting(idle: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_an_equal_sync_answers_with_the_job_that_waits(run: Run, tmp_path: Path, waiting: str) -> None:
     again = run("connectors", "sync", tmp_path.name)
-    assert again.out == f"job {waiting} is queued: skiway jobs watch {waiting}\n"
+    assert again.out == f"job {waiting} is queued; follow it with: skiway jobs watch {waiting}\n"
 
 
 def test_a_job_that_waits_is_cancelled_at_once(run: Run, waiting: str) -> None:
@@ -236,6 +236,6 @@ def test_ctrl_c_leaves_the_job_and_says_how_to_follow_it(run: Run, idle: Server,
         os.kill(watcher.pid, signal.SIGINT)
         out, err = watcher.communicate(timeout=60)
     assert (watcher.returncode, out) == (130, "")
-    assert f"job {waiting} goes on: follow it with `skiway jobs watch {waiting}`" in err
+    assert f"job {waiting} keeps running: follow it with `skiway jobs watch {waiting}`" in err
     assert "Traceback" not in err
     assert run("jobs", "get", waiting, "-o", "json").json["state"] == "queued"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cli.conftest import ROWS, Run
-from skiway.cli.column_profiles import ColumnProfile, Distinct, bars, position
+from skiway.cli.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
 from skiway.model import v1
 
 
@@ -63,7 +63,7 @@ def test_a_managed_table_that_was_not_profiled_shows_what_its_files_tell(run: Ru
     lines = {line[0]: line for line in shown.lines if line}
     assert lines["n"] == ["n", "int", "≤33.3", "%", "-", "⊂9", "⊂10"]
     assert lines["s"][-2:] == ["⊂a", "⊂ß"]
-    assert "it was not profiled" in shown.out
+    assert "the table was not profiled" in shown.out
     columns = run("tables", "describe", "lake.desc_.t", "-o", "json").json["columns"]
     assert (columns[0]["min"], columns[0]["max"], columns[0]["nulls"]) == ("9", "10", 1)
     assert columns[0]["quality"]["min"] == "bound"
@@ -106,24 +106,24 @@ def test_a_managed_table_is_profiled_when_asked_for(run: Run) -> None:
     ],
 )
 def test_a_histogram_is_drawn_in_bins_of_equal_width(places: list[float], counts: list[int], shown: str) -> None:
-    assert bars(places, counts, 4) == shown
+    assert histogram_bars(places, counts, 4) == shown
 
 
 def test_bounds_lie_on_a_line() -> None:
-    assert position("2.5") == 2.5
-    assert position("x") is None
-    day, next_day = position("2025-01-01"), position("2025-01-02")
+    assert numeric_position("2.5") == 2.5
+    assert numeric_position("x") is None
+    day, next_day = numeric_position("2025-01-01"), numeric_position("2025-01-02")
     assert day is not None
     assert next_day is not None
     assert next_day - day == 86400
-    assert position("2025-01-01T00:00:00.5") == day + 0.5
-    assert position("2025-01-01T01:00:00+01:00") == day
-    assert position("00:01:00") == 60
+    assert numeric_position("2025-01-01T00:00:00.5") == day + 0.5
+    assert numeric_position("2025-01-01T01:00:00+01:00") == day
+    assert numeric_position("00:01:00") == 60
 
 
 def test_what_is_not_stored_is_unknown() -> None:
     nothing = ColumnProfile.of(v1.ColumnStats(column_name="a", value_count=3), "int")
-    assert (nothing.nulls, nothing.distinct, nothing.min, nothing.null_share, nothing.picture()) == (
+    assert (nothing.nulls, nothing.distinct, nothing.min, nothing.null_share, nothing.histogram()) == (
         None,
         None,
         None,
@@ -131,8 +131,8 @@ def test_what_is_not_stored_is_unknown() -> None:
         "",
     )
     approx = v1.Ndv(approx=v1.NdvApprox(estimate=10.4))
-    assert Distinct.of(approx) == Distinct(10)
-    assert Distinct.of(v1.Ndv()) is None
+    assert DistinctCount.of(approx) == DistinctCount(10)
+    assert DistinctCount.of(v1.Ndv()) is None
 
 
 def test_bounds_of_files_are_merged_by_value_not_by_letters() -> None:

@@ -15,8 +15,8 @@ import pytest
 import typer
 
 from skiway.cli import rendering
-from skiway.cli.command import Call, nearest
-from skiway.cli.jobs import JobRecord, described, finished
+from skiway.cli.command import Call, suggestion
+from skiway.cli.jobs import JobRecord, describe_progress, report_end
 from skiway.client.metastore import Job
 from skiway.model import v1
 
@@ -48,7 +48,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr("sys.stdout", stream)
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("TERM", "xterm")
-        rendering.write_rows([Fact(), Fact(name="b")], COLUMNS, nothing="")
+        rendering.write_rows([Fact(), Fact(name="b")], COLUMNS, empty="")
         return re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()).splitlines()
 
     return write
@@ -74,7 +74,7 @@ def test_a_pipe_gets_whole_lines_without_colours_or_trailing_blanks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    rendering.write_rows([Fact(), Fact(name="b")], COLUMNS, nothing="")
+    rendering.write_rows([Fact(), Fact(name="b")], COLUMNS, empty="")
     lines = capsys.readouterr().out.splitlines()
     assert [line.rstrip() for line in lines] == lines
     assert Fact.name in lines[1]
@@ -83,7 +83,7 @@ def test_a_pipe_gets_whole_lines_without_colours_or_trailing_blanks(
 
 
 def test_what_people_read() -> None:
-    shown = rendering.shown
+    shown = rendering.format_value
     assert [shown(None), shown(True), shown(1234), shown(7, "snapshot_id")] == ["-", "yes", "1,234", "7"]
     assert [shown(1023, "size_bytes"), shown(1536, "size_bytes")] == ["1023 B", "1.5 KiB"]
     assert shown(timedelta(seconds=3.25)) == "3.2 s"
@@ -112,11 +112,13 @@ def test_what_programs_read() -> None:
 
 
 def test_near_names_come_first_and_without_any_the_first_there_are() -> None:
-    assert nearest("peple", ["orders", "people"]) == ["people"]
-    assert nearest("PEOPLE", ["people"]) == ["people"]
-    assert nearest("zzz", ["a", "b"]) == ["a", "b"]
-    assert nearest("zzz", ["a", "b", "c", "d"]) == ["a", "b", "c", "…"]
-    assert nearest("zzz", []) == []
+    assert suggestion("peple", ["orders", "people"]) == "did you mean people?"
+    assert suggestion("people", ["peoples", "peeople", "orders"]) == "did you mean peoples or peeople?"
+    assert suggestion("ab", ["abc", "abd", "abe"]) == "did you mean abe, abd or abc?"
+    assert suggestion("PEOPLE", ["people"]) == "did you mean people?"
+    assert suggestion("zzz", ["a", "b"]) == "existing: a, b"
+    assert suggestion("zzz", ["a", "b", "c", "d"]) == "existing: a, b, c, …"
+    assert suggestion("zzz", []) == ""
 
 
 def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
@@ -146,7 +148,7 @@ def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
 def test_a_job_tells_its_phase_and_how_far_it_is(
     state: v1.JobState.ValueType, told: v1.JobProgress | None, shown: str
 ) -> None:
-    assert described(Job(v1.Job(state=state, progress=told))) == shown
+    assert describe_progress(Job(v1.Job(state=state, progress=told))) == shown
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_only_a_job_of_which_all_succeeded_ends_with_0(
     told.table_errors.extend(v1.TableError(table=table, message=said) for table, said in errors.items())
     ended = 0
     try:
-        finished(Call(), JobRecord.of(Job(told), {}))
+        report_end(Call(), JobRecord.of(Job(told), {}))
     except typer.Exit as exit_:
         ended = exit_.exit_code
     said = capsys.readouterr()

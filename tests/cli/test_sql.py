@@ -15,7 +15,7 @@ import sqlglot
 
 from cli.conftest import ROWS, Run
 from runtime.servers import Server, command, environment, skiway
-from skiway.cli.sql.pushdown import filter_of
+from skiway.cli.sql.pushdown import pushdown_filter
 from skiway.cli.sql.scans import lake_tables
 from skiway.client.airport.catalog import Table
 from skiway.client.airport.predicates import And, Between, Column, Comparison, In, IsNull, Op
@@ -233,23 +233,23 @@ def test_tables_are_altered_and_dropped(run: Run, table: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("BEGIN", "every statement that changes tables commits by itself"),
+        ("BEGIN", "every statement commits on its own"),
         (
             "MERGE INTO lake.raw.people USING lake.raw.people x ON true WHEN MATCHED THEN DELETE",
             "MERGE is not supported",
         ),
-        ("SHOW TABLES", "skiway tables list shows tables"),
+        ("SHOW TABLES", "use skiway tables list"),
         ("EXPLAIN SELECT 1", "EXPLAIN is not supported"),
         ("CREATE VIEW lake.raw.v AS SELECT 1", "CREATE VIEW is not supported"),
-        ("INSERT OR REPLACE INTO lake.raw.people VALUES (1, 'x')", "tables here have no keys"),
-        ("UPDATE lake.raw.people SET id = 1 FROM lake.raw.orders o", "write a subquery"),
-        ("DELETE FROM lake.raw.people USING lake.raw.orders o WHERE true", "write a subquery"),
+        ("INSERT OR REPLACE INTO lake.raw.people VALUES (1, 'x')", "tables of the lake have no keys"),
+        ("UPDATE lake.raw.people SET id = 1 FROM lake.raw.orders o", "use a subquery"),
+        ("DELETE FROM lake.raw.people USING lake.raw.orders o WHERE true", "use a subquery"),
         ("COPY lake.raw.people FROM 'x.csv'", "INSERT INTO table SELECT * FROM 'file'"),
         ("DROP SCHEMA lake.raw CASCADE", "skiway namespaces delete --cascade"),
         ("SELEC 1", "syntax error"),
         ("SELECT nope FROM lake.raw.people", "nope"),
         ("SELECT * FROM people", "write tables as catalog.schema.table"),
-        ("INSERT INTO people VALUES (1)", "people is no table of the lake: write catalog.schema.table"),
+        ("INSERT INTO people VALUES (1)", "people is not a table of the lake: write catalog.schema.table"),
         ("INSERT INTO lake.raw.people VALUES (1, 'x')", "read-only"),
         ("DELETE FROM lake.raw.people", "read-only"),
         ("CREATE TABLE lake.raw.k (id INT PRIMARY KEY)", "PRIMARY KEY"),
@@ -277,7 +277,7 @@ def test_statements_come_from_the_standard_input_or_a_file(run: Run, tmp_path: P
     both = run("sql", "SELECT 1", "-f", tmp_path / "q.sql")
     assert (both.code, "not both" in both.err) == (2, True)
     missing = run("sql", "-f", tmp_path / "none.sql")
-    assert (missing.code, "cannot be read: No such file" in missing.err) == (1, True)
+    assert (missing.code, "cannot read the file" in missing.err and "No such file" in missing.err) == (1, True)
 
 
 def test_a_statement_that_fails_ends_the_others(run: Run) -> None:
@@ -333,7 +333,7 @@ SCHEMA = pa.schema(
 def pushed(condition: str, source: str = "lake.s.t") -> object:
     statement = sqlglot.parse_one(f"SELECT * FROM {source} WHERE {condition}", dialect="duckdb")
     node = next(each for each in lake_tables(statement) if each.name == "t")
-    return filter_of(statement, node, Table("s", "t", SCHEMA))
+    return pushdown_filter(statement, node, Table("s", "t", SCHEMA))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_namespaces_are_listed_below_one_and_below_all(run: Run) -> None:
     assert run("namespaces", "get", "lake.deep.er", "-o", "json").json["description"] == "two at once"
     refused = run("namespaces", "delete", "lake.deep")
     assert refused.code == 1
-    assert "--cascade deletes all that is in it" in refused.err
+    assert "--cascade deletes its contents too" in refused.err
     assert run("namespaces", "delete", "lake.deep", "--cascade").out == "deleted namespace lake.deep\n"
     assert run("namespaces", "get", "lake.deep").code == 1
 
@@ -150,16 +150,16 @@ def test_statistics_of_tables_tell_how_much_is_known(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tables", "get", "lake.raw.order"], "there is lake.raw.orders"),
-        (["tables", "get", "lake.rwa.orders"], "there is lake.raw"),
-        (["tables", "get", "lke.raw.orders"], "there is lake"),
-        (["catalogs", "get", "Lake"], "there is lake"),
-        (["connectors", "get", "row"], "there is raw"),
-        (["stats", "show", "lake.raw.zzz"], "there is lake.raw.people, lake.raw.orders"),
+        (["tables", "get", "lake.raw.order"], "did you mean lake.raw.orders"),
+        (["tables", "get", "lake.rwa.orders"], "did you mean lake.raw"),
+        (["tables", "get", "lke.raw.orders"], "did you mean lake?"),
+        (["catalogs", "get", "Lake"], "did you mean lake?"),
+        (["connectors", "get", "row"], "did you mean raw?"),
+        (["stats", "show", "lake.raw.zzz"], "did you mean lake.raw.people or lake.raw.orders?"),
         (["tables", "get", "orders"], "write catalog.namespace.table"),
         (["jobs", "get", "nothing"], "there is no job nothing"),
-        (["sql", "SELECT * FROM lake.raw.order"], "there is lake.raw.orders"),
-        (["sql", "SELECT * FROM lakes.raw.orders"], "there is no catalog lakes; there is lake"),
+        (["sql", "SELECT * FROM lake.raw.order"], "did you mean lake.raw.orders"),
+        (["sql", "SELECT * FROM lakes.raw.orders"], "catalog lakes does not exist; did you mean lake?"),
     ],
 )
 def test_an_unknown_name_is_told_with_the_nearest_ones(run: Run, arguments: list[str], said: str) -> None:

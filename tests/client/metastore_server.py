@@ -18,7 +18,8 @@ from skiway.client import Metastore
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.resources import accounts
 from skiway.model import v1
-from skiway.rpc import Door, Patience, Service, all_services
+from skiway.requests import Access, Retries
+from skiway.rpc import Door, Service, all_services
 from skiway.security import DevAuthenticator, PermissionAuthorizer
 from skiway.storage import Stores, open_stores
 
@@ -97,11 +98,13 @@ def serving_metastore(
         accounts.create(Realm(stores, PLATFORM), request)
         server = Server("", stores)
         door = Door(
-            lambda principal: Realm(stores, principal.account_id),
-            DevAuthenticator(KnownAccounts()),
-            PermissionAuthorizer(),
+            Access(
+                lambda principal: Realm(stores, principal.account_id),
+                DevAuthenticator(KnownAccounts()),
+                PermissionAuthorizer(),
+            ),
             services=[_disturbed(service, server) for service in all_services()],
-            patience=Patience(retries=0),
+            retries=Retries(limit=0),
         )
         serving = grpc.server(ThreadPoolExecutor(16), interceptors=[_Watch(server.seen)])
         door.add_to(serving)

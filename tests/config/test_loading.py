@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skiway.config import FILE_NAME, Settings, describe, load, shown
+from skiway.config import FILE_NAME, Settings, describe, load, shown, without_effect
 from skiway.config.fields import values_of
 from skiway.errors import InvalidArgument
 
@@ -120,20 +120,20 @@ def test_every_setting_has_its_variable_and_takes_its_own_default(home: Path):
 
 def test_an_unknown_key_is_refused_with_the_nearest_one():
     assert refusal(environ={"SKIWAY__GC__CAS__MIN_AGEMS": "1"}) == (
-        "there is no setting gc.cas.min_agems (set by SKIWAY__GC__CAS__MIN_AGEMS): did you mean gc.cas.min_age_ms?"
+        "unknown setting gc.cas.min_agems (set by SKIWAY__GC__CAS__MIN_AGEMS): did you mean gc.cas.min_age_ms?"
     )
 
 
 def test_an_unknown_key_in_a_file_is_refused_with_its_line(home: Path):
     file = write(home, "# mine\n[query]\nmax_size = 3\n\n[gc.cas]\nmin-age-ms = 4\n")
     assert refusal(home=home) == (
-        f"there is no setting gc.cas.min-age-ms (set in {file}, line 6): did you mean gc.cas.min_age_ms?"
+        f"unknown setting gc.cas.min-age-ms (set in {file}, line 6): did you mean gc.cas.min_age_ms?"
     )
 
 
 def test_a_key_like_none_is_refused_with_the_way_to_the_list():
     assert refusal(flags={"zebra": "1"}) == (
-        "there is no setting zebra (set on the command line): `skiway config` shows all there are"
+        "unknown setting zebra (set on the command line): `skiway config` lists all settings"
     )
 
 
@@ -165,11 +165,11 @@ def test_a_section_is_no_setting():
         ("server.grpc.drain_seconds", "nan", "a number of seconds, at least 0"),
         ("telemetry.traces.sample_ratio", "1.01", "a number, at least 0 and at most 1"),
         ("auth.oidc.issuer", "issuer", "a URL such as https://host/path, without a user or password in it"),
-        ("interceptor.session.header", "X-Session", "the name of a header in lower case, such as x-account"),
+        ("interceptor.session.header", "X-Session", "a header name in lower case, such as x-account"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_what_is_taken(key: str, text: str, takes: str):
-    assert refusal(flags={key: text}) == f"{key} = {text!r} (set on the command line) is not possible: it takes {takes}"
+    assert refusal(flags={key: text}) == f"{key} = {text!r} (set on the command line) is invalid: expected {takes}"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_value_that_cannot_be_is_refused_with_what_is_taken(key: str, text: st
 )
 def test_a_value_of_the_wrong_type_in_a_file_is_not_bent_into_shape(home: Path, line: str):
     file = write(home, line)
-    assert refusal(home=home).startswith(f"{line} (set in {file}, line 1) is not possible: it takes ")
+    assert refusal(home=home).startswith(f"{line} (set in {file}, line 1) is invalid: expected ")
 
 
 def test_all_mistakes_are_told_at_once():
@@ -197,19 +197,19 @@ def test_all_mistakes_are_told_at_once():
 
 def test_a_file_that_is_not_toml_is_refused_with_the_line(home: Path):
     file = write(home, "[gc\n")
-    assert refusal(home=home).startswith(f"the settings in {file} cannot be read as TOML: ")
+    assert refusal(home=home).startswith(f"the settings file {file} is not valid TOML: ")
     assert "line 1" in refusal(home=home)
 
 
 def test_a_named_file_must_exist(home: Path):
     missing = home / "missing.toml"
-    assert refusal(file=missing) == f"the settings file {missing} does not exist: make it, or leave it out"
+    assert refusal(file=missing) == f"the settings file {missing} does not exist: create it, or omit the option"
 
 
 def test_a_file_in_another_encoding_is_refused(home: Path):
     file = home / FILE_NAME
     file.write_bytes("kv.table = 'tést'".encode("latin-1"))
-    assert refusal(home=home) == f"the settings file {file} cannot be read: it is not text in UTF-8"
+    assert refusal(home=home) == f"the settings file {file} cannot be read: it is not UTF-8 text"
 
 
 @pytest.mark.parametrize("door", ["grpc", "http"])
@@ -218,8 +218,8 @@ def test_other_machines_are_not_served_without_tls(door: str, address: str):
     name = f"server.{door}"
     flags = {f"{name}.address": address, "auth.mode": "token", "auth.tokens.file": "tokens.toml"}
     assert refusal(flags=flags) == (
-        f"{name}.address = '{address}' (set on the command line) is not possible: other machines would reach it "
-        f"without TLS: set {name}.tls.cert and {name}.tls.key, or listen on 127.0.0.1, or say {name}.insecure = true"
+        f"{name}.address = '{address}' (set on the command line) is invalid: other machines could connect "
+        f"without TLS: set {name}.tls.cert and {name}.tls.key, listen on 127.0.0.1, or set {name}.insecure = true"
     )
     assert load(flags={**flags, f"{name}.insecure": "true"})
     assert load(flags={**flags, f"{name}.tls.cert": "cert.pem", f"{name}.tls.key": "key.pem"})
@@ -228,8 +228,8 @@ def test_other_machines_are_not_served_without_tls(door: str, address: str):
 def test_other_machines_are_not_served_without_authentication():
     flags = {"server.grpc.address": "0.0.0.0:50051", "server.grpc.insecure": "true"}
     assert refusal(flags=flags) == (
-        "server.grpc.address = '0.0.0.0:50051' (set on the command line) is not possible: other machines would reach "
-        "it without authentication: set auth.mode to token or oidc, or listen on 127.0.0.1, or say auth.insecure = true"
+        "server.grpc.address = '0.0.0.0:50051' (set on the command line) is invalid: other machines could connect "
+        "without authentication: set auth.mode to token or oidc, listen on 127.0.0.1, or set auth.insecure = true"
     )
     assert load(flags={**flags, "auth.insecure": "true"})
 
@@ -244,51 +244,50 @@ def test_this_machine_is_served_without_more(address: str):
     [
         (
             {"auth.mode": "oidc", "auth.oidc.audience": "lake"},
-            "auth.oidc.issuer is not set, but auth.mode oidc needs it: set it, or auth.oidc.public_key",
+            "auth.oidc.issuer is not set, but auth.mode oidc requires it: set it, or auth.oidc.public_key",
         ),
         (
             {"auth.mode": "oidc", "auth.oidc.issuer": "https://id.example.com"},
-            "auth.oidc.audience is not set, but auth.mode oidc needs it: "
-            "without one, tokens for other services would be taken",
+            "auth.oidc.audience is not set, but auth.mode oidc requires it: "
+            "without it, tokens for other services would be accepted",
         ),
         (
             {"auth.mode": "token"},
-            "auth.tokens.file is not set, but auth.mode token needs it: name the file of the known tokens",
+            "auth.tokens.file is not set, but auth.mode token requires it: set the path of the tokens file",
         ),
         (
             {"server.grpc.tls.cert": "cert.pem"},
-            "server.grpc.tls.key is not set, but a certificate and its key come together: set both or none",
+            "server.grpc.tls.key is not set, but a certificate and its key belong together: set both or neither",
         ),
         (
             {"storage.aws.access_key_id": "AKIA"},
-            "storage.aws.secret_access_key is not set, but an access key and its secret come together: "
-            "set both or none",
+            "storage.aws.secret_access_key is not set, but an access key and its secret belong together: "
+            "set both or neither",
         ),
         (
             {"kv": "postgresql", "blob": "file"},
-            "kv.url is not set, but kv.backend postgresql needs it: set it to postgresql://user@host/database",
+            "kv.url is not set, but kv.backend postgresql requires it: set it to postgresql://user@host/database",
         ),
         (
             {"kv": "dynamodb"},
-            "blob.backend is not set, but pointers in dynamodb do not say where blobs are: set it, or blob.url",
+            "blob.backend is not set, but there is no default blob store for pointers in dynamodb: set it, or blob.url",
         ),
         (
             {"kv": "memory", "blob": "s3"},
-            "blob.s3.bucket is not set, but blob.backend s3 needs it: name a bucket that exists",
+            "blob.s3.bucket is not set, but blob.backend s3 requires it: set the name of an existing bucket",
         ),
         (
             {"kv": "sqlite", "blob": "memory"},
-            "blob.backend = 'memory' (set on the command line) is not possible: blobs in memory are gone when the "
-            "process ends, but pointers in sqlite stay: keep both, or none",
+            "blob.backend = 'memory' (set on the command line) is invalid: blobs in memory are lost when the "
+            "process ends, but pointers in sqlite remain: make both persistent, or neither",
         ),
         (
             {"kv": "sqlite", "kv.url": "memory://"},
-            "kv.backend = 'sqlite' (set on the command line) is not possible: "
-            "kv.url says something else: leave one of the two out",
+            "kv.backend = 'sqlite' (set on the command line) is invalid: it contradicts kv.url: set only one of them",
         ),
         (
             {"reconciler.job_store.max_backoff_ms": "1"},
-            "reconciler.job_store.base_backoff_ms = '500' (the default) is not possible: "
+            "reconciler.job_store.base_backoff_ms = '500' (the default) is invalid: "
             "it is longer than reconciler.job_store.max_backoff_ms",
         ),
     ],
@@ -356,7 +355,7 @@ def test_secrets_are_in_no_refusal(flags: dict[str, str]):
 def test_a_secret_of_the_wrong_type_is_refused_unseen(home: Path):
     file = write(home, "kv.password = 271828")
     assert refusal(home=home) == (
-        f"kv.password = **** (set in {file}, line 1) is not possible: it takes text, which is never shown"
+        f"kv.password = **** (set in {file}, line 1) is invalid: expected text, which is never shown"
     )
 
 
@@ -365,3 +364,44 @@ def test_importing_settings_is_quick():
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     heavy = {"pydantic", "opentelemetry", "prometheus_client", "grpc", "pyarrow", "sqlalchemy", "boto3", "msgspec"}
     assert set(run.stdout.split()) & heavy == set()
+
+
+# -- settings without effect
+
+
+WITHOUT_EFFECT = {
+    "client.address": "127.0.0.1:1",
+    "client.timeout_seconds": "1",
+    "client.max_message_bytes": "65536",
+    "query.safety_expiry_minutes": "1",
+    "gc.idempotency.accounts_page_size": "1",
+    "gc.cas.accounts_page_size": "1",
+    "gc.pointer.min_age_ms": "10000",
+    "gc.pointer.accounts_page_size": "1",
+    "gc.reconcile_jobs.global_ready_batch_limit": "1",
+    "reconciler.job_store.backend": "memory",
+    "reconciler.job_store.reclaim_interval_ms": "1",
+    "reconciler.authorization.header": "x-token",
+    "reconciler.authorization.token": "shh",
+    "seed.sync.enabled": "false",
+}
+
+
+def test_settings_without_effect_are_listed_when_they_are_set():
+    assert list(without_effect(load())) == []
+    assert [setting.key for setting in without_effect(load(flags=WITHOUT_EFFECT))] == list(WITHOUT_EFFECT)
+    assert {setting.key for setting in describe() if setting.without_effect} == WITHOUT_EFFECT.keys()
+
+
+def test_a_setting_without_effect_may_be_set_to_its_default():
+    flags = {each.key: each.default for each in describe() if each.without_effect and each.default}
+    assert list(without_effect(load(flags=flags))) == []
+
+
+def test_a_setting_with_an_effect_is_not_listed():
+    assert list(without_effect(load(flags={"metadata.hint.cache_max_weight": "1", "kv": "memory"}))) == []
+
+
+def test_the_reference_says_which_settings_have_no_effect():
+    said = {setting.key for setting in describe() if "without effect" in setting.description}
+    assert said == WITHOUT_EFFECT.keys()

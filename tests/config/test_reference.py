@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from skiway.config import describe, load
-from skiway.config.reference import page_with_reference
-from skiway.config.settings import SHORT_FORMS
+from skiway.config.settings import SHORT_FORMS, page_with_reference
 from skiway.errors import InvalidArgument
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()

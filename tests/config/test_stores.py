@@ -115,17 +115,17 @@ def test_stores_in_aws_are_opened_by_what_is_made(caplog: pytest.LogCaptureFixtu
 
 
 def test_embedded_stores_need_a_home():
-    with pytest.raises(InvalidArgument, match=r"^there is no home directory for pointers.db: name one, or set kv.url$"):
+    with pytest.raises(InvalidArgument, match=r"^pointers.db needs a home directory: give one, or set kv.url$"):
         store_urls(load(), None)
 
 
 def test_a_home_that_no_url_can_say_is_refused(tmp_path: Path):
-    with pytest.raises(InvalidArgument, match=r"has a \? in its path: choose another$"):
+    with pytest.raises(InvalidArgument, match=r"contains a \?: choose another directory$"):
         store_urls(load(), tmp_path / "what?")
 
 
 def test_settings_made_by_hand_are_checked_too():
-    with pytest.raises(InvalidArgument, match=r"^kv.url is not possible: kv.backend postgresql needs it"):
+    with pytest.raises(InvalidArgument, match=r"^kv.url is invalid: kv.backend postgresql requires it"):
         store_urls(Settings(kv=Kv(backend="postgresql")), None)
 
 

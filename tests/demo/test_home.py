@@ -35,7 +35,7 @@ def test_the_home_of_a_server_is_left_alone(path: Path) -> None:
     before = files(path)
     run = demo(path, "--once")
     assert run.returncode == 1
-    assert run.stderr.startswith(f"skiway: {path} is not the home of a demo: it holds pointers.db; choose another")
+    assert run.stderr.startswith(f"skiway: {path} is not the home of a demo: it contains pointers.db; choose another")
     assert files(path) == before
 
 
@@ -45,7 +45,7 @@ def test_another_layout_is_left_alone(path: Path, layout: int, age: str) -> None
     facts = json.loads((path / "demo.json").read_text())
     (path / "demo.json").write_text(json.dumps({**facts, "layout": layout}))
     before = files(path)
-    with pytest.raises(PreconditionFailed, match=f"made by {age} version of Skiway .layout {layout}.*: remove"):
+    with pytest.raises(PreconditionFailed, match=f"created by {age} version of Skiway .layout {layout}.*: delete"):
         DemoHome.at(path)
     assert files(path) == before
 
@@ -54,14 +54,14 @@ def test_another_layout_is_left_alone(path: Path, layout: int, age: str) -> None
 def test_a_file_that_no_demo_wrote_is_left_alone(path: Path, nonsense: str) -> None:
     path.mkdir(parents=True)
     (path / "demo.json").write_text(nonsense)
-    with pytest.raises(PreconditionFailed, match=r"demo\.json is not what a demo writes there: remove"):
+    with pytest.raises(PreconditionFailed, match=r"demo\.json is not a valid demo file: delete"):
         DemoHome.at(path)
 
 
 def test_a_demo_that_was_moved_is_told_from_one_that_is_in_its_place(path: Path, tmp_path: Path) -> None:
     DemoHome.at(path).completed()
     path.rename(tmp_path / "moved")
-    with pytest.raises(PreconditionFailed, match=f"was made as {path}, and its tables name their files by that path"):
+    with pytest.raises(PreconditionFailed, match=f"was created in {path}, and its tables refer to files there"):
         DemoHome.at(tmp_path / "moved")
 
 
@@ -75,7 +75,7 @@ def test_two_do_not_make_one_demo_at_the_same_time(path: Path) -> None:
     home = DemoHome.at(path)
     with (
         home.making(),
-        pytest.raises(PreconditionFailed, match="another process is making the demo"),
+        pytest.raises(PreconditionFailed, match="another process is building the demo"),
         DemoHome.at(path).making(),
     ):
         pass

@@ -35,7 +35,7 @@ def test_a_demo_that_was_stopped_and_killed_again_and_again_is_made_whole(
                 assert ended == -signal.SIGKILL
             else:
                 assert ended == 130
-                assert stopped.errors.read_text() == "skiway: stopped; the next start goes on where this one was\n"
+                assert stopped.errors.read_text() == "skiway: stopped; the next run continues from here\n"
     run = demo(home, "--once")
     assert run.returncode == 0, run.stderr
     assert answers(run.stdout) == answers(made[1])
@@ -48,5 +48,5 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (home.sources / "ticket-desk" / "sales" / "prices" / "_delta_log" / f"{1:020}.json").write_text("torn")
     run = demo(home.path, "--once")
     assert run.returncode == 1
-    assert re.fullmatch(r"skiway: ticket-desk could not be synchronised: sales\.prices: .*\n", run.stderr)
+    assert re.fullmatch(r"skiway: ticket-desk could not be synchronized: sales\.prices: .*\n", run.stderr)
     assert not home.is_complete

@@ -23,7 +23,7 @@ LISTED = pa.table(
         "rows": [1_234_567, None],
         "files": [20, None],
         "snapshots": [1, 0],
-        "comes from": ["lift-operations", "(managed)"],
+        "source": ["lift-operations", "(managed)"],
     }
 )
 

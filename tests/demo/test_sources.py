@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
-from skiway.demo import records
+from skiway.demo import dataset
+from skiway.demo.dataset import RESORTS, Winter
 from skiway.demo.sources import SOURCES, written
-from skiway.demo.winter import RESORTS, Winter
 
 
 @pytest.fixture(scope="module")
@@ -21,19 +21,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_winter_is_the_same() -> None:
-    once, again = Winter.made(), Winter.made()
-    for make in (records.rides, records.tickets, records.weather):
+    once, again = Winter.generate(), Winter.generate()
+    for make in (dataset.rides, dataset.tickets, dataset.weather):
         assert make(once).equals(make(again))
-    assert records.trails().equals(records.trails())
-    assert records.lifts().equals(records.lifts())
+    assert dataset.trails().equals(dataset.trails())
+    assert dataset.lifts().equals(dataset.lifts())
 
 
 def test_the_winter_is_believable() -> None:
-    winter = Winter.made()
+    winter = Winter.generate()
     assert 0.05 < (winter.fresh_cm >= 15).mean() < 0.2
     assert winter.fresh_cm.max() <= 85
-    assert set(records.rides(winter)["lift"].to_pylist()) == {lift for resort in RESORTS for lift in resort.lifts}
-    assert len(records.trails()) == sum(len(resort.trails) for resort in RESORTS)
+    assert set(dataset.rides(winter)["lift"].to_pylist()) == {lift for resort in RESORTS for lift in resort.lifts}
+    assert len(dataset.trails()) == sum(len(resort.trails) for resort in RESORTS)
 
 
 def test_rides_are_partitioned_and_got_a_column_on_the_way(folder: Path) -> None:
@@ -48,7 +48,7 @@ def test_rides_are_partitioned_and_got_a_column_on_the_way(folder: Path) -> None
 
 def test_tickets_were_refunded_on_one_day(folder: Path) -> None:
     path = f"{folder}/ticket-desk/sales/tickets"
-    resort, day = Winter.made().worst_day
+    resort, day = Winter.generate().worst_day
     rows = DeltaTable(path).to_pyarrow_table()
     refunded = {(row["resort"], row["sold_on"]) for row in rows.filter(rows["refunded"]).to_pylist()}
     assert refunded == {(resort, day)}
@@ -62,7 +62,7 @@ def test_a_source_that_was_not_finished_is_written_anew(folder: Path, tmp_path: 
     (begun / "catalog.db").write_bytes(b"torn")
     assert len(list(written(tmp_path))) == len(SOURCES)
     with SqlCatalog("operations", uri=f"sqlite:///{begun}/catalog.db") as catalog:
-        assert catalog.load_table("lifts.lifts").scan().to_arrow().num_rows == len(records.lifts())
+        assert catalog.load_table("lifts.lifts").scan().to_arrow().num_rows == len(dataset.lifts())
 
 
 def test_a_source_that_is_there_is_not_written_again(folder: Path) -> None:

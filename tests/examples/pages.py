@@ -1,4 +1,4 @@
-"""The README and the pages of `docs/`, and the programs on them."""
+"""The README and the other pages, and the programs on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ README = PROJECT / "README.md"
 GUIDE = PROJECT / "docs" / "airport.md"
 WRITING = PROJECT / "docs" / "writing.md"
 INDEX = PROJECT / "docs" / "README.md"
-PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
+CONTRIBUTING = PROJECT / "CONTRIBUTING.md"
+PAGES = [README, CONTRIBUTING, PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 

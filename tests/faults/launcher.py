@@ -31,12 +31,12 @@ from skiway.runtime import stores
 # What a server imports when it starts, imported before the first fork.
 for module in (
     "skiway.runtime.process",
-    "skiway.cli.processes",
+    "skiway.cli.server",
     "skiway.storage.pointers.sqlite",
     "skiway.storage.pointers.postgres",
     "skiway.storage.blobs.objects",
     "skiway.formats.iceberg.schema_changes",
-    "skiway.formats.iceberg.manifest_writer",
+    "skiway.formats.iceberg.manifest_files",
     "skiway.formats.iceberg.file_io",
     "skiway.formats.iceberg.commits",
     "skiway.rest.table_bodies",

@@ -74,7 +74,7 @@ def test_the_command_lists_and_removes_what_is_left_over_while_a_server_runs(gro
         asked = skiway("gc", "--dry-run", "--home", home)
         assert asked.returncode == 0, asked.stderr
         assert sorted(asked.stdout.splitlines()) == sorted(f"file  file://{path}" for path in left)
-        assert "would remove 0 blobs, 0 pointers, 0 jobs, 0 secrets and 2 files" in asked.stderr
+        assert "would delete 0 blobs, 0 pointers, 0 jobs, 0 secrets and 2 files" in asked.stderr
         assert left <= stored_files(ground)
         done = skiway("gc", "--home", home)
         assert (done.returncode, done.stdout) == (0, asked.stdout)
@@ -91,7 +91,7 @@ def test_a_damaged_table_is_reported_and_left_alone(ground: Ground, home: Path) 
     age(ground)
     done = skiway("gc", "--home", home)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "its content is lost: file://" in done.stderr
+    assert "content is missing: file://" in done.stderr
     assert left <= stored_files(ground)
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ from formats.managed import LooseTable
 from formats.test_contents import now
 from skiway.errors import Internal, PermissionDenied, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import Source, TableHandle, open_source
-from skiway.formats.cache import Kept
-from skiway.formats.iceberg import manifests as iceberg_manifests
+from skiway.formats.files import FileCache
 from skiway.formats.iceberg import metadata
-from skiway.formats.iceberg import table as iceberg
 from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.metadata import read_metadata
 
 ROWS = pa.table({"id": [1, 2, 3], "place": ["here", "there", None], "much": [1.5, None, 2.5]})
@@ -96,9 +96,7 @@ def test_metadata_of_a_managed_table_that_makes_no_sense_is_corrupt(table: Loose
 
 
 @pytest.mark.parametrize("what", ["snap-*.avro", "*-m0.avro"])
-def test_manifests_with_anything_wrong_in_them_are_refused_or_read(
-    table: LooseTable, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_manifests_with_anything_wrong_in_them_are_refused_or_read(table: LooseTable, what: str) -> None:
     folder = Path(table.metadata.location.removeprefix("file://")) / "metadata"
     chance = random.Random(7)
     for path in sorted(folder.glob(what)):
@@ -107,7 +105,7 @@ def test_manifests_with_anything_wrong_in_them_are_refused_or_read(
         for size in (*range(0, len(whole), 97), first_block, first_block + 1, len(whole) - 16, len(whole) - 1):
             path.write_bytes(whole[:size])
             with pytest.raises(PreconditionFailed, match="is corrupt"):
-                read_all_files(fresh(monkeypatch, table))
+                read_all_files(fresh(table))
             with pytest.raises(PreconditionFailed, match="is corrupt"):
                 read_by_writers(table)
         for _ in range(60):
@@ -116,17 +114,16 @@ def test_manifests_with_anything_wrong_in_them_are_refused_or_read(
             path.write_bytes(spoiled)
             # A spoiled path may also lead out of the folder, and a spoiled key make it look encrypted.
             with suppress(PreconditionFailed, PermissionDenied, Unsupported):
-                read_all_files(fresh(monkeypatch, table))
+                read_all_files(fresh(table))
             with suppress(PreconditionFailed, PermissionDenied):
                 read_by_writers(table)
         path.write_bytes(whole)
-    assert fresh(monkeypatch, table).read(now(table.handle)).read_all().num_rows == 4
+    assert fresh(table).read(now(table.handle)).read_all().num_rows == 4
 
 
-def fresh(monkeypatch: pytest.MonkeyPatch, table: LooseTable) -> TableHandle:
-    """The table, of which nothing is remembered."""
-    monkeypatch.setattr(iceberg_manifests, "_manifests", Kept(1 << 20, size_of=lambda each: each.nbytes))
-    monkeypatch.setattr(iceberg, "_file_tables", Kept(1 << 20, size_of=lambda each: each.nbytes))
+def fresh(table: LooseTable) -> TableHandle:
+    """The table with an empty cache."""
+    table.files = replace(table.files, cache=FileCache())
     return table.handle
 
 
@@ -137,11 +134,11 @@ def read_all_files(handle: TableHandle) -> None:
 
 def read_by_writers(table: LooseTable) -> None:
     """What a commit reads of the snapshot before it."""
-    from skiway.formats.iceberg.manifest_writer import entries, manifests
+    from skiway.formats.iceberg.manifest_files import entries, manifests
 
     for snapshot in table.metadata.snapshots:
-        for manifest in manifests(snapshot, table.files.io):
-            entries(manifest, table.files.io)
+        for manifest in manifests(snapshot, WritingIO(table.files)):
+            entries(manifest, WritingIO(table.files))
 
 
 def test_a_commit_on_damaged_manifests_changes_nothing(table: LooseTable) -> None:

@@ -36,11 +36,12 @@ def test_every_error_key_is_on_the_page() -> None:
 def reading_modules() -> dict[str, str]:
     """The texts of the modules that sources are made of, by name: those they are opened by, and what these import."""
     found: dict[str, str] = {}
-    pending = {target.partition(":")[0].rpartition(".")[2] for target in KINDS.values()}
+    pending = {target.partition(":")[0].removeprefix("skiway.formats.") for target in KINDS.values()}
     while pending:
         name = pending.pop()
-        found[name] = (PROJECT / "src" / "skiway" / "formats" / f"{name}.py").read_text()
-        pending |= set(re.findall(r"from skiway\.formats\.(\w+) import", found[name])) - found.keys()
+        path = (PROJECT / "src" / "skiway" / "formats").joinpath(*name.split("."))
+        found[name] = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+        pending |= set(re.findall(r"from skiway\.formats\.([\w.]+) import", found[name])) - found.keys()
     return found
 
 

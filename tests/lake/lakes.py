@@ -20,14 +20,15 @@ from skiway.formats import Snapshot, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm, connectors
-from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.records.kinds import FILE_STATS
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.resources import accounts, catalogs, namespaces, snapshots, tables
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import DIGEST, stored_files
 from skiway.model import v1
-from skiway.rest import rest_app
+from skiway.requests import Access
+from skiway.rest import RestApp
 from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
 from skiway.storage import Stores, open_stores
 
@@ -153,9 +154,7 @@ class Lake:
 
     def service(self) -> AirportService:
         return airport_service(
-            lambda principal: Realm(self.stores, principal.account_id),
-            ByToken(),
-            PermissionAuthorizer(),
+            Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
             handles=Handles(Sources(self.secrets), self.warehouse),
             key=signing_key(self.realm),
             **self.options,
@@ -178,10 +177,8 @@ class Lake:
     @contextmanager
     def rest(self) -> Iterator[RestCatalog]:
         """PyIceberg's catalog over Iceberg's REST protocol, of the managed tables."""
-        app = rest_app(
-            lambda principal: Realm(self.stores, principal.account_id),
-            ByToken(),
-            PermissionAuthorizer(),
+        app = RestApp(
+            Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
             warehouse=self.warehouse,
         )
         try:
@@ -198,7 +195,7 @@ class Lake:
 def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
     """A new lake, served while inside."""
     with open_stores("memory://") as stores:
-        lake = Lake(folder, remembering(stores), options=options)
+        lake = Lake(folder, with_blob_cache(stores), options=options)
         with lake.served() as location:
             lake.location = location
             yield lake

@@ -116,10 +116,10 @@ def test_a_server_that_never_announced_a_schema_finds_it(lake: Lake, old: Airpor
 
 def test_columns_that_differ_in_case_only_can_all_be_read(lake: Lake) -> None:
     """Elsewhere such tables are made; DuckDB would refuse the whole catalog."""
-    from skiway.formats.schemas import TableSchema, identified
+    from skiway.formats.schemas import TableSchema, with_ids
     from skiway.lake.columns import columns_of
 
-    schema = identified(pa.schema({"a": pa.int64(), "A": pa.int64(), "ROWID": pa.int64()}))
+    schema = with_ids(pa.schema({"a": pa.int64(), "A": pa.int64(), "ROWID": pa.int64()}))
     assert columns_of(TableSchema.of(schema).json).announced.names == ["a", "A_1", "ROWID_1", "rowid"]
 
 

@@ -74,7 +74,7 @@ def test_two_updates_of_the_same_row_do_not_both_succeed(lake: Lake) -> None:
         with one.transaction():
             assert one.count("s.t") == 2
             other.update("s.t", {"writer": 7}, where=col("id") == 1)
-            with pytest.raises(Conflict, match="changed meanwhile"):
+            with pytest.raises(Conflict, match="the table has changed"):
                 one.update("s.t", {"writer": 8}, where=col("id") == 2)
         assert values(one) == {1: 7, 2: 0}
 

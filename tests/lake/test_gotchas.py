@@ -1,4 +1,4 @@
-"""The page about what surprises: its programs surprise as it says."""
+"""The page of gotchas: its programs fail as it says."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skiway.errors import InvalidArgument
-from skiway.lake.names import namespace_path, schema_name
+from skiway.lake.schema import namespace_path, schema_name
 
 segments = st.text(alphabet=st.sampled_from("ab.\\_main "), min_size=1, max_size=6)
 
@@ -33,5 +33,5 @@ def test_dots_inside_a_segment_are_escaped() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a..b", ".a", "a.", "a\\", r"a\b", "a/../b"])
 def test_what_is_no_path_is_refused(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="no path of namespaces"):
+    with pytest.raises(InvalidArgument, match="is not a schema name"):
         namespace_path(name)

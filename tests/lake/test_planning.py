@@ -148,7 +148,7 @@ def test_a_listing_whose_files_changed_gives_way_to_what_is_there(tmp_path: Path
         pq.write_table(pq.read_table(changed).slice(0, 1), changed)
         with lake.client("parquet") as db:
             assert db.count("root.many") == 101
-            with pytest.raises(NotFound, match="listing 1 of table 'many' cannot be read any more"):
+            with pytest.raises(NotFound, match="listing 1 of table 'many' can no longer be read"):
                 db.scan("root.many", at_version=1)
 
 

@@ -22,8 +22,6 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
-from skiway.formats.cache import Kept
-from skiway.formats.iceberg import metadata
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import managed
 from skiway.metastore.resources import namespaces
@@ -50,15 +48,19 @@ def state(lake: Lake) -> tuple[Any, ...]:
 
 
 REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]] = {
-    "a schema with ..": (lambda db: db.create_schema(".."), InvalidArgument, "no path of namespaces"),
-    "a schema with a path": (lambda db: db.create_schema("a/../b"), InvalidArgument, "no path of namespaces"),
+    "a schema with ..": (lambda db: db.create_schema(".."), InvalidArgument, "is not a schema name"),
+    "a schema with a path": (lambda db: db.create_schema("a/../b"), InvalidArgument, "is not a schema name"),
     "a schema main": (lambda db: db.create_schema("main"), InvalidArgument, "choose another name"),
     "a schema of the system": (lambda db: db.create_schema("Skiway"), SkiwayError, "(?i)skiway"),
     "a schema in it": (lambda db: db.create_schema("skiway.mine"), SkiwayError, "(?i)skiway"),
-    "a schema twice": (lambda db: db.create_schema("S"), AlreadyExists, "taken|exist"),
+    "a schema twice": (lambda db: db.create_schema("S"), AlreadyExists, "already exists"),
     "a schema that is full": (lambda db: db.drop_schema("s"), SchemaNotEmpty, "not empty"),
     "a schema that is not": (lambda db: db.drop_schema("nowhere"), NotFound, "nowhere"),
-    "a table twice": (lambda db: db.create_table("s.T", ONE), AlreadyExists, "cannot have this name"),
+    "a table twice": (
+        lambda db: db.create_table("s.T", ONE),
+        AlreadyExists,
+        "already has a table or view with this name",
+    ),
     "a schema of one dot": (lambda db: db.create_schema("\\."), InvalidArgument, "choose another name"),
     "a schema of dots": (lambda db: db.create_schema("s.\\.\\."), InvalidArgument, "choose another name"),
     "a table of one dot": (lambda db: db.create_table(("s", "."), ONE), InvalidArgument, "choose another name"),
@@ -78,22 +80,22 @@ REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]
     "twin columns": (
         lambda db: db.create_table("s.n", pa.schema([("a", pa.int64()), ("A", pa.int64())])),
         InvalidArgument,
-        "case only",
+        "case-insensitive",
     ),
     "a table there": (lambda db: db.rename_table("s.t", "t"), SkiwayError, ""),
     "narrowing": (lambda db: db.change_column_type("s.t", "id", pa.int32()), InvalidArgument, "'id' cannot be changed"),
     "a conversion": (
         lambda db: db.change_column_type("s.t", "id", pa.int64(), expression="id + 1"),
         Unsupported,
-        "can become wider",
+        "can only be widened",
     ),
     "NOT NULL later": (lambda db: db.set_not_null("s.t", "name"), Unsupported, "NOT NULL"),
     "a default": (lambda db: db.set_default("s.t", "id", "1"), Unsupported, "defaults"),
     "a rule": (lambda db: db.add_constraint("s.t", "CHECK (id > 0)"), Unsupported, "CHECK"),
     "a column that is": (lambda db: db.add_column("s.t", pa.field("NAME", pa.string())), AlreadyExists, "already"),
     "a column that is not": (lambda db: db.remove_column("s.t", "nowhere"), NotFound, "no column 'nowhere'"),
-    "made-up row ids": (lambda db: db.delete("s.t", [0, 1, 2]), Conflict, "not one of the snapshot"),
-    "negative row ids": (lambda db: db.delete("s.t", [-1]), Conflict, "not one of the snapshot"),
+    "made-up row ids": (lambda db: db.delete("s.t", [0, 1, 2]), Conflict, "does not belong to the snapshot"),
+    "negative row ids": (lambda db: db.delete("s.t", [-1]), Conflict, "does not belong to the snapshot"),
     "the system's tables": (
         lambda db: db.insert("skiway.jobs", pa.table({"job_id": ["x"]})),
         PreconditionFailed,
@@ -150,11 +152,9 @@ def test_a_mirrored_table_says_where_it_is_changed(mirrors: Lake) -> None:
             lambda: db.drop_table("root.mixed"),
             lambda: db.rename_table("root.mixed", "other"),
         ):
-            with pytest.raises(
-                PreconditionFailed, match="read-only: connector 'parquet files for parquet' brings it in"
-            ):
+            with pytest.raises(PreconditionFailed, match="read-only: connector 'parquet files for parquet' mirrors it"):
                 act()
-        with pytest.raises(PreconditionFailed, match="read-only: it shows what connector"):
+        with pytest.raises(PreconditionFailed, match="read-only: connector"):
             db.create_table("root.mine", ONE)
         with pytest.raises(PreconditionFailed, match="read-only"):
             db.create_schema("mine")
@@ -163,7 +163,7 @@ def test_a_mirrored_table_says_where_it_is_changed(mirrors: Lake) -> None:
 def test_a_location_outside_the_warehouse_is_refused(lake: Lake) -> None:
     catalog = lake.catalog("second")
     made = lake.namespace(catalog, ["s"])
-    with pytest.raises(InvalidArgument, match="the server chooses where"):
+    with pytest.raises(InvalidArgument, match="the server chooses the location"):
         managed.create(
             lake.realm, lake.warehouse, namespace_id=made.resource_id, name="t", schema=ONE, location="file:///etc"
         )
@@ -175,7 +175,7 @@ def test_a_location_outside_the_warehouse_is_refused(lake: Lake) -> None:
 
 def test_an_explicit_transaction_cannot_write(db: AirportClient) -> None:
     """It could not be taken back, so it is not done at all."""
-    with db.transaction(explicit=True), pytest.raises(Unsupported, match="commit by themselves"):
+    with db.transaction(explicit=True), pytest.raises(Unsupported, match="commits by itself"):
         db.insert("s.t", pa.table({"id": [4], "name": ["d"]}))
     assert db.count("s.t") == 3
 
@@ -190,13 +190,10 @@ def test_if_exists_and_its_like_forgive(db: AirportClient) -> None:
     assert db.count("s.t") == 0
 
 
-def test_a_table_whose_metadata_is_lost_tells_so_and_can_be_dropped(
-    lake: Lake, db: AirportClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_whose_metadata_is_lost_tells_so_and_can_be_dropped(lake: Lake, db: AirportClient) -> None:
     for place in (lake.folder / "warehouse").rglob("*.metadata.json"):
         place.write_bytes(place.read_bytes()[:100])
     db.create_table("s.other", ONE)
-    monkeypatch.setattr(metadata, "_read", Kept(1 << 20, size_of=lambda _: 1))  # as in a process that just began
     with lake.served() as location, AirportClient(location, "managed") as fresh:
         with pytest.raises(PreconditionFailed, match="is corrupt"):
             fresh.scan("s.t").read_all()

@@ -9,7 +9,7 @@ from lake.lakes import Lake
 from skiway.airport.wire import headers
 from skiway.client import col
 from skiway.errors import AlreadyExists, LimitExceeded, NotFound
-from skiway.lake.names import schema_name
+from skiway.lake.schema import schema_name
 
 NAMES = {
     "blanks": "my table of 2025",

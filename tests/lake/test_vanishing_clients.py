@@ -16,7 +16,7 @@ from lake.lakes import Lake
 CHILD = """
 import sys, threading
 import pyarrow as pa
-import skiway.client.writing as writing
+import skiway.client.airport.writing as writing
 from skiway.client import AirportClient, col
 
 in_vectors = writing.in_vectors

@@ -6,8 +6,7 @@ from typing import Any
 
 from metastore.world import World
 from skiway.metastore import connectors
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import JobRules
+from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.model import v1
 from skiway.security import MemorySecrets, SecretsStore
 

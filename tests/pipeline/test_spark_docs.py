@@ -26,7 +26,7 @@ from skiway.errors import InvalidArgument
 from skiway.pipeline import session as sessions
 from skiway.pipeline.java import OLDEST_JAVA
 from skiway.pipeline.profile.job import USUAL
-from skiway.pipeline.session import SparkPlace, own_session, work_at
+from skiway.pipeline.session import SparkPlace
 from skiway.runtime.workers import spark_place
 from skiway.storage import open_stores, utc_now
 
@@ -89,21 +89,16 @@ def test_values_that_look_secret_are_not_shown(tmp_path: Path):
 
 @pytest.mark.parametrize("conf", ["spark.driver.memory", "= 3g", "a b=3"])
 def test_what_is_no_pair_is_refused(tmp_path: Path, conf: str):
-    with pytest.raises(InvalidArgument, match=r"reconciler\.spark\.conf = .* it takes names with values"):
+    with pytest.raises(InvalidArgument, match=r"reconciler\.spark\.conf = .* expected name=value pairs"):
         load(tmp_path, None, {}, {"reconciler.spark.conf": conf})
 
 
 def test_the_session_of_a_process_is_where_it_was_told_to_be(monkeypatch):
     asked = []
     monkeypatch.setattr(sessions, "session", lambda *place, **how: asked.append((place, how)))
-    try:
-        work_at(SparkPlace("local[3]", conf={"spark.driver.memory": "3g"}))
-        own_session()
-        work_at(SparkPlace(remote="sc://host:15002"))
-        own_session()
-    finally:
-        work_at(SparkPlace())
-    own_session()
+    SparkPlace("local[3]", conf={"spark.driver.memory": "3g"}).session()
+    SparkPlace(remote="sc://host:15002").session()
+    SparkPlace().session()
     assert asked == [
         (("skiway", "local[3]"), {"remote": "", "spark.driver.memory": "3g"}),
         (("skiway", "local[*]"), {"remote": "sc://host:15002"}),

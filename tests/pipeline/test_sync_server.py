@@ -85,7 +85,7 @@ def test_a_source_that_does_not_answer_is_tried_again_and_then_told(lake: Metast
     )
     job = synced(lake, "away")
     assert (job.state, job.message.attempt) == ("failed", 2)
-    assert "source 'http://127.0.0.1:1' does not answer" in job.message.message
+    assert "source 'http://127.0.0.1:1' does not respond" in job.message.message
     assert "check its address" in job.message.message
     assert lake.namespaces.find("lake.away") is None
 
@@ -105,10 +105,10 @@ def test_wrong_credentials_are_told_once_and_not_shown(lake: Metastore):
         job = synced(lake, "stranger")
         validated = lake.connectors.validate("stranger")
     assert (job.state, job.message.attempt) == ("failed", 1)
-    assert "refused the credentials" in job.message.message
+    assert "rejected the credentials" in job.message.message
     assert "the wrong one" not in str(job.message)
     assert not validated.ok
-    assert "refused the credentials" in validated.summary
+    assert "rejected the credentials" in validated.summary
     assert lake.namespaces.find("lake.stranger") is None
 
 

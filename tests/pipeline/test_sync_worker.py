@@ -20,12 +20,11 @@ from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots
 from metastore.world import World, behaviour
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import JobRules, Progress, Stage
+from skiway.metastore.jobs.queue import JobQueue, JobRules, Progress, Stage
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.worker import Held, Worker, jobs_of
+from skiway.pipeline.worker import RunningJob, Worker, jobs_of
 from skiway.storage import Stores, open_stores, utc_now
 
 RULES = JobRules(max_attempts=3, base_backoff_s=0.01, max_backoff_s=0.02, lease_s=30.0)
@@ -269,7 +268,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing_more(world: World):
     now[0] = datetime.now(UTC) + timedelta(seconds=1)
     lease = queue.lease("slow")
     assert lease is not None
-    with Held(queue, lease, threading.Event()) as held:
+    with RunningJob(queue, lease, threading.Event()) as held:
         held.check()
         now[0] += timedelta(seconds=11)
         with pytest.raises(Cancelled) as lost:

@@ -23,7 +23,8 @@ from metastore.world import World
 from skiway.errors import Unauthorized
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
-from skiway.rest import Mirrors, RestApp, rest_app
+from skiway.requests import Access, Observers
+from skiway.rest import Mirrors, RestApp
 from skiway.security import PermissionAuthorizer, Principal
 from skiway.storage import Stores, utc_now
 
@@ -98,7 +99,9 @@ def opened(
     )
     warehouse = Warehouse.at(str(folder / "warehouse"))
     find = realm_of or (lambda caller: Realm(stores, caller.account_id))
-    app = rest_app(find, callers, PermissionAuthorizer(), warehouse=warehouse, mirrors=mirrors, **arguments)
+    observers = {name: arguments.pop(name) for name in ("metrics", "traces", "audit") if name in arguments}
+    access = Access(find, callers, PermissionAuthorizer())
+    app = RestApp(access, Observers(**observers), warehouse=warehouse, mirrors=mirrors, **arguments)
     try:
         with listening(app) as uri:
             yield House(world, warehouse, app, callers, uri)

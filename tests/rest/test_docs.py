@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rest.house import House, listening
+from skiway.requests import MAX_HEADER_LENGTH
 from skiway.rest import RestOptions
-from skiway.rest.calls import MAX_HEADER
 from skiway.rest.errors import BY_CLASS, BY_KEY, MISSING
 from skiway.rest.routes import ROUTES
 
@@ -52,7 +52,7 @@ def test_every_error_is_on_the_page() -> None:
 
 def test_figures_on_the_page_are_those_of_the_code() -> None:
     assert f"more than {RestOptions().max_body_bytes // 2**20} MiB" in PAGE
-    assert f"up to {MAX_HEADER} characters" in PAGE
+    assert f"up to {MAX_HEADER_LENGTH} characters" in PAGE
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:

@@ -21,8 +21,9 @@ import pytest
 from rest.house import JSON, House, listening, opened
 from skiway import errors
 from skiway.metastore import Realm
-from skiway.rest import RestOptions, rest_app
-from skiway.rest.calls import Answer, Call
+from skiway.requests import Access
+from skiway.rest import RestApp, RestOptions
+from skiway.rest.calls import RestCall, RestResponse
 from skiway.rest.errors import BY_CLASS, BY_KEY, failed
 from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
@@ -294,7 +295,7 @@ def test_a_staged_table_needs_all_its_parts(shop: House) -> None:
     body = {"requirements": [{"type": "assert-create"}], "updates": []}
     answer = shop.call("POST", f"{HERE}/new", body)
     assert error(answer) == (400, "BadRequestException")
-    assert "do not fit together" in answer.text
+    assert "are inconsistent" in answer.text
     assert shop.call("HEAD", f"{HERE}/new").status_code == 404
 
 
@@ -466,7 +467,16 @@ def test_a_call_whose_server_died_can_be_made_again_after_a_minute(tmp_path: Pat
         with opened(stores, tmp_path, realm_of=realm_of) as house:
             path, body = "/v1/lake/namespaces", b'{"namespace": ["new"]}'
             route = next(each for each in ROUTES if each.name == "CreateNamespace")
-            call = Call(route, {}, {}, f"/iceberg{path}?", {"idempotency-key": "k"}, CallContext("c"), body)
+            call = RestCall(
+                route.operation,
+                {"idempotency-key": "k"},
+                CallContext("c"),
+                route=route,
+                names={},
+                query={},
+                target=f"/iceberg{path}?",
+                body=body,
+            )
             realm = realm_of(house.callers.known["anybody"])
             with pytest.raises(Killed):
                 once(replace(realm, stores=replace(stores, pointers=Abandoned(stores.pointers))), call, die)
@@ -479,7 +489,7 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-def die() -> Answer:
+def die() -> RestResponse:
     raise Killed
 
 
@@ -509,7 +519,7 @@ def test_more_calls_than_can_wait_are_turned_away_and_the_loop_goes_on(stores: S
     options = RestOptions(workers=1, waiting=1)
     with opened(stores, tmp_path, realm_of=realm_of, options=options) as house, ThreadPoolExecutor(2) as pool:
         served = [pool.submit(house.call, "GET", "/v1/config") for _ in range(2)]
-        while (refused := house.call("GET", "/v1/nothing")).status_code == 404 and house.app._inside < 2:
+        while (refused := house.call("GET", "/v1/nothing")).status_code == 404 and house.app._running < 2:
             time.sleep(0)
         assert refused.status_code == 404  # answered by the loop, while all threads are busy
         assert error(house.call("GET", "/v1/config")) == (503, "ServiceUnavailableException")
@@ -569,10 +579,8 @@ def test_calls_are_counted_and_audited(stores: Stores, tmp_path: Path) -> None:
 
 
 def test_what_one_server_commits_another_loads(shop: House, stores: Stores) -> None:
-    other = rest_app(
-        lambda caller: Realm(stores, caller.account_id),
-        shop.callers,
-        PermissionAuthorizer(),
+    other = RestApp(
+        Access(lambda caller: Realm(stores, caller.account_id), shop.callers, PermissionAuthorizer()),
         warehouse=shop.warehouse,
     )
     with closing(other), listening(other) as uri:

@@ -19,7 +19,8 @@ from rest.house import House, listening, opened
 from skiway.formats import TableHandle, open_source
 from skiway.metastore import Realm
 from skiway.model import v1
-from skiway.rest import rest_app
+from skiway.requests import Access
+from skiway.rest import RestApp
 from skiway.security import PermissionAuthorizer
 from skiway.storage import Stores
 
@@ -136,10 +137,8 @@ def test_a_mirrored_table_among_managed_ones_is_read_only_too(house: House, upst
 
 
 def test_without_connectors_only_managed_tables_are_served(stores: Stores, house: House) -> None:
-    alone = rest_app(
-        lambda caller: Realm(stores, caller.account_id),
-        house.callers,
-        PermissionAuthorizer(),
+    alone = RestApp(
+        Access(lambda caller: Realm(stores, caller.account_id), house.callers, PermissionAuthorizer()),
         warehouse=house.warehouse,
     )
     with closing(alone), listening(alone) as uri:

@@ -19,16 +19,19 @@ from metastore.world import World
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
 from skiway.model import v1
-from skiway.rpc import Door, Method, Patience, Rule, Service, all_services
+from skiway.requests import Access, Observers, Retries
+from skiway.rpc import Door, Method, Rule, Service, all_services
 from skiway.security import Authenticator, PermissionAuthorizer, Principal
 from skiway.storage import Stores, utc_now
+from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.definitions import RPC_REQUESTS
 from skiway.telemetry.metrics import Metrics
+from skiway.telemetry.traces import Traces
 
 behaviour = pytest.mark.behaviour
 
 SERVICES = all_services()
-METHODS = {method.operation: method for service in SERVICES for method in service.methods()}
+METHODS = {method.operation.full_name: method for service in SERVICES for method in service.methods()}
 EVERYTHING = frozenset(
     permission for service in SERVICES for rule in service.rules.values() for permission in rule.permissions
 )
@@ -220,7 +223,11 @@ def opened(
     options: tuple[tuple[str, Any], ...] = (),
     workers: int = 4,
     authenticator: Authenticator | None = None,
-    patience: Patience | None = None,
+    retries: Retries | None = None,
+    credentials: tuple[str, ...] = ("authorization",),
+    metrics: Metrics | None = None,
+    traces: Traces | None = None,
+    audit: AuditLog | None = None,
     **arguments: Any,
 ) -> Iterator[House]:
     """A house whose door is made with `arguments`."""
@@ -234,11 +241,10 @@ def opened(
     )
     find = realm_of or (lambda world, caller: world.realm(caller.account_id))
     door = Door(
-        lambda caller: find(world, caller),
-        authenticator or callers,
-        PermissionAuthorizer(),
+        Access(lambda caller: find(world, caller), authenticator or callers, PermissionAuthorizer(), credentials),
+        Observers(metrics or Metrics(enabled=False), traces or Traces(), audit),
         services=services,
-        patience=patience or Patience(sleep=naps, random=lambda: 0.5),
+        retries=retries or Retries(sleep=naps, random=lambda: 0.5),
         **arguments,
     )
     threads = ThreadPoolExecutor(workers)

@@ -19,6 +19,7 @@ from rpc.house import Callers, principal
 from skiway.config.telemetry import Telemetry, Traces
 from skiway.metastore import Realm
 from skiway.model import v1
+from skiway.requests import Access
 from skiway.rpc import Door, Rule, Service, all_services
 from skiway.security import PermissionAuthorizer, Principal
 from skiway.telemetry import traces as tracing
@@ -72,7 +73,7 @@ def door(**arguments: Any) -> Door:
         return realm
 
     callers = Callers(principal("ada", "catalog.read", "catalog.write"))
-    return Door(realm_of, callers, PermissionAuthorizer(), services=services, **arguments)
+    return Door(Access(realm_of, callers, PermissionAuthorizer()), services=services, **arguments)
 
 
 class Handlers:

@@ -15,7 +15,7 @@ from skiway.errors import AlreadyExists, Conflict, Contention, PreconditionFaile
 from skiway.metastore.records.errors import failure
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.rpc import Patience
+from skiway.requests import Retries
 from skiway.telemetry.metrics import Metrics
 
 CODE = grpc.StatusCode
@@ -100,8 +100,8 @@ def test_every_function_gets_the_request_as_it_was_sent_also_when_run_again(stor
 
 @pytest.mark.parametrize(("chance", "pauses"), [(0.0, [0.0025, 0.005, 0.1]), (1.0, [0.0075, 0.015, 0.3])])
 def test_pauses_are_shorter_or_longer_by_chance(chance, pauses):
-    patience = Patience(random=lambda: chance)
-    assert [patience.pause_s(attempt) for attempt in (1, 2, 9)] == pytest.approx(pauses)
+    patience = Retries(random=lambda: chance)
+    assert [patience.wait_s(attempt) for attempt in (1, 2, 9)] == pytest.approx(pauses)
 
 
 @behaviour(36)
@@ -181,7 +181,7 @@ def test_a_lost_race_is_not_run_again_for_a_client_that_is_gone(stores):
         at_the_nap.set()
         assert wake.wait(20)
 
-    with opened(stores, services=serving(CREATE, act), patience=Patience(sleep=nap)) as house:
+    with opened(stores, services=serving(CREATE, act), retries=Retries(sleep=nap)) as house:
         call = house.client.begin(CREATE, new("lake"))
         assert at_the_nap.wait(20)
         call.cancel()

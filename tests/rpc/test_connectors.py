@@ -12,8 +12,7 @@ from rpc.house import House, behaviour, opened
 from rpc.requests import lake
 from skiway.client import Metastore
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, TimedOut, Unsupported
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import Progress
+from skiway.metastore.jobs.queue import JobQueue, Progress
 from skiway.model import v1
 
 
@@ -43,7 +42,7 @@ def test_a_connector_is_made_changed_listed_and_deleted(db: Metastore, folder):
     db.connectors.delete(made)
     assert db.connectors.find(made) is None
     assert db.connectors.find("files") is None
-    with pytest.raises(InvalidArgument, match="'csv' is no kind of connector"):
+    with pytest.raises(InvalidArgument, match="'csv' is not a kind of connector"):
         db.connectors.create("files", kind="csv", uri=folder, catalog="lake")
 
 
@@ -86,7 +85,7 @@ def test_jobs_are_followed_and_cancelled(db: Metastore, folder, house: House):
     assert (done.state, done.errors, seen) == ("succeeded", {"x": "broken"}, ["succeeded"])
     assert [each.id for each in db.jobs(state="succeeded")] == [job.id]
     assert [each.id for each in db.jobs(connector=made.id, state="queued")] == []
-    with pytest.raises(InvalidArgument, match="'over' is no state"):
+    with pytest.raises(InvalidArgument, match="'over' is not a state"):
         list(db.jobs(state="over"))
 
 

@@ -9,18 +9,18 @@ import pytest
 
 from rpc.house import METHODS, SERVICES, opened
 from skiway import errors
-from skiway.metastore.records.paging import DEFAULT_SIZE, MAX_SIZE
-from skiway.metastore.statistics.api import PAGE
-from skiway.metastore.statistics.uploads import STEP
+from skiway.config.server import Errors
+from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from skiway.metastore.statistics.api import PAGE, STEP
 from skiway.model import v1
-from skiway.rpc import Disclosure, Door, Patience
-from skiway.rpc.headers import MAX_LENGTH
+from skiway.requests import MAX_HEADER_LENGTH as MAX_LENGTH
+from skiway.requests import Retries
+from skiway.rpc import Door
 from skiway.rpc.status import CODES
 from skiway.security import DevAuthenticator
 
 PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "rpc.md").read_text()
 CLIENT, SERVER = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE_TEXT, re.DOTALL)
-LAYERS = ("in_context", "told", "traced", "logged", "counted", "audited", "admitted", "streaming_few", "acted")
 
 
 class OneAccount:
@@ -71,22 +71,21 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
     streams = Door.__init__.__kwdefaults__["max_streams"]
     for text in (
         f"up to {MAX_LENGTH} printable",
-        f"up to {Patience().retries} times",
-        f"`errors.max_detail_chars` ({Disclosure().max_detail_chars})",
+        f"up to {Retries().limit} times",
+        f"`errors.max_detail_chars` ({Errors().max_detail_chars})",
         f"steps of up to {STEP:_}".replace("_", " "),
         f"takes {streams} such streams",
-        f"pages of {DEFAULT_SIZE} (statistics {PAGE}) unless asked for up to {MAX_SIZE}",
+        f"pages of {DEFAULT_PAGE_SIZE} (statistics {PAGE}) unless asked for up to {MAX_PAGE_SIZE}",
     ):
         assert text in said, text
 
 
-def test_the_layers_on_the_page_are_those_of_the_door():
-    table = PAGE_TEXT.partition("| layer | |")[2]
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, re.MULTILINE)
-    assert tuple(re.findall(r"`(\w+)`", " ".join(rows))) == LAYERS
+def test_the_page_lists_the_steps_of_a_call_in_their_order():
+    table = PAGE_TEXT.partition("| step | |")[2]
+    steps = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     source = (Path(__file__).parents[2] / "src" / "skiway" / "rpc" / "door.py").read_text()
-    order = re.findall(r"= (\w+)\(", source[source.index("layers = acted") :])
-    assert tuple(reversed([name for name in order if name in LAYERS])) == LAYERS
+    run = source[source.index("def _open(") :]
+    assert [name for name in re.findall(r"\b(\w+)\(", run) if name in steps] == steps
 
 
 def methods_table() -> dict[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2
 
 from rpc.house import Client, House, behaviour, opened, principal, serving
 from skiway.model import v1
-from skiway.rpc import headers
+from skiway.requests.calls import QUERY_ID, read_context
 from skiway.telemetry.context import CallContext, current_call
 
 CODE = grpc.StatusCode
@@ -65,7 +65,7 @@ def test_a_header_that_is_too_long_is_refused_and_not_sent_back(client: Client):
 
 @pytest.mark.parametrize("value", ["a\x07b", "a\nb", "ä", "a\x00"])
 def test_what_cannot_be_printed_is_refused(value):
-    context, refusal = headers.read({headers.QUERY_ID: value}, "S/M", ids=lambda: "made")
+    context, refusal = read_context({QUERY_ID: value}, "S/M", ids=lambda: "made")
     assert refusal is not None
     assert (refusal.key, refusal.params["header"]) == ("header.invalid", "x-query-id")
     assert context == CallContext(correlation_id="made", operation="S/M")

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from rpc.house import House, behaviour, opened, raising, serving
 from rpc.requests import REQUESTS, column_stats, lake
-from skiway.config.telemetry import Telemetry
+from skiway.config.telemetry import Audit, Telemetry
 from skiway.config.telemetry import Traces as TraceSettings
 from skiway.errors import Contention, Internal
 from skiway.metastore.resources import catalogs
@@ -149,7 +149,7 @@ def test_a_call_is_recorded_before_its_answer_leaves(stores, audit, tmp_path):
 
 def test_a_call_that_cannot_be_recorded_fails_where_that_is_required(stores, tmp_path):
     (tmp_path / "catalog.log").mkdir()
-    audit = AuditLog(tmp_path, required=True)
+    audit = AuditLog(tmp_path, Audit(required=True))
     with opened(stores, audit=audit) as house:
         answer = house.client(LIST)
     assert (answer.code, answer.error.message_key) == (CODE.UNAVAILABLE, "audit.unwritable")

@@ -15,11 +15,10 @@ from skiway.client import Metastore
 from skiway.formats.web_access import ANSWER_S, CONNECT_S, Addresses
 from skiway.metastore import statistics
 from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.metastore.reconcile.run import MOST_LANES
-from skiway.metastore.reconcile.validation import PATIENCE_S
+from skiway.metastore.reconcile.reconciler import MOST_LANES, Reconciler
+from skiway.metastore.reconcile.upstream import PATIENCE_S
 from skiway.model import v1
-from skiway.pipeline.worker import BEATS, Worker, jobs_of
+from skiway.pipeline.worker import HEARTBEATS_PER_LEASE, Worker, jobs_of
 from skiway.security import MemorySecrets
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -64,10 +63,10 @@ def test_the_page_says_how_long_and_which(house: House):
     said = " ".join(PAGE.split())
     assert f"after {PATIENCE_S:g} s at the latest" in said
     assert f"never more than {MOST_LANES}" in said
-    assert f"waited for {CONNECT_S:g} s until it takes the call, and {ANSWER_S:g} s for each answer" in said
+    assert f"time out after {CONNECT_S:g} s to connect and {ANSWER_S:g} s for each response" in said
     for level in Addresses:
         assert f"| `{level}`" in PAGE
-    assert BEATS == 3
+    assert HEARTBEATS_PER_LEASE == 3
     assert "renewed three times" in said
     for name in v1.PredicateOp.keys():  # noqa: SIM118 - an enum of protobuf is no mapping
         assert f"`{name}`" in PAGE

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from rpc.house import Client, behaviour, opened, principal, raising
 from rpc.requests import lake
 from skiway import errors
+from skiway.config.server import Errors
 from skiway.metastore.records import errors as failures
 from skiway.metastore.records.errors import failure
 from skiway.model import v1
-from skiway.rpc import Disclosure
 from skiway.rpc.status import ROOM, code_of, failure_of, language
 from skiway.telemetry.context import CallContext
 
@@ -38,7 +38,7 @@ EXPECTED: Mapping[type[errors.SkiwayError], tuple[grpc.StatusCode, v1.ErrorCode.
     errors.Conflict: (CODE.ABORTED, v1.MC_CONFLICT),
     errors.AlreadyExists: (CODE.ALREADY_EXISTS, v1.MC_CONFLICT),
     errors.Contention: (CODE.ABORTED, v1.MC_ABORT_RETRYABLE),
-    errors.Unsupported: (CODE.UNIMPLEMENTED, v1.MC_UNAVAILABLE),
+    errors.Unsupported: (CODE.UNIMPLEMENTED, v1.MC_UNSUPPORTED),
     errors.LimitExceeded: (CODE.RESOURCE_EXHAUSTED, v1.MC_RATE_LIMITED),
     errors.Unavailable: (CODE.UNAVAILABLE, v1.MC_UNAVAILABLE),
     errors.TimedOut: (CODE.DEADLINE_EXCEEDED, v1.MC_TIMEOUT),
@@ -150,7 +150,7 @@ def test_faults_of_the_server_are_told_without_details_and_logged_with_them(erro
         v1.MC_INTERNAL,
         "internal.error",
     )
-    assert answer.text == "internal error: the server's log tells more, look there for correlation id c-1"
+    assert answer.text == "internal error; see the server log, correlation id c-1"
     seen = answer.text + str(answer.status) + str(answer.trailers) + str(answer.headers)
     for hidden in ("hunter2", "/srv", "Traceback", ".py", type(error).__name__):
         assert hidden not in seen
@@ -161,7 +161,7 @@ def test_faults_of_the_server_are_told_without_details_and_logged_with_them(erro
 
 
 def test_a_fault_is_shown_where_debugging_is_on(stores):
-    answer = answer_to(RuntimeError("the cause"), stores, disclosure=Disclosure(debug_details=True))
+    answer = answer_to(RuntimeError("the cause"), stores, disclosure=Errors(debug_details=True))
     assert answer.text.startswith("internal error")
     assert "the cause" in answer.detail(error_details_pb2.DebugInfo).detail
 
@@ -261,7 +261,7 @@ def test_texts_of_the_allowed_length_are_left_alone(stores):
 
 
 def test_the_length_can_be_set(stores):
-    answer = answer_to(errors.NotFound("x" * 512), stores, disclosure=Disclosure(max_detail_chars=101))
+    answer = answer_to(errors.NotFound("x" * 512), stores, disclosure=Errors(max_detail_chars=101))
     assert answer.text == "x" * 50 + "…" + "x" * 50
 
 
@@ -270,7 +270,7 @@ def test_the_largest_error_reaches_the_client(letter, stores):
     params = {f"param{number}": letter * 600 for number in range(12)}
     error = errors.InvalidArgument(letter * 600, key="k" * 100, field=letter * 600, **params)
     headers = dict.fromkeys(("x_correlation_id", "x_query_id", "x_engine_kind", "x_engine_version"), "h" * 128)
-    answer = answer_to(error, stores, headers=headers, disclosure=Disclosure(debug_details=True))
+    answer = answer_to(error, stores, headers=headers, disclosure=Errors(debug_details=True))
     assert answer.code is CODE.INVALID_ARGUMENT
     assert answer.error.params.keys() == {"field", *params}
 
@@ -280,6 +280,6 @@ def test_the_largest_error_reaches_the_client(letter, stores):
 @given(st.text(st.characters(), max_size=2000), st.text(st.characters(), max_size=2000), st.integers(16, 5000))
 def test_whatever_an_error_says_it_fits_into_the_trailers(message, value, limit):
     error = errors.InvalidArgument(message, key="k", field=value, id=value)
-    told = failure_of(error, CallContext("c"), disclosure=Disclosure(max_detail_chars=limit))
+    told = failure_of(error, CallContext("c"), disclosure=Errors(max_detail_chars=limit))
     assert told.size <= ROOM
     assert len(told.message) <= limit

@@ -13,7 +13,7 @@ import pytest
 from rpc.house import House, behaviour, counted, opened, serving, until
 from rpc.requests import Lake, column_stats, file_stats, lake, snapshot
 from skiway.metastore import statistics
-from skiway.metastore.statistics import uploads
+from skiway.metastore.statistics import api
 from skiway.model import v1
 from skiway.telemetry.metrics import Metrics
 
@@ -129,7 +129,7 @@ class Feed:
 
 @behaviour(61)
 def test_a_stream_cut_by_its_client_leaves_only_whole_steps(stores, monkeypatch, caplog):
-    monkeypatch.setattr(uploads, "STEP", 2)
+    monkeypatch.setattr(api, "STEP", 2)
     metrics = Metrics()
     with opened(stores, metrics=metrics) as house:
         made = lake(house.world)
@@ -182,7 +182,7 @@ def test_a_stream_whose_client_is_killed_stores_nothing_of_its_step(stores):
 
 
 def test_a_stream_whose_deadline_passes_leaves_only_whole_steps(stores, monkeypatch):
-    monkeypatch.setattr(uploads, "STEP", 2)
+    monkeypatch.setattr(api, "STEP", 2)
     metrics = Metrics()
     with opened(stores, metrics=metrics) as house:
         made = lake(house.world)

@@ -10,9 +10,9 @@ import pytest
 from airport.certificates import Authority
 from runtime.servers import Caller, calling, eventually, skiway, started
 from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.platform import AccountDirectory
 from skiway.metastore.resources import accounts
 from skiway.model import v1
-from skiway.runtime.authentication import AccountDirectory
 from skiway.storage import Stores, open_stores
 
 
@@ -29,7 +29,7 @@ def make_account(stores: Stores, account_id: str, name: str) -> None:
 
 def test_accounts_are_found_by_id_and_by_name():
     with open_stores("memory://") as stores:
-        directory = AccountDirectory(stores.pointers)
+        directory = AccountDirectory(stores)
         assert (directory.first(), directory.find("a2"), directory.find("")) == (None, None, None)
         make_account(stores, "a2", "Beta & Söhne")
         make_account(stores, "a1", "alpha")

@@ -35,7 +35,7 @@ ROWS = 10
 IN_TIME_S = 30.0
 """How long a writer may need for one statement, from its beginning until it is committed."""
 
-LOST = re.compile("the table was changed meanwhile|was changed by others")
+LOST = re.compile("the table has changed|was changed by others")
 SCHEMA = pa.schema({"id": pa.int64(), "writer": pa.int64(), "state": pa.string()})
 TABLE = "mixed.rows"
 

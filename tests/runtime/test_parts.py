@@ -22,7 +22,7 @@ from skiway.runtime.gc.schedule import Progress, Sweep, Tick
 from skiway.runtime.lifecycle import StopSignals, announced, opened
 from skiway.runtime.process import running
 from skiway.runtime.stores import secrets_of
-from skiway.runtime.telemetry import GcMetrics, measure_usage
+from skiway.runtime.telemetry import GcMetrics, logging_as_configured, measure_usage
 from skiway.security import MemorySecrets
 from skiway.storage import open_stores
 from skiway.telemetry.metrics import Metrics
@@ -340,3 +340,32 @@ def test_a_process_in_memory_tells_of_the_calls_it_served(tmp_path):
     assert 'skiway_core_store_requests_total{component="pointers"' in text
     assert "ListCatalogs" in (tmp_path / "audit" / "catalog.log").read_text()
     assert "ready: rpc at 127.0.0.1:" in (tmp_path / "log").read_text()
+
+
+# -- settings without effect
+
+
+def test_startup_warns_once_about_each_setting_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = load(
+        flags={"query.safety_expiry_minutes": "3", "reconciler.authorization.token": "hunter2", "kv": "memory"}
+    )
+    with logging_as_configured(settings):
+        pass
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["level"], line["message"]) for line in lines] == [
+        (
+            "WARNING",
+            "the setting query.safety_expiry_minutes has no effect: queries live in the store until they expire",
+        ),
+        (
+            "WARNING",
+            "the setting reconciler.authorization.token has no effect: "
+            "a worker opens the stores itself, as `kv` and `blob` say",
+        ),
+    ]
+
+
+def test_startup_warns_of_nothing_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as_configured(load()):
+        pass
+    assert capsys.readouterr().err == ""

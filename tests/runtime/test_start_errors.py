@@ -86,7 +86,7 @@ def test_a_store_of_a_newer_skiway(home):
     with sqlite3.connect(home / "pointers.db") as database:
         database.execute("UPDATE skiway_format SET version = '99'")
     database.close()
-    assert "has format 99, this Skiway reads up to" in refused(home)
+    assert "has format 99, but this version of Skiway reads up to" in refused(home)
 
 
 def test_a_store_that_is_something_else(home):
@@ -107,7 +107,7 @@ def test_a_postgresql_that_is_not_there(home):
 
 def test_a_home_that_is_a_file(home):
     home.write_text("")
-    assert f"the home {home} cannot be made: File exists; choose another with --home" in refused(home)
+    assert f"the home directory {home} cannot be created: File exists; choose another with --home" in refused(home)
 
 
 def test_a_ready_file_that_cannot_be_written(home, tmp_path):

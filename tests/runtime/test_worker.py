@@ -121,8 +121,8 @@ def test_two_workers_and_a_server_on_one_store_do_not_disturb_each_other(lake: M
     ("arguments", "said"),
     [
         (("--home", "nowhere/at/all"), "there is no home nowhere/at/all"),
-        (("--home", ".", "--set", "kv=memory"), "kv is kept in memory"),
-        (("--home", ".", "--set", "secrets=memory"), "secrets is kept in memory"),
+        (("--home", ".", "--set", "kv=memory"), "kv is in memory"),
+        (("--home", ".", "--set", "secrets=memory"), "secrets is in memory"),
         (("--home", ".", "--set", "reconciler.spark.remote=host:15002"), "such as sc://host:15002"),
         (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "their names start with 'spark.'"),
     ],

@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from security.accounts import KnownAccounts
 from security.issuer import AUDIENCE, NOW, STATIC_ISSUER, claims, ec_key, ed_key, pem, rsa_key, token
+from skiway.config.server import Session
 from skiway.errors import InvalidArgument, Unauthorized
 from skiway.security import Roles, TokenHeaders
-from skiway.security.oidc import ALGORITHMS, ClaimNames, OidcAuthenticator, OidcRules, open_keys
+from skiway.security.oidc import ALGORITHMS, OidcAuthenticator, OidcRules, open_keys
 from skiway.security.signing_keys import PublishedKeys, StaticKey, keys_by_url
 
 LEEWAY = timedelta(seconds=30)
@@ -273,12 +274,12 @@ def test_only_the_first_of_a_list_of_accounts_counts():
 
 @pytest.mark.parametrize("name", ["tenant", "https://example.com/account", "org.tenant"])
 def test_the_accounts_claim_can_have_another_name(name):
-    setup = authenticator(claims=ClaimNames(account=name))
+    setup = authenticator(claims=Session(account_claim=name))
     assert setup.authenticate(bearer(token(account_id=None, **{name: "globex"}))).account_id == "globex"
 
 
 def test_the_accounts_claim_can_lie_inside_another():
-    setup = authenticator(claims=ClaimNames(account="org.tenant"))
+    setup = authenticator(claims=Session(account_claim="org.tenant"))
     assert setup.authenticate(bearer(token(account_id="acme", org={"tenant": "globex"}))).account_id == "globex"
     with pytest.raises(Unauthorized):
         setup.authenticate(bearer(token(org="globex")))
@@ -338,7 +339,7 @@ def test_the_roles_claim_wins_over_keycloaks():
 
 
 def test_the_roles_claim_can_have_another_name():
-    setup = authenticator(claims=ClaimNames(roles="groups"))
+    setup = authenticator(claims=Session(role_claim="groups"))
     assert setup.authenticate(bearer(token(groups=["administrator"], roles="default"))).roles == {"administrator"}
 
 

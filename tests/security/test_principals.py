@@ -89,7 +89,7 @@ def test_a_refusal_names_the_permission_the_caller_its_roles_and_who_has_it():
     with pytest.raises(PermissionDenied) as refused:
         PermissionAuthorizer().require(principal("default", "guest"), "table.write")
     assert refused.value.message == (
-        "this needs the permission table.write, and ada in account acme has default, guest: "
+        "this requires the permission table.write, but ada in account acme has default, guest: "
         "ask for one of the roles administrator, developer, reconcile-worker"
     )
     assert refused.value.key == "permission.missing"

@@ -32,7 +32,7 @@ def test_it_can_be_compared_and_copied_but_not_hashed_or_pickled():
     assert copy.deepcopy(hidden) is hidden
     with pytest.raises(TypeError, match="unhashable"):
         hash(hidden)
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(hidden)
 
 

@@ -142,7 +142,7 @@ def test_a_weak_token_is_not_registered(weak):
     "facts", [{"name": ""}, {"name": "a\nb"}, {"account": "a\x7f"}, {"expires_at": datetime(2031, 1, 1)}]
 )
 def test_an_entry_that_a_file_would_not_take_is_not_made(facts):
-    with pytest.raises(InvalidArgument, match="cannot be kept"):
+    with pytest.raises(InvalidArgument, match="cannot be stored"):
         entry(**facts)
 
 
@@ -200,7 +200,7 @@ def test_a_broken_new_file_keeps_the_old_tokens_and_is_logged_once(file, caplog)
     save(file, "[[tokens]\n")
     assert [list(found.entries()), list(found.entries())] == [[entry()], [entry()]]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "the tokens stay as they were" in caplog.text
+    assert "the tokens remain unchanged" in caplog.text
     save(file, "")
     assert list(found.entries()) == []
 

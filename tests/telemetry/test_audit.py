@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from skiway.config import load
+from skiway.config.telemetry import Audit, Rotation
 from skiway.errors import Internal, Unavailable
 from skiway.telemetry.audit import CATEGORIES, AuditEntry, AuditLog
 from skiway.telemetry.context import CallContext, serving
@@ -56,7 +57,7 @@ def test_every_category_has_a_file_of_its_own(tmp_path: Path, category: str):
 
 
 def test_an_unknown_category_is_a_mistake_of_ours(tmp_path: Path):
-    with pytest.raises(Internal, match=r"^there is no audit category zebra: it is one of account, catalog, "):
+    with pytest.raises(Internal, match=r"^unknown audit category zebra: it must be one of account, catalog, "):
         AuditLog(tmp_path).record("zebra", ENTRY)
 
 
@@ -68,7 +69,7 @@ def test_a_record_is_there_before_the_call_returns(tmp_path: Path):
 
 
 def test_eight_threads_lose_and_mix_nothing_while_files_rotate(tmp_path: Path):
-    audit = AuditLog(tmp_path, max_bytes=2_000, keep=1_000)
+    audit = AuditLog(tmp_path, Audit(rotation=Rotation(max_bytes=2_000, keep=1_000)))
 
     def call(caller: int) -> None:
         for number in range(100):
@@ -90,14 +91,14 @@ def test_what_cannot_be_written_is_logged_and_counted(tmp_path: Path, caplog: py
     (tmp_path / "file").write_text("in the way")
     metrics = Metrics(strict=True)
     AuditLog(tmp_path / "file", metrics=metrics).record("table", ENTRY)
-    assert caplog.messages[0].startswith("the audit record of TableService/CreateTable was not written: ")
+    assert caplog.messages[0].startswith("the audit record of TableService/CreateTable could not be written: ")
     assert 'skiway_core_audit_errors_total{category="table"} 1.0' in metrics.prometheus_text()
 
 
 def test_where_auditing_is_required_the_call_fails(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(Unavailable, match="could not be recorded in the audit trail") as caught:
-        AuditLog(tmp_path / "file", required=True).record("table", ENTRY)
+    with pytest.raises(Unavailable, match="could not be recorded in the audit log") as caught:
+        AuditLog(tmp_path / "file", Audit(required=True)).record("table", ENTRY)
     assert caught.value.key == "audit.unwritable"
 
 

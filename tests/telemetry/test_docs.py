@@ -11,8 +11,7 @@ import pytest
 from skiway.config import describe
 from skiway.telemetry.audit import CATEGORIES
 from skiway.telemetry.context import FACTS
-from skiway.telemetry.definitions import METRICS
-from skiway.telemetry.reference import page_with_metrics
+from skiway.telemetry.definitions import METRICS, page_with_metrics
 from skiway.telemetry.series import MAX_SERIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()

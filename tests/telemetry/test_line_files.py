@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from skiway.config.telemetry import Rotation
 from skiway.telemetry.line_files import LineFile
 
 
@@ -22,9 +23,10 @@ def line(writer: int, number: int) -> str:
 WRITER = """
 import sys
 from pathlib import Path
+from skiway.config.telemetry import Rotation
 from skiway.telemetry.line_files import LineFile
 
-file = LineFile(Path(sys.argv[1]), max_bytes=2_000, keep=10_000)
+file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=2_000, keep=10_000))
 sys.stdin.readline()  # all begin together
 for number in range(200):
     file.write(f"{sys.argv[2]}:{number}:" + "x" * (number % 50) + ":end")
@@ -49,7 +51,7 @@ def assert_whole(path: Path, writers: int, count: int) -> None:
 
 def test_eight_threads_lose_and_tear_nothing_while_the_file_rotates(tmp_path: Path):
     path = tmp_path / "a.log"
-    file = LineFile(path, max_bytes=2_000, keep=10_000)
+    file = LineFile(path, Rotation(max_bytes=2_000, keep=10_000))
 
     def write(writer: int) -> None:
         for number in range(200):
@@ -75,9 +77,10 @@ def test_processes_lose_and_tear_nothing_while_the_file_rotates(tmp_path: Path):
 FORKING = """
 import os, signal, sys, threading
 from pathlib import Path
+from skiway.config.telemetry import Rotation
 from skiway.telemetry.line_files import LineFile
 
-file = LineFile(Path(sys.argv[1]), max_bytes=1_000, keep=10_000, fsync=True)
+file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=1_000, keep=10_000), fsync=True)
 inside, go_on, real = threading.Event(), threading.Event(), os.fsync
 
 def slow(descriptor):
@@ -114,7 +117,7 @@ def test_a_child_forked_in_the_middle_of_a_write_writes_on_its_own(tmp_path: Pat
 
 def test_no_file_is_longer_than_allowed_and_the_oldest_goes(tmp_path: Path):
     path = tmp_path / "a.log"
-    file = LineFile(path, max_bytes=1_000, keep=3)
+    file = LineFile(path, Rotation(max_bytes=1_000, keep=3))
     for number in range(1_500):
         file.write(f"{number:04d}")
     files = sorted(tmp_path.glob("a.log*"))
@@ -125,14 +128,14 @@ def test_no_file_is_longer_than_allowed_and_the_oldest_goes(tmp_path: Path):
 
 
 def test_a_line_that_is_longer_than_a_file_is_written_whole(tmp_path: Path):
-    file = LineFile(tmp_path / "a.log", max_bytes=1_000, keep=3)
+    file = LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3))
     for letter in "abc":
         file.write(letter * 3_000)
     assert lines_in(tmp_path / "a.log") == ["a" * 3_000, "b" * 3_000, "c" * 3_000]
 
 
 def test_a_line_stays_one_line(tmp_path: Path):
-    file = LineFile(tmp_path / "a.log", max_bytes=1_000, keep=3)
+    file = LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3))
     file.write("one\ntwo \udcff")
     assert lines_in(tmp_path / "a.log") == ["one\\ntwo \\udcff"]
 
@@ -140,13 +143,13 @@ def test_a_line_stays_one_line(tmp_path: Path):
 def test_a_line_that_a_crash_cut_off_does_not_spoil_the_next(tmp_path: Path):
     path = tmp_path / "a.log"
     path.write_text("whole\nha")
-    LineFile(path, max_bytes=1_000, keep=3).write("next")
+    LineFile(path, Rotation(max_bytes=1_000, keep=3)).write("next")
     assert lines_in(path) == ["whole", "ha", "next"]
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a.log"
-    file = LineFile(path, max_bytes=1_000, keep=3)
+    file = LineFile(path, Rotation(max_bytes=1_000, keep=3))
     file.write("one")
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:5]))
@@ -159,7 +162,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_file_that_somebody_moved_away_is_begun_anew(tmp_path: Path):
     path = tmp_path / "a.log"
-    file = LineFile(path, max_bytes=1_000, keep=3)
+    file = LineFile(path, Rotation(max_bytes=1_000, keep=3))
     file.write("one")
     path.rename(tmp_path / "moved")
     file.write("two")
@@ -167,7 +170,7 @@ def test_a_file_that_somebody_moved_away_is_begun_anew(tmp_path: Path):
 
 
 def test_a_closed_file_is_opened_again(tmp_path: Path):
-    file = LineFile(tmp_path / "deep" / "a.log", max_bytes=1_000, keep=3)
+    file = LineFile(tmp_path / "deep" / "a.log", Rotation(max_bytes=1_000, keep=3))
     file.write("one")
     file.close()
     file.write("two")
@@ -175,16 +178,16 @@ def test_a_closed_file_is_opened_again(tmp_path: Path):
 
 
 def test_others_cannot_read_it(tmp_path: Path):
-    LineFile(tmp_path / "a.log", max_bytes=1_000, keep=3).write("one")
+    LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3)).write("one")
     assert (tmp_path / "a.log").stat().st_mode & 0o077 == 0
 
 
 def test_with_fsync_a_line_is_synced_before_the_call_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    LineFile(tmp_path / "a.log", max_bytes=1_000, keep=3).write("one")
+    LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3)).write("one")
     assert synced == []
-    LineFile(tmp_path / "b.log", max_bytes=1_000, keep=3, fsync=True).write("one")
+    LineFile(tmp_path / "b.log", Rotation(max_bytes=1_000, keep=3), fsync=True).write("one")
     assert len(synced) == 1
 
 
@@ -192,7 +195,7 @@ def test_a_failed_sync_leaves_no_line(tmp_path: Path, monkeypatch: pytest.Monkey
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, "broken disk")
 
-    file = LineFile(tmp_path / "b.log", max_bytes=1_000, keep=3, fsync=True)
+    file = LineFile(tmp_path / "b.log", Rotation(max_bytes=1_000, keep=3), fsync=True)
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="broken disk"):
         file.write("one")

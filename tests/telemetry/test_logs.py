@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from skiway.config.fields import Secret
 from skiway.config.telemetry import Log, Rotation, Telemetry
 from skiway.config.telemetry import Traces as TracesSettings
-from skiway.config.values import Secret
 from skiway.telemetry import logs
 from skiway.telemetry.context import CallContext, serving
 from skiway.telemetry.traces import Traces

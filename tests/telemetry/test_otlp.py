@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from queue import Queue
-from threading import Thread
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from skiway.config.fields import Secret
 from skiway.config.telemetry import Otlp, Telemetry
 from skiway.config.telemetry import Traces as TracesSettings
-from skiway.config.values import Secret
 from skiway.telemetry import definitions
 from skiway.telemetry.metrics import Metrics
 from skiway.telemetry.series import BOUNDS
 from skiway.telemetry.traces import Traces
-
-
-class Receiver:
-    """An OTLP/HTTP receiver that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.got: Queue[tuple[str, dict[str, str], bytes]] = Queue()
-        keep = self.got
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if self.headers.get("content-encoding") == "gzip":
-                    body = gzip.decompress(body)
-                keep.put((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
-                self.send_response(200)
-                self.send_header("content-type", "application/x-protobuf")
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+from telemetry.otlp_receiver import Receiver
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from skiway.config.values import Secret
+from skiway.config.fields import MASK, Secret
 from skiway.security.redaction import Redacted
-from skiway.telemetry.redaction import MASK, is_secret_name, redacted, redacted_text
+from skiway.telemetry.logs import is_secret_name, redacted, redacted_text
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
 

@@ -1,11 +1,13 @@
-"""Who is asking, and for what: the facts of the call being served."""
+"""The call being served: who calls, for what, and what observers learn about it."""
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -16,9 +18,12 @@ __all__ = [
     "Authenticator",
     "BearerAuth",
     "CatalogAuthorizer",
+    "Observer",
     "Request",
+    "ServedCall",
     "admit",
     "authorize",
+    "call_of",
     "current_request",
     "enter",
     "read_request",
@@ -26,20 +31,19 @@ __all__ = [
 
 
 class Connection(Protocol):
-    """What a call knows about its client; grpcio's servicer context is one."""
+    """The connection of a call, such as grpcio's servicer context."""
 
     def peer(self) -> str:
         """The client's address."""
 
     def is_active(self) -> bool:
-        """Whether it is still there."""
+        """Whether the client is still connected."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call, and cheaper so than as a dataclass
     """The call being served.
 
-    `claims` is where a `CatalogAuthorizer` leaves what it knows about the caller, by returning
-    `request.with_claims(…)`.
+    A `CatalogAuthorizer` stores what it knows about the caller in `claims`, by returning `request.with_claims(…)`.
     """
 
     method: str = ""
@@ -52,10 +56,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
     claims: Mapping[str, Any] = {}
     metadata: Sequence[tuple[str, str | bytes]] = ()
     connection: Any = None
+    call: ServedCall | None = None
 
     @property
     def headers(self) -> Mapping[str, tuple[str | bytes, ...]]:
-        """All headers as they came; names are lower-case."""
+        """All headers; names are lower-case."""
         collected: dict[str, tuple[str | bytes, ...]] = {}
         for name, value in self.metadata:
             collected[name] = (*collected.get(name, ()), value)
@@ -71,7 +76,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
         return self.connection.peer() if self.connection is not None else ""
 
     def is_active(self) -> bool:
-        """Whether the client is still there; long work may ask and stop."""
+        """Whether the client is still connected; long-running work can check it and stop."""
         return self.connection is None or bool(self.connection.is_active())
 
     def with_claims(self, **claims: Any) -> Request:
@@ -87,27 +92,62 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
         return f"Request({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
+class ServedCall(msgspec.Struct, kw_only=True):
+    """One call as an observer sees it.
+
+    The facts are filled in while the call runs and are complete when the observer's block ends: the operation (`scan`,
+    `insert`, `create_table`, ...), the schema and the name of the object, and the rows and bytes in both directions.
+    `request` has the caller's identity and the catalog. An error passes through the observer's block as an exception.
+    """
+
+    method: str
+    correlation_id: str
+    request: Request
+    operation: str = ""
+    schema: str = ""
+    name: str = ""
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+Observer: TypeAlias = Callable[[ServedCall], AbstractContextManager[object]]
+"""A function that returns a context manager for each call; it is entered before the caller is authenticated."""
+
+MAX_CORRELATION_ID: Final = 128
+
+
 _current: ContextVar[Request | None] = ContextVar("skiway_airport_request", default=None)
 _NOBODY = Request()
 
 
+def call_of(request: Request) -> ServedCall:
+    """The call of a request, for its handlers to fill in; one that nobody observes if it has none."""
+    return request.call or ServedCall(method=request.method, correlation_id="", request=request)
+
+
 def current_request() -> Request:
-    """The call that this thread is serving; outside of any call, one that names nobody and nothing."""
+    """The request that this thread is serving; outside of a call, an empty one."""
     return _current.get() or _NOBODY
 
 
 def enter(request: Request) -> None:
-    """Make `request` current; grpcio gives each call a context of its own, so it ends with the call."""
+    """Make `request` current. grpcio gives each call a context of its own, so it ends with the call."""
     _current.set(request)
+    if request.call is not None:
+        request.call.request = request
 
 
 def read_request(
     method: str, metadata: Sequence[tuple[str, str | bytes]], connection: Connection | None = None
 ) -> Request:
-    """The request that the headers tell of, before anyone checked them."""
+    """The request that the headers describe, not authenticated yet."""
     first: dict[str, Any] = dict(metadata[::-1])
-    return Request(
+    call = ServedCall(method=method, correlation_id=_correlation_id(first), request=_NOBODY)
+    call.request = Request(
         method=method,
+        call=call,
         catalog=first.get(headers.CATALOG, ""),
         trace_id=first.get(headers.TRACE_ID, ""),
         session_id=first.get(headers.SESSION_ID, ""),
@@ -116,6 +156,16 @@ def read_request(
         metadata=metadata,
         connection=connection,
     )
+    return call.request
+
+
+def _correlation_id(first: Mapping[str, Any]) -> str:
+    """The caller's own id if it can be logged, else the trace id that DuckDB sends, else a new one."""
+    for name in (headers.CORRELATION_ID, headers.TRACE_ID):
+        value = str(first.get(name, ""))
+        if value and len(value) <= MAX_CORRELATION_ID and value.isascii() and value.isprintable():
+            return value
+    return uuid.uuid4().hex
 
 
 def _bearer(authorization: str) -> str | None:
@@ -123,11 +173,9 @@ def _bearer(authorization: str) -> str | None:
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
-# --------------------
-# Who may call, and what catalogs they may use.
+# -- authentication ---------------------------------------------------------------------------------------------------
 
-
-# DuckDB uses the token of ATTACH for catalog work only and looks it up by scope for everything else, so people meet
+# DuckDB uses the token of ATTACH only for the catalog and looks up a secret by scope for everything else, so users see
 # this error in the middle of a query; it must say what to type.
 NO_TOKEN = (
     "this server needs a token, and the call had none. In DuckDB: "  # noqa: S105  (a sentence, not a secret)
@@ -136,41 +184,41 @@ NO_TOKEN = (
 
 
 class Authenticator(Protocol):
-    """Turns credentials into an identity."""
+    """Identifies callers."""
 
     def authenticate(self, token: str | None) -> str:
-        """The identity behind `token`; raises `Unauthorized`. Headers are in `current_request()`."""
+        """Return the identity of `token`, or raise `Unauthorized`. Headers are in `current_request()`."""
 
 
 class CatalogAuthorizer(ABC):
-    """An authenticator that also decides about catalogs; it is asked on every call, after `authenticate`."""
+    """An authenticator that also decides about catalogs, on every call after `authenticate`."""
 
     @abstractmethod
     def authorize_catalog(self, request: Request, catalog: str) -> Request | None:
-        """Allow by returning the request, enriched or as it is (or None for that); refuse by raising."""
+        """Allow by returning the request, with or without claims, or None; deny by raising `PermissionDenied`."""
 
 
 class BearerAuth:
     """Checks `authorization: Bearer …` with a function from token to identity.
 
-    `BearerAuth({"secret": "ada"}.get)` is enough: no identity means refused.
+    `BearerAuth({"secret": "ada"}.get)` is enough: a token without identity is rejected.
     """
 
     def __init__(self, check: Callable[[str], str | None]) -> None:
         self._check = check
 
     def authenticate(self, token: str | None) -> str:
-        """The identity that the function gives for the token."""
+        """Return the identity of the token."""
         if token is None:
             raise Unauthorized("a bearer token is required")
         identity = self._check(token)
         if not identity:
-            raise Unauthorized("the token is not valid here: ask for a new one, or check that it was copied whole")
+            raise Unauthorized("the token is not valid here: get a new one, or check that it was copied completely")
         return identity
 
 
 def admit(request: Request, authenticator: Authenticator | None) -> Request:
-    """`request` with its identity, made current; refuses strangers where there is an authenticator."""
+    """Authenticate the caller and make `request` current, with its identity."""
     enter(request)
     if authenticator is None:
         return request
@@ -187,7 +235,7 @@ def admit(request: Request, authenticator: Authenticator | None) -> Request:
 
 
 def authorize(request: Request, authenticator: object) -> Request:
-    """`request`, whose catalog is settled, after the authorizer let it pass; its refusal is `PermissionDenied`."""
+    """Ask the authorizer about the catalog of `request`; errors other than ours are `PermissionDenied`."""
     if not isinstance(authenticator, CatalogAuthorizer):
         enter(request)
         return request
@@ -196,6 +244,6 @@ def authorize(request: Request, authenticator: object) -> Request:
     except SkiwayError:
         raise
     except Exception as refusal:
-        raise PermissionDenied(str(refusal) or f"no access to catalog {request.catalog!r}") from refusal
+        raise PermissionDenied(f"no access to catalog {request.catalog!r}") from refusal
     enter(allowed)
     return allowed

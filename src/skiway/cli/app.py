@@ -1,4 +1,4 @@
-"""The commands and their options. What a command does is in a module of its own, imported when it runs."""
+"""The commands and their options. The code of each command is imported when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -6,102 +6,118 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 from skiway import __version__
-from skiway.cli.options import HOME, Config, Home, Output, OutputOption, Set
+from skiway.cli.options import HOME, Config, Home, Output, OutputOption, Set, prepare_grpc
 from skiway.errors import SkiwayError
 
-__all__ = ["app", "main"]
+__all__ = ["LAKE", "app", "main"]
 
 DEMO_HOME: Final = HOME / "demo"
-INDENTED: Final = re.compile(r"\n[ \t]+")
-"""What a library adds below the first line of its message; lines of our own are one mistake each."""
+CONTINUATION: Final = re.compile(r"\n[ \t]+")
+"""An indented line in an error message of a library. Lines of our own messages are not indented, one per error."""
+
+
+class LazyGroup(NamedTuple):
+    """A group of commands that is imported at its first use; `target` is `module:attribute`."""
+
+    target: str
+    help: str
+
+
 LAKE: Final = {
-    "sql": "Run SQL over the lake, by DuckDB.",
-    "catalogs": "Catalogs, at the top: lake.",
-    "namespaces": "Namespaces in catalogs: lake.sales.",
-    "tables": "Tables, and what is known of their columns.",
-    "snapshots": "The states of a table that can be read.",
-    "connectors": "Sources whose tables are mirrored: create, sync.",
-    "jobs": "The work on connectors: list, watch, cancel.",
-    "queries": "Leases on what is read.",
-    "stats": "Statistics of tables and files.",
+    "sql": LazyGroup("sql:app", "Run SQL on the lake with DuckDB."),
+    "catalogs": LazyGroup("catalogs:catalogs_app", "Manage catalogs, such as lake."),
+    "namespaces": LazyGroup("catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
+    "tables": LazyGroup("tables:app", "Show, describe, create and delete tables."),
+    "snapshots": LazyGroup("snapshots:app", "Show, roll back and delete snapshots of tables."),
+    "connectors": LazyGroup("connectors:app", "Mirror tables from other catalogs and folders."),
+    "jobs": LazyGroup("jobs:app", "List, watch and cancel background jobs."),
+    "queries": LazyGroup("queries:app", "Manage queries, which are leases on snapshots."),
+    "stats": LazyGroup("stats:app", "Show and compute statistics of tables and files."),
 }
 
 
 class Commands(TyperGroup):
-    """The commands, of which those about the lake are loaded when one of them is called."""
+    """The root group, which loads the commands of `LAKE` lazily."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as it is called
-        """All names, in the order of the help."""
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
+        """Return all names, in the order of the help."""
         return [*self.commands, *(name for name in LAKE if name not in self.commands)]
 
-    def get_command(self, ctx: Any, name: str) -> Any:  # noqa: ARG002 - as it is called
-        """The command of a name, or None."""
+    def get_command(self, ctx: Any, name: str) -> Any:  # noqa: ARG002 - the signature of click
+        """Return the command called `name`, or None."""
         if name in LAKE and name not in self.commands:
-            loaded = import_module(f"skiway.cli.{name}").app
+            module, _, attribute = LAKE[name].target.partition(":")
+            loaded = getattr(import_module(f"skiway.cli.{module}"), attribute)
             self.commands[name] = typer.main.get_command(loaded)
         return self.commands.get(name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called; for one that is misspelled all are loaded, as one of them may be meant."""
+        """Return the command to run. For an unknown name, load all commands, so that click can suggest one."""
         if self.get_command(ctx, args[0]) is None:
             for name in LAKE:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The help, for which nothing has to be loaded."""
+        """Write the help without loading any command."""
         width = max(map(len, self.list_commands(ctx)))
         limit = formatter.width - 6 - width
+        lake = [(name, group.help) for name, group in LAKE.items()]
         own = [(name, command.get_short_help_str(limit)) for name, command in self.commands.items() if name not in LAKE]
-        for title, rows in (("The lake", list(LAKE.items())), ("The server", own)):
+        for title, rows in (("Lake commands", lake), ("Server commands", own)):
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<{width}}", said) for name, said in rows])
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows])
 
 
 app = typer.Typer(
     name="skiway",
     cls=Commands,
-    help="A lakehouse catalog service that DuckDB lands on.",
+    help="Skiway, a lakehouse catalog service for DuckDB.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: the other kind takes longer to load than everything else
+    rich_markup_mode=None,  # importing rich takes longer than everything else in --help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 tokens = typer.Typer(
-    help="Tokens that callers show, where auth.mode is token.", no_args_is_help=True, rich_markup_mode=None
+    help="Create access tokens, for servers with auth.mode=token.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(tokens, name="tokens")
 
 
 def main() -> None:
-    """Run the command line. An error that is told on purpose is one sentence and exit code 1; wrong usage is 2."""
+    """Run the command line. A `SkiwayError` is printed as one sentence, with exit code 1; wrong usage exits with 2."""
+    prepare_grpc()  # before any command imports gRPC, which reads its environment then
     try:
         app()
     except SkiwayError as error:
-        sys.stderr.write(f"skiway: {INDENTED.sub(' ', error.message)}\n")
+        sys.stderr.write(f"skiway: {CONTINUATION.sub(' ', str(error))}\n")
         raise SystemExit(1) from None
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"skiway {__version__}")
         raise typer.Exit
+
+
+Grpc = Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Address of the gRPC server.")]
+Http = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Address of the HTTP server.")]
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What all commands share."""
+    """Options of `skiway` itself."""
 
 
 @app.command()
@@ -112,40 +128,45 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File that holds the addresses as JSON while the server is ready; unless given, ready.json in the home.",
+            help="JSON file with the server's addresses, which exists while it is ready.",
+            show_default="ready.json in the home",
         ),
     ] = None,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the gRPC door listens.")] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP door listens.")] = None,
+    grpc: Grpc = None,
+    http: Http = None,
     settings: Set = None,
 ) -> None:
-    """Run the server until it is told to stop, by Ctrl-C or SIGTERM."""
-    from skiway.cli import processes
+    """Run the server until Ctrl-C or SIGTERM."""
+    from skiway.cli import server
 
-    doors = {"grpc": grpc, "http": http}
-    given = [*(settings or []), *(f"server.{door}.address={at}" for door, at in doors.items() if at is not None)]
-    processes.serve(home.expanduser(), config, given, ready_file=ready_file)
+    addresses = {"grpc": grpc, "http": http}
+    given = [f"server.{protocol}.address={address}" for protocol, address in addresses.items() if address is not None]
+    server.serve(home.expanduser(), config, [*(settings or []), *given], ready_file=ready_file)
 
 
 @app.command()
 def worker(home: Home = HOME, config: Config = None, settings: Set = None) -> None:
-    """Work on jobs, without a server, until it is told to stop, by Ctrl-C or SIGTERM.
+    """Run background jobs until Ctrl-C or SIGTERM.
 
-    Its store is that of servers whose reconciler.backend is remote: a home on the same machine, or a shared one.
+    A worker shares the stores of servers with reconciler.backend=remote: the home of a server on this machine, or stores
+    on the network.
     """
-    from skiway.cli import processes
+    from skiway.cli import server
 
-    processes.work(home.expanduser(), config, settings or [])
+    server.work(home.expanduser(), config, settings or [])
 
 
 @app.command()
 def demo(
-    home: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo lake is kept.")] = DEMO_HOME,
-    once: Annotated[bool, typer.Option("--once", help="Run three queries, print the answers and end.")] = False,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the gRPC door listens.")] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP door listens.")] = None,
+    home: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the demo lake.")] = DEMO_HOME,
+    once: Annotated[bool, typer.Option("--once", help="Run three queries, print their results and exit.")] = False,
+    grpc: Grpc = None,
+    http: Http = None,
 ) -> None:
-    """Serve a small lake, and print what to type into DuckDB. The first start fills it and profiles it on Spark."""
+    """Run a small demo lake.
+
+    It prints the statements to type into DuckDB. The first run creates the lake and profiles its tables with Spark.
+    """
     from skiway.cli import demo as demonstration
 
     demonstration.run(home.expanduser(), once=once, grpc=grpc, http=http)
@@ -155,13 +176,16 @@ def demo(
 def gc(
     home: Home = HOME,
     config: Config = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, list what would be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, but delete nothing.")] = False,
     settings: Set = None,
 ) -> None:
-    """Remove what nothing leads to any more. A running server does it by itself, this goes once through the whole store."""
-    from skiway.cli import processes
+    """Delete unreachable data.
 
-    processes.collect(home.expanduser(), config, settings or [], dry_run=dry_run)
+    A running server collects garbage by itself; this command sweeps the whole store once.
+    """
+    from skiway.cli import server
+
+    server.collect_garbage(home.expanduser(), config, settings or [], dry_run=dry_run)
 
 
 @app.command("config")
@@ -171,29 +195,35 @@ def show_config(
     settings: Set = None,
     output: OutputOption = Output.table,
 ) -> None:
-    """Show every setting in force and where it was set. Secrets are hidden."""
-    from skiway.cli import processes
+    """Show all settings and where they are set.
 
-    processes.show(home.expanduser(), config, settings or [], as_json=output is Output.json)
+    Secrets are masked.
+    """
+    from skiway.cli import server
+
+    server.show_settings(home.expanduser(), config, settings or [], as_json=output is Output.json)
 
 
 @tokens.command("new")
 def new_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is; calls are logged under this name.")],
-    account: Annotated[
-        str, typer.Option(metavar="ID", help="Id of the account; empty for the platform's administrator.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The owner's name, which appears in logs.")],
+    account: Annotated[str, typer.Option(metavar="ID", help="Account id; empty for the platform administrator.")],
     role: Annotated[
-        list[str] | None, typer.Option(metavar="ROLE", help="A role; repeatable. Without any, the token may read.")
+        list[str] | None, typer.Option(metavar="ROLE", help="A role; repeatable. Without one, the token can only read.")
     ] = None,
     days: Annotated[
-        int | None, typer.Option(metavar="DAYS", min=1, help="For how many days it is valid; for ever unless given.")
+        int | None, typer.Option(metavar="DAYS", min=1, help="Days until the token expires; never by default.")
     ] = None,
     home: Home = HOME,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Make a token and print it, once. Only its hash is kept, in the tokens file; servers read that again by themselves."""
-    from skiway.cli import processes
+    """Create a token and print it once.
 
-    processes.new(home.expanduser(), config, settings or [], name=name, account=account, roles=role or [], days=days)
+    The tokens file stores only its hash. Running servers reload the file by themselves.
+    """
+    from skiway.cli import server
+
+    server.create_token(
+        home.expanduser(), config, settings or [], name=name, account=account, roles=role or [], days=days
+    )

@@ -1,4 +1,4 @@
-"""Catalogs: what an account has, at the top. DuckDB attaches one by its name."""
+"""`skiway catalogs` and `skiway namespaces`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.command import Call, noun, verb
-from skiway.cli.options import pairs
+from skiway.cli.command import Call, command, group
+from skiway.cli.options import key_values
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Catalog, Namespace
 
-__all__ = ["Cascade", "Description", "PlaceRecord", "Properties"]
+__all__ = ["Description"]
 
+catalogs_app = group("catalogs", "Manage catalogs, the top level of names. DuckDB attaches a catalog by its name.")
+namespaces_app = group(
+    "namespaces", "Manage namespaces, the hierarchy of names below a catalog. DuckDB calls them schemas."
+)
 
-app = noun("catalogs", __doc__)
+CatalogName = Annotated[str, typer.Argument(metavar="CATALOG", help="Name, such as lake.")]
+NamespaceName = Annotated[
+    str, typer.Argument(metavar="NAMESPACE", help="Full name, such as lake.sales or lake.sales.eu.")
+]
+Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Description for users.")]
+Properties = Annotated[list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="Property; repeatable.")]
+Cascade = Annotated[bool, typer.Option("--cascade", help="Delete its contents too.")]
 
-Name = Annotated[str, typer.Argument(metavar="CATALOG", help="Such as lake.")]
-Description = Annotated[str | None, typer.Option(metavar="TEXT", help="What people should know of it.")]
-Properties = Annotated[list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="A note; repeatable.")]
-Cascade = Annotated[bool, typer.Option("--cascade", help="With all that it holds.")]
+COLUMNS = ["name", "description", "created_at"]
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceRecord:
-    """A catalog or a namespace, as it is written."""
+class ContainerRecord:
+    """A catalog or a namespace in the output."""
 
     name: str
     id: str
@@ -37,44 +44,83 @@ class PlaceRecord:
     updated_at: datetime
 
     @classmethod
-    def of(cls, place: Catalog | Namespace) -> PlaceRecord:
-        """What there is to tell of it."""
+    def of(cls, container: Catalog | Namespace) -> ContainerRecord:
+        """Convert a resource of the client."""
         return cls(
-            str(place),
-            str(place.id),
-            place.description,
-            dict(place.properties),
-            place.created_at,
-            place.updated_at,
+            str(container),
+            str(container.id),
+            container.description,
+            dict(container.properties),
+            container.created_at,
+            container.updated_at,
         )
 
 
-@verb(app, "list")
-def list_(call: Call) -> None:
+@command(catalogs_app, "list")
+def list_catalogs(call: Call) -> None:
     """List the catalogs of the account."""
-    found = map(PlaceRecord.of, call.lake.catalogs())
-    call.rows(
-        found, ["name", "description", "created_at"], nothing="there are no catalogs: skiway catalogs create lake"
-    )
+    found = map(ContainerRecord.of, call.lake.catalogs())
+    call.print_rows(found, COLUMNS, empty="there are no catalogs; create one with: skiway catalogs create lake")
 
 
-@verb(app, "get")
-def get(call: Call, name: Name) -> None:
-    """Show one catalog."""
-    call.record(PlaceRecord.of(call.lake.catalogs.get(name)))
+@command(catalogs_app, "get")
+def get_catalog(call: Call, name: CatalogName) -> None:
+    """Show a catalog."""
+    call.print_record(ContainerRecord.of(call.lake.catalogs.get(name)))
 
 
-@verb(app, "create")
-def create(call: Call, name: Name, description: Description = None, properties: Properties = None) -> None:
-    """Make a new catalog, with nothing in it."""
-    noted = pairs(properties, "--property")
-    made = PlaceRecord.of(call.lake.catalogs.create(name, description=description, properties=noted))
-    call.done(f"created catalog {made.name}", made)
+@command(catalogs_app, "create")
+def create_catalog(
+    call: Call, name: CatalogName, description: Description = None, properties: Properties = None
+) -> None:
+    """Create an empty catalog."""
+    pairs = key_values(properties, "--property")
+    created = ContainerRecord.of(call.lake.catalogs.create(name, description=description, properties=pairs))
+    call.print_result(f"created catalog {created.name}", created)
 
 
-@verb(app, "delete")
-def delete(call: Call, name: Name, cascade: Cascade = False) -> None:
+@command(catalogs_app, "delete")
+def delete_catalog(call: Call, name: CatalogName, cascade: Cascade = False) -> None:
     """Delete a catalog."""
-    gone = PlaceRecord.of(call.lake.catalogs.get(name))
+    deleted = ContainerRecord.of(call.lake.catalogs.get(name))
     call.lake.catalogs.delete(name, cascade=cascade)
-    call.done(f"deleted catalog {gone.name}", gone)
+    call.print_result(f"deleted catalog {deleted.name}", deleted)
+
+
+@command(namespaces_app, "list")
+def list_namespaces(
+    call: Call,
+    parent: Annotated[
+        str | None,
+        typer.Argument(metavar="CATALOG", help="Catalog or namespace to list; all catalogs by default."),
+    ] = None,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Include namespaces at all levels.")] = False,
+) -> None:
+    """List namespaces."""
+    parents = [parent] if parent else [str(each) for each in call.lake.catalogs()]
+    found = (ContainerRecord.of(each) for one in parents for each in call.lake.namespaces(one, recursive=recursive))
+    call.print_rows(found, COLUMNS, empty="there are no namespaces here")
+
+
+@command(namespaces_app, "get")
+def get_namespace(call: Call, name: NamespaceName) -> None:
+    """Show a namespace."""
+    call.print_record(ContainerRecord.of(call.lake.namespaces.get(name)))
+
+
+@command(namespaces_app, "create")
+def create_namespace(
+    call: Call, name: NamespaceName, description: Description = None, properties: Properties = None
+) -> None:
+    """Create a namespace, including missing parents."""
+    pairs = key_values(properties, "--property")
+    created = ContainerRecord.of(call.lake.namespaces.create(name, description=description, properties=pairs))
+    call.print_result(f"created namespace {created.name}", created)
+
+
+@command(namespaces_app, "delete")
+def delete_namespace(call: Call, name: NamespaceName, cascade: Cascade = False) -> None:
+    """Delete a namespace."""
+    deleted = ContainerRecord.of(call.lake.namespaces.get(name))
+    call.lake.namespaces.delete(name, cascade=cascade)
+    call.print_result(f"deleted namespace {deleted.name}", deleted)

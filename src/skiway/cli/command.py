@@ -1,4 +1,4 @@
-"""What a misspelled name was meant to be."""
+"""Commands that call a server: how they connect, print their results and explain errors."""
 
 from __future__ import annotations
 
@@ -23,39 +23,212 @@ from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore
 
-__all__ = ["READY_FILE", "Call", "nearest", "noun", "verb", "with_nearest"]
+__all__ = ["READY_FILE", "Call", "command", "group", "suggestion"]
 
-LOOKED_AT: Final = 1000
-SHOWN: Final = 3
+DEFAULT_SERVER: Final = "127.0.0.1:50051"
+DEFAULT_ACCOUNT: Final = "default"
+READY_FILE: Final = "ready.json"
+TIMEOUT_S: Final = 60.0
+MAX_CANDIDATES: Final = 1000
+MAX_SUGGESTIONS: Final = 3
+HINTS: Final = {
+    "catalog.not_empty": "--cascade deletes its contents too",
+    "namespace.not_empty": "--cascade deletes its contents too",
+    "connector.not.active": "resume it with: skiway connectors update … --resume",
+}
+"""What to add to errors with these keys."""
 
 
-def with_nearest(lake: Metastore, error: NotFound) -> NotFound:
-    """The same error, with names that exist and look like the one that does not."""
-    beside = BESIDE.get(error.key)
-    if beside is None:
+@dataclass(frozen=True)
+class Call:
+    """One run of a command: its clients, which connect at the first use, and its output."""
+
+    server: str | None = None
+    token: str | None = None
+    account: str | None = None
+    output: Output = Output.table
+
+    @cached_property
+    def address(self) -> str:
+        """The server's address: the given one, that of the server in the home, or the default."""
+        return self.server or _address_in(Path(os.environ.get("SKIWAY_HOME") or HOME)) or DEFAULT_SERVER
+
+    @cached_property
+    def lake(self) -> Metastore:
+        """The client of the metastore."""
+        return self.metastore(timeout_s=TIMEOUT_S)
+
+    def metastore(self, *, timeout_s: float | None) -> Metastore:
+        """Return a new client of the metastore with its own deadline."""
+        prepare_grpc()
+        from skiway.client import Metastore
+
+        return Metastore(self.address, token=self.token, account=self.account, timeout_s=timeout_s)
+
+    def airport(self, catalog: str) -> AirportClient:
+        """Return an Airport client of a catalog."""
+        prepare_grpc()
+        from skiway.client import AirportClient
+
+        if self.account not in (None, "", DEFAULT_ACCOUNT):
+            raise InvalidArgument("SQL uses the account of the token: give --token, and leave out --account")
+        location = self.address if "://" in self.address else f"grpc://{self.address}"
+        return AirportClient(location, catalog, token=self.token)
+
+    def close(self) -> None:
+        """Close the client of the metastore, if it was used."""
+        if "lake" in self.__dict__:
+            self.lake.close()
+
+    @property
+    def as_json(self) -> bool:
+        """Whether to print JSON."""
+        return self.output is Output.json
+
+    def print_rows(self, records: Iterable[object], columns: Sequence[str], *, empty: str) -> None:
+        """Print records: these columns as a table, or all fields as JSON. `empty` is the message for no records."""
+        from skiway.cli import rendering
+
+        if self.as_json:
+            rendering.write_json(list(records))
+        else:
+            rendering.write_rows(list(records), columns, empty=empty)
+
+    def print_record(self, record: object) -> None:
+        """Print one record, one line for each field."""
+        from skiway.cli import rendering
+
+        if self.as_json:
+            rendering.write_json(record)
+        else:
+            rendering.write_fields(record)
+
+    def print_result(self, message: str, record: object) -> None:
+        """Print the result of a change: a message, or the record as JSON."""
+        from skiway.cli import rendering
+
+        if self.as_json:
+            rendering.write_json(record)
+        else:
+            typer.echo(message)
+
+
+def group(name: str, about: str | None) -> typer.Typer:
+    """Return a new group of commands."""
+    return typer.Typer(
+        name=name,
+        help=about,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,  # importing rich takes longer than everything else in --help
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function whose first parameter is a `Call` as a command.
+
+    The command has the options of the function, followed by those that all commands share.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(server: str | None, token: str | None, account: str | None, output: Output, **given: Any) -> None:
+            call = Call(server, token, account, output)
+            try:
+                function(call, **given)
+            except SkiwayError as error:
+                raise _explain(call, error) from error
+            finally:
+                call.close()
+
+        _set_signature(run, function)
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+SHARED_OPTIONS: Final[Mapping[str, tuple[Any, Any]]] = {
+    "output": (OutputOption, Output.table),
+    "server": (Server, None),
+    "token": (Token, None),
+    "account": (Account, None),
+}
+
+
+def _set_signature(run: Callable[..., None], function: Callable[..., None]) -> None:
+    """Give `run` the signature from which typer derives its options."""
+    hints = get_type_hints(function, include_extras=True)
+    own = [each.replace(annotation=hints[each.name]) for each in list(inspect.signature(function).parameters.values())]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in SHARED_OPTIONS.items()
+    ]
+    parameters = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own[1:]), *shared]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    del run.__wrapped__  # type: ignore[attr-defined]
+
+
+def _address_in(home: Path) -> str | None:
+    """The address in the ready file of the server in `home`, if there is one."""
+    try:
+        addresses = json.loads((home.expanduser() / READY_FILE).read_text())
+        return str(addresses["rpc"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def _explain(call: Call, error: SkiwayError) -> SkiwayError:
+    """Return the error with a hint on how to fix it."""
+    if isinstance(error, Unavailable) and "cannot reach" in error.message:
+        start = "start one with `skiway serve`, or name it with --server or SKIWAY_SERVER"
+        return Unavailable(f"no server answers at {call.address}: {start}")
+    if isinstance(error, Unauthorized):
+        return Unauthorized(
+            f"{error.message}; give a token with --token or SKIWAY_TOKEN (create one with skiway tokens new)"
+        )
+    if hint := HINTS.get(error.key):
+        return type(error)(f"{error.message}; {hint}", key=error.key)
+    if isinstance(error, NotFound):
+        return _with_suggestion(call.lake, error)
+    return error
+
+
+def _with_suggestion(lake: Metastore, error: NotFound) -> NotFound:
+    """Return the error with existing names that resemble the missing one."""
+    candidates = CANDIDATES.get(error.key)
+    if candidates is None:
         return error
-    asked, names = "", []
-    with suppress(SkiwayError, KeyError):  # the first error says enough
-        asked, found = beside(lake, error.params)
-        names = nearest(asked, islice(found, LOOKED_AT))
-    if not names:
+    hint = ""
+    with suppress(SkiwayError, KeyError):  # the first error is enough
+        missing, names = candidates(lake, error.params)
+        hint = suggestion(missing, islice(names, MAX_CANDIDATES))
+    if not hint:
         return error
-    told = NotFound(f"{error.message}; there is {', '.join(names)}", key=error.key)
-    told.params = error.params
-    return told
+    explained = NotFound(f"{error.message}; {hint}", key=error.key)
+    explained.params = error.params
+    return explained
 
 
-def nearest(asked: str, names: Iterable[str]) -> list[str]:
-    """The names that look like the one asked for, or else the first ones there are."""
+def suggestion(missing: str, names: Iterable[str]) -> str:
+    """Return `did you mean …?` with similar names, or the first existing names; "" if there are none."""
     known = list(names)
     lower = {name.lower(): name for name in known}
-    close = get_close_matches(asked.lower(), lower, n=SHOWN, cutoff=0.6)
-    if close:
-        return [lower[name] for name in close]
-    return [*known[:SHOWN], "…"] if len(known) > SHOWN else known
+    similar = get_close_matches(missing.lower(), lower, n=MAX_SUGGESTIONS, cutoff=0.6)
+    if similar:
+        *others, last = (lower[name] for name in similar)
+        return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
+    if not known:
+        return ""
+    return f"existing: {', '.join(known[:MAX_SUGGESTIONS])}{', …' if len(known) > MAX_SUGGESTIONS else ''}"
 
 
-Beside = Callable[["Metastore", Mapping[str, str]], tuple[str, Iterable[str]]]
+Candidates = Callable[["Metastore", Mapping[str, str]], tuple[str, Iterable[str]]]
 
 
 def _catalogs(lake: Metastore, params: Mapping[str, str]) -> tuple[str, Iterable[str]]:
@@ -76,176 +249,10 @@ def _connectors(lake: Metastore, params: Mapping[str, str]) -> tuple[str, Iterab
     return params["id"], (each.name for each in lake.connectors())
 
 
-BESIDE: Final[Mapping[str, Beside]] = {
+CANDIDATES: Final[Mapping[str, Candidates]] = {
     "catalog.by.name.missing": _catalogs,
     "namespace.by.path.missing": _namespaces,
     "table.by.name.missing": _tables,
     "connector": _connectors,
 }
-
-
-# --------------------
-# A command that asks a server: where that is, who asks, and how the answer is written.
-
-
-DEFAULT_SERVER: Final = "127.0.0.1:50051"
-DEFAULT_ACCOUNT: Final = "default"
-READY_FILE: Final = "ready.json"
-TIMEOUT_S: Final = 60.0
-FIXES: Final = {
-    "catalog.not_empty": "--cascade deletes all that is in it",
-    "namespace.not_empty": "--cascade deletes all that is in it",
-    "connector.not.active": "skiway connectors update … --resume does that",
-}
-"""What the command line has for errors of these keys."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """One command on its way: the clients it asks, opened at first use, and the output it writes to."""
-
-    server: str | None = None
-    token: str | None = None
-    account: str | None = None
-    output: Output = Output.table
-
-    @cached_property
-    def address(self) -> str:
-        """Where the server is: as told, as the home's running server says, or where servers are by default."""
-        return self.server or _announced(Path(os.environ.get("SKIWAY_HOME") or HOME)) or DEFAULT_SERVER
-
-    @cached_property
-    def lake(self) -> Metastore:
-        """The metastore."""
-        return self.metastore(timeout_s=TIMEOUT_S)
-
-    def metastore(self, *, timeout_s: float | None) -> Metastore:
-        """A client of the metastore with a deadline of its own."""
-        prepare_grpc()
-        from skiway.client import Metastore
-
-        return Metastore(self.address, token=self.token, account=self.account, timeout_s=timeout_s)
-
-    def airport(self, catalog: str) -> AirportClient:
-        """A catalog, attached as DuckDB attaches it."""
-        prepare_grpc()
-        from skiway.client import AirportClient
-
-        if self.account not in (None, "", DEFAULT_ACCOUNT):
-            raise InvalidArgument("SQL runs in the account of the token: give --token, and leave out --account")
-        location = self.address if "://" in self.address else f"grpc://{self.address}"
-        return AirportClient(location, catalog, token=self.token)
-
-    def close(self) -> None:
-        """Hang up, if anybody was called."""
-        if "lake" in self.__dict__:
-            self.lake.close()
-
-    @property
-    def as_json(self) -> bool:
-        """Whether a program reads the answer."""
-        return self.output is Output.json
-
-    def rows(self, records: Iterable[object], columns: Sequence[str], *, nothing: str) -> None:
-        """Write records: these columns for people, all there is for programs; a sentence where there are none."""
-        from skiway.cli import rendering
-
-        if self.as_json:
-            rendering.write_json(list(records))
-        else:
-            rendering.write_rows(list(records), columns, nothing=nothing)
-
-    def record(self, record: object) -> None:
-        """Write one record, a line for each fact."""
-        from skiway.cli import rendering
-
-        if self.as_json:
-            rendering.write_json(record)
-        else:
-            rendering.write_facts(record)
-
-    def done(self, sentence: str, record: object) -> None:
-        """Say what was done; a program gets what came of it."""
-        from skiway.cli import rendering
-
-        if self.as_json:
-            rendering.write_json(record)
-        else:
-            typer.echo(sentence)
-
-
-def noun(name: str, about: str | None) -> typer.Typer:
-    """The group of commands about one kind of things."""
-    return typer.Typer(
-        name=name,
-        help=about,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,  # plain help: the other kind takes longer to load than everything else
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-
-
-def verb(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first argument is the `Call`; the options of a call come after its own."""
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(server: str | None, token: str | None, account: str | None, output: Output, **given: Any) -> None:
-            call = Call(server, token, account, output)
-            try:
-                function(call, **given)
-            except SkiwayError as error:
-                raise _with_fix(call, error) from error
-            finally:
-                call.close()
-
-        _show_as(run, function)
-        app.command(name)(run)
-        return function
-
-    return register
-
-
-COMMON: Final = {"output": (OutputOption, Output.table), "server": (Server, None), "token": (Token, None)} | {
-    "account": (Account, None)
-}
-
-
-def _show_as(run: Callable[..., None], function: Callable[..., None]) -> None:
-    """Let typer see the options of `function` but its call, and then those that all calls have."""
-    hints = get_type_hints(function, include_extras=True)
-    own = [each.replace(annotation=hints[each.name]) for each in list(inspect.signature(function).parameters.values())]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in COMMON.items()
-    ]
-    shown = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own[1:]), *shared]
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in shown}
-    del run.__wrapped__  # type: ignore[attr-defined]
-
-
-def _with_fix(call: Call, error: SkiwayError) -> SkiwayError:
-    """The error, with what to do about it in its sentence."""
-    if isinstance(error, Unavailable) and "cannot reach" in error.message:
-        start = "start one with `skiway serve`, or name it with --server or SKIWAY_SERVER"
-        return Unavailable(f"no server answers at {call.address}: {start}")
-    if isinstance(error, Unauthorized):
-        return Unauthorized(f"{error.message}; give a token with --token or SKIWAY_TOKEN (skiway tokens new makes one)")
-    if fix := FIXES.get(error.key):
-        return type(error)(f"{error.message}; {fix}", key=error.key)
-    if isinstance(error, NotFound):
-        # dropped import
-
-        return with_nearest(call.lake, error)
-    return error
-
-
-def _announced(home: Path) -> str | None:
-    """What the ready file of a home's server says, if there is one."""
-    try:
-        told = json.loads((home.expanduser() / READY_FILE).read_text())
-        return str(told["rpc"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+"""The missing name and the existing names, by the key of the error."""

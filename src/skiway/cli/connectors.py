@@ -1,7 +1,8 @@
-"""Connectors: sources whose tables are mirrored into a catalog. The data stays where it is."""
+"""`skiway connectors`: commands, and the options for schedules, sources and credentials."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,25 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from skiway.cli import jobs
 from skiway.cli.catalogs import Description
-from skiway.cli.command import Call, noun, verb
-from skiway.cli.connector_options import Every, interval_of, policy_of
-from skiway.cli.options import pairs
+from skiway.cli.command import Call, command, group
+from skiway.cli.options import key_values
+from skiway.config.fields import DURATION
+from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Connector
     from skiway.model import v1
 
-__all__ = []
+__all__ = ["app"]
 
 
-app = noun("connectors", __doc__)
+app = group(
+    "connectors",
+    "Manage connectors, which mirror tables of other catalogs and folders into a catalog. The data is not copied.",
+)
 
 URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+NEVER: Final = "never"
+AUTH_SCHEMES: Final = {"bearer": "oauth2", "client": "oauth2", "aws": "aws-sigv4", "cli": "aws-sigv4"}
 
 
 class Kind(StrEnum):
-    """What a source is made of."""
+    """The format of a source."""
 
     parquet = "parquet"
     iceberg = "iceberg"
@@ -37,39 +45,49 @@ class Kind(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a sync brings home."""
+    """The passes of a sync."""
 
     both = "both"
     metadata = "metadata"
     stats = "stats"
 
 
-Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="Its name.")]
-Uri = Annotated[str, typer.Option("--uri", metavar="URI", help="A folder, s3://…, or the address of a REST catalog.")]
-Include = Annotated[list[str] | None, typer.Option("--include", metavar="GLOB", help="Only such tables; repeatable.")]
-Exclude = Annotated[list[str] | None, typer.Option("--exclude", metavar="GLOB", help="No such tables; repeatable.")]
+Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="Name of the connector.")]
+Uri = Annotated[str, typer.Option("--uri", metavar="URI", help="Folder, s3:// URL, or address of a REST catalog.")]
+Include = Annotated[
+    list[str] | None, typer.Option("--include", metavar="GLOB", help="Only tables that match; repeatable.")
+]
+Exclude = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="GLOB", help="No tables that match; repeatable.")
+]
 SourceNamespace = Annotated[
     str | None,
-    typer.Option("--source-namespace", metavar="NAME", help="This namespace of the source; a folder has none."),
+    typer.Option("--source-namespace", metavar="NAME", help="Only this namespace of the source; folders have none."),
 ]
-SourceTable = Annotated[str | None, typer.Option("--source-table", metavar="NAME", help="This one table of it.")]
+SourceTable = Annotated[
+    str | None, typer.Option("--source-table", metavar="NAME", help="Only this table of the source.")
+]
 Properties = Annotated[
-    list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="An option of the source; repeatable.")
+    list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="Option of the source; repeatable.")
 ]
 Credential = Annotated[
     str | None,
     typer.Option(
         metavar="SPEC",
-        help="type=bearer,token=@FILE; also client, aws, cli. A value may be @FILE or $VARIABLE.",
+        help="Credentials, such as type=bearer,token=@FILE. Types: bearer, client, aws, cli. A value can be @FILE or $VARIABLE.",
         envvar="SKIWAY_CREDENTIAL",
         show_envvar=True,
     ),
+]
+Every = Annotated[
+    str | None,
+    typer.Option("--every", metavar="TIME", help="Interval of automatic syncs, such as 10m, 1h or 1d; or never."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorRecord:
-    """A connector, as it is written. Credentials are never told, only whether there are some."""
+    """A connector in the output. It shows whether there are credentials, but never the credentials themselves."""
 
     name: str
     id: str
@@ -92,56 +110,60 @@ class ConnectorRecord:
 
     @classmethod
     def of(cls, connector: Connector, call: Call) -> ConnectorRecord:
-        """What there is to tell of it."""
-        told = connector.message
+        """Convert a resource of the client."""
+        message = connector.message
         return cls(
             connector.name,
             str(connector.id),
             connector.kind,
             connector.uri,
             "paused" if connector.is_paused else "active",
-            _catalog_name(call, told.destination),
-            _namespace_name(call, told.destination),
-            told.destination.table_display_name or None,
-            ".".join(told.source.namespace.segments) or None,
-            told.source.table or None,
-            tuple(told.source.include_tables),
-            tuple(told.source.exclude_tables),
-            bool(told.auth.secret_id),
-            interval_of(told.policy),
+            _catalog_name(call, message.destination),
+            _namespace_name(call, message.destination),
+            message.destination.table_display_name or None,
+            ".".join(message.source.namespace.segments) or None,
+            message.source.table or None,
+            tuple(message.source.include_tables),
+            tuple(message.source.exclude_tables),
+            bool(message.auth.secret_id),
+            _interval(message.policy),
             connector.description,
-            dict(told.properties),
+            dict(message.properties),
             connector.created_at,
             connector.updated_at,
         )
 
 
-@verb(app, "list")
-def list_(call: Call, kind: Annotated[Kind | None, typer.Option(help="Only those of this kind.")] = None) -> None:
+@command(app, "list")
+def list_(call: Call, kind: Annotated[Kind | None, typer.Option(help="Only connectors of this kind.")] = None) -> None:
     """List the connectors of the account."""
     found = [ConnectorRecord.of(each, call) for each in call.lake.connectors(kind=kind and kind.value)]
     columns = ["name", "kind", "state", "catalog", "namespace", "uri"]
-    call.rows(found, columns, nothing="there are no connectors: skiway connectors create")
+    call.print_rows(found, columns, empty="there are no connectors; create one with: skiway connectors create")
 
 
-@verb(app, "get")
+@command(app, "get")
 def get(call: Call, name: Name) -> None:
-    """Show one connector."""
-    call.record(ConnectorRecord.of(call.lake.connectors.get(name), call))
+    """Show a connector."""
+    call.print_record(ConnectorRecord.of(call.lake.connectors.get(name), call))
 
 
-@verb(app, "create")
+@command(app, "create")
 def create(
     call: Call,
     name: Name,
-    kind: Annotated[Kind, typer.Option(help="What the source is made of.")],
+    kind: Annotated[Kind, typer.Option(help="Format of the source.")],
     uri: Uri,
-    catalog: Annotated[str, typer.Option(metavar="CATALOG", help="Where its tables go.")] = "lake",
+    catalog: Annotated[str, typer.Option(metavar="CATALOG", help="Destination catalog.")] = "lake",
     namespace: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Where in the catalog; unless given, as in the source, or as the connector."),
+        typer.Option(
+            metavar="NAME",
+            help="Destination namespace.",
+            show_default="as in the source; for a folder, the connector's name",
+        ),
     ] = None,
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="Another name for the one --source-table.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Destination name of --source-table.")] = None,
     source_namespace: SourceNamespace = None,
     source_table: SourceTable = None,
     include: Include = None,
@@ -151,37 +173,37 @@ def create(
     every: Every = None,
     description: Description = None,
 ) -> None:
-    """Make a new connector. Nothing is read before it is validated or synced.
+    """Create a connector.
 
-    A folder is read by the server, so it must be there for it; a relative path is completed here.
+    The source is not read before the connector is validated or synced. The server reads folders, so a path must exist on
+    the server; a relative path is resolved here.
     """
-    from skiway.cli.connector_options import auth_of
-
-    address = absolute(uri)
-    made = call.lake.connectors.create(
+    address = _absolute(uri)
+    created = call.lake.connectors.create(
         name,
         kind=kind.value,
         uri=address,
         catalog=catalog,
         namespace=namespace,
         table=table or "",
-        source=source_of(source_namespace, source_table, include, exclude),
-        properties={**_assumed(kind, address, source_namespace), **pairs(properties, "--property")},
-        auth=auth_of(credential) if credential else None,
-        policy=policy_of(every) if every else None,
+        source=_source(source_namespace, source_table, include, exclude),
+        properties={**_default_properties(kind, address, source_namespace), **key_values(properties, "--property")},
+        auth=_auth(credential) if credential else None,
+        policy=_policy(every) if every else None,
         description=description,
     )
-    call.done(
-        f"created connector {name}; sync it with: skiway connectors sync {name} --watch", ConnectorRecord.of(made, call)
+    call.print_result(
+        f"created connector {name}; sync it with: skiway connectors sync {name} --watch",
+        ConnectorRecord.of(created, call),
     )
 
 
-@verb(app, "update")
+@command(app, "update")
 def update(
     call: Call,
     name: Name,
-    new_name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Another name for it.")] = None,
-    uri: Annotated[str | None, typer.Option("--uri", metavar="URI", help="Where the source is now.")] = None,
+    new_name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="New name.")] = None,
+    uri: Annotated[str | None, typer.Option("--uri", metavar="URI", help="New address of the source.")] = None,
     source_namespace: SourceNamespace = None,
     source_table: SourceTable = None,
     include: Include = None,
@@ -192,41 +214,45 @@ def update(
     description: Description = None,
     pause: Annotated[
         bool | None,
-        typer.Option("--pause/--resume", help="Give it no more jobs, or give it jobs again.", show_default=False),
+        typer.Option("--pause/--resume", help="Stop or resume syncing.", show_default=False),
     ] = None,
 ) -> None:
-    """Change what is given, and keep the rest. Lists of tables and properties are replaced as a whole."""
-    from skiway.cli.connector_options import auth_of
+    """Change a connector.
 
-    source = source_of(source_namespace, source_table, include, exclude)
+    Options that are not given stay as they are. Lists and properties are replaced as a whole.
+    """
+    source = _source(source_namespace, source_table, include, exclude)
     changes: dict[str, Any] = {
         "name": new_name,
-        "uri": uri and absolute(uri),
+        "uri": uri and _absolute(uri),
         "source": source,
-        "properties": pairs(properties, "--property") or None,
-        "auth": auth_of(credential) if credential else None,
-        "policy": policy_of(every, call.lake.connectors.get(name).message.policy) if every else None,
+        "properties": key_values(properties, "--property") or None,
+        "auth": _auth(credential) if credential else None,
+        "policy": _policy(every, call.lake.connectors.get(name).message.policy) if every else None,
         "description": description,
         "paused": pause,
     }
-    asked = {key: value for key, value in changes.items() if value is not None}
-    if not asked:
-        raise typer.BadParameter("nothing is to be changed: give at least one option")
-    now = call.lake.connectors.update(name, **asked)
-    call.done(f"updated connector {now.name}", ConnectorRecord.of(now, call))
+    given = {key: value for key, value in changes.items() if value is not None}
+    if not given:
+        raise typer.BadParameter("there is nothing to change: give at least one option")
+    updated = call.lake.connectors.update(name, **given)
+    call.print_result(f"updated connector {updated.name}", ConnectorRecord.of(updated, call))
 
 
-@verb(app, "delete")
+@command(app, "delete")
 def delete(call: Call, name: Name) -> None:
-    """Delete a connector and its credentials. What it has mirrored stays."""
-    gone = ConnectorRecord.of(call.lake.connectors.get(name), call)
+    """Delete a connector and its credentials.
+
+    The tables that it mirrored are not deleted.
+    """
+    deleted = ConnectorRecord.of(call.lake.connectors.get(name), call)
     call.lake.connectors.delete(name)
-    call.done(f"deleted connector {name}; the tables that it brought in stay", gone)
+    call.print_result(f"deleted connector {name}; its mirrored tables are not deleted", deleted)
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Whether a source answers, as it is written."""
+    """The result of a validation in the output."""
 
     connector: str
     ok: bool
@@ -234,53 +260,60 @@ class Validation:
     capabilities: dict[str, str]
 
 
-@verb(app, "validate")
+@command(app, "validate")
 def validate(call: Call, name: Name) -> None:
-    """Try whether the source answers, with the credentials that are stored. Exit code 1 if it does not."""
-    told = call.lake.connectors.validate(name)
-    call.done(told.summary, Validation(name, told.ok, told.summary, dict(sorted(told.capabilities.items()))))
-    if not told.ok:
+    """Check whether the source responds, with the stored credentials.
+
+    The exit code is 1 if it does not.
+    """
+    result = call.lake.connectors.validate(name)
+    call.print_result(
+        result.summary, Validation(name, result.ok, result.summary, dict(sorted(result.capabilities.items())))
+    )
+    if not result.ok:
         raise typer.Exit(1)
 
 
-@verb(app, "sync")
+@command(app, "sync")
 def sync(
     call: Call,
     name: Name,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job to its end.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")] = False,
     mode: Annotated[
-        Mode, typer.Option(help="A job that does both; or one pass at once, which this command waits for.")
+        Mode, typer.Option(help="Run a job with both passes, or run one pass and wait for it.")
     ] = Mode.both,
-    full: Annotated[bool, typer.Option("--full", help="Look at known snapshots again, too.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Include snapshots that are already known.")] = False,
     namespace: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only in this namespace of the catalog; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this destination namespace; repeatable.")
     ] = None,
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="Only this table, as it is called here.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Only this destination table.")] = None,
 ) -> None:
-    """Mirror the tables of a connector: new snapshots and files, then statistics by Spark.
+    """Mirror the tables of a connector.
 
-    Exit code 0 if all of it succeeded, as far as it was waited for; else 1. Ctrl-C leaves the job running.
+    A sync records new snapshots and files, then computes statistics with Spark. With --watch, the exit code is 1 unless
+    all of it succeeded. Ctrl-C does not stop the job.
     """
-    from skiway.cli.jobs import Part, begun, captured
-
-    part = Part(namespace or [], table or "")
+    selection = jobs.Selection(namespace or [], table or "")
     if mode is Mode.both:
-        begun(call, name, part, full=full, watch=watch)
+        jobs.sync(call, name, selection, full=full, watch=watch)
         return
     if full:
-        raise typer.BadParameter("--full is for jobs: leave out --mode", param_hint="--full")
-    captured(call, name, mode.value, part)
+        raise typer.BadParameter("--full is only for jobs: leave out --mode", param_hint="--full")
+    jobs.capture(call, name, mode.value, selection)
 
 
-def absolute(uri: str) -> str:
-    """An address as the server understands it: a path is completed here, where it was typed."""
+# -- options to messages -----------------------------------------------------------------------------------------------
+
+
+def _absolute(uri: str) -> str:
+    """Return a URL unchanged, and a path as an absolute path."""
     return uri if URL.match(uri) else str(Path(uri).expanduser().resolve())
 
 
-def source_of(
+def _source(
     namespace: str | None, table: str | None, include: list[str] | None, exclude: list[str] | None
 ) -> v1.ConnectorSource | None:
-    """Which tables of a source are meant; None where nothing is said of it."""
+    """Return the selection of tables of a source; None if there is none."""
     if not (namespace or table or include or exclude):
         return None
     from skiway.client.metastore.names import segments
@@ -290,10 +323,95 @@ def source_of(
     return v1.ConnectorSource(namespace=path, table=table, include_tables=include or [], exclude_tables=exclude or [])
 
 
-def _assumed(kind: Kind, uri: str, namespace: str | None) -> dict[str, str]:
-    """A folder of tables is read as a whole, unless a namespace is named."""
+def _default_properties(kind: Kind, uri: str, namespace: str | None) -> dict[str, str]:
+    """Return the properties for reading a whole folder of Iceberg or Delta tables, unless a namespace is given."""
     is_folder = not URL.match(uri) or uri.startswith(("file:", "s3:"))
     return {f"{kind.value}.source": "filesystem"} if kind is not Kind.parquet and is_folder and not namespace else {}
+
+
+def _policy(every: str, before: v1.ConnectorPolicy | None = None) -> v1.ConnectorPolicy:
+    """Return the policy with the schedule; its other fields are those of `before`."""
+    from skiway.model import v1
+
+    policy = v1.ConnectorPolicy()
+    if before is not None:
+        policy.CopyFrom(before)
+    policy.enabled = every != NEVER
+    if policy.enabled:
+        policy.interval.FromTimedelta(_duration(every))
+    return policy
+
+
+def _interval(policy: v1.ConnectorPolicy) -> timedelta | None:
+    """Return the interval of automatic syncs; None if there are none."""
+    return policy.interval.ToTimedelta() if policy.enabled and policy.HasField("interval") else None
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return DURATION.read(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not {DURATION.takes}, or {NEVER}", param_hint="--every") from None
+
+
+def _auth(text: str) -> v1.ConnectorAuthSpec:
+    """Parse credentials such as `bearer,token=@token.txt` or `type=aws,access_key_id=…`.
+
+    A value that begins with @ is read from a file, one that begins with $ from the environment, so that no secret is left
+    in the history of a shell. Error messages never contain values.
+    """
+    from skiway.model import v1
+
+    kind, given = _split_credential(text)
+    if kind not in AUTH_SCHEMES:
+        raise InvalidArgument(f"credentials need a type: type={', type='.join(AUTH_SCHEMES)}")
+    credentials = v1.ConnectorCredentials()
+    chosen: Any = getattr(credentials, kind)
+    chosen.SetInParent()
+    known = [field.name for field in chosen.DESCRIPTOR.fields]
+    for name, value in given.items():
+        if name not in known:
+            raise InvalidArgument(
+                f"credentials of type {kind} have no field {name}; their fields are {', '.join(known)}"
+            )
+        setattr(chosen, name, _secret_value(name, value))
+    return v1.ConnectorAuthSpec(scheme=AUTH_SCHEMES[kind], credentials=credentials)
+
+
+def _split_credential(text: str) -> tuple[str, dict[str, str]]:
+    """Return the type and the other values; a first part without a name is the type."""
+    kind, given = "", {}
+    for number, part in enumerate(text.split(",")):
+        name, sign, value = part.partition("=")
+        if not sign and number == 0:
+            kind = name.strip()
+        elif not sign:
+            raise InvalidArgument(
+                f"part {number + 1} of the credentials is not NAME=VALUE: write them like type=bearer,token=@FILE; "
+                "put a value that contains a comma into a file"
+            )
+        elif name.strip() == "type":
+            kind = value.strip()
+        else:
+            given[name.strip()] = value
+    return kind, given
+
+
+def _secret_value(name: str, value: str) -> str:
+    if value.startswith("@"):
+        try:
+            return Path(value[1:]).expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise InvalidArgument(f"cannot read the {name} of the credentials from {value[1:]}: {reason}") from None
+    if value.startswith("$"):
+        if value[1:] not in os.environ:
+            raise InvalidArgument(f"the {name} of the credentials refers to {value}, which is not set: export it")
+        return os.environ[value[1:]]
+    return value
+
+
+# -- messages to records -----------------------------------------------------------------------------------------------
 
 
 def _catalog_name(call: Call, destination: v1.ConnectorDestination) -> str:

@@ -1,4 +1,4 @@
-"""`skiway demo`."""
+"""`skiway demo`: create the demo lake, and serve it or run its queries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from skiway import extras
 from skiway.cli.command import READY_FILE
 from skiway.cli.options import prepare_grpc
 
@@ -22,71 +23,76 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 INTERRUPTED: Final = 130
-"""The exit code of programs that Ctrl-C has ended before they were done."""
+"""The exit code of programs that were interrupted by Ctrl-C."""
 
 
 def run(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
-    """Make the demo in `home` unless it is there, and serve it until a signal ends that; or answer three questions."""
+    """Create the demo in `home` if it does not exist; then serve it until a signal, or with `once` run three queries."""
     prepare_grpc()
     from skiway.demo.home import DemoHome
     from skiway.demo.output import Poster
     from skiway.runtime.process import running
 
-    kept, poster = DemoHome.at(home), Poster()
-    settings = _settings(kept.path, grpc, http, once=once)
+    demo_home, poster = DemoHome.at(home), Poster()
+    if not demo_home.is_complete:
+        extras.require("datasketches", "pyspark", extra="spark", purpose="building the demo lake")
+    settings = _settings(demo_home.path, grpc, http, once=once)
     poster.greet()
-    for number in (signal.SIGINT, signal.SIGTERM):  # also where whoever started us has them ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # even if the parent process ignores them
         signal.signal(number, signal.default_int_handler)
     try:
-        ready_file = None if once else kept.path / READY_FILE
-        with _java_told_in(kept.path / "spark.log"), running(settings, kept.path, ready_file=ready_file) as process:
-            _make(kept, process, poster)
-            _answer(kept, process, poster) if once else _serve(kept, process, poster)
+        ready_file = None if once else demo_home.path / READY_FILE
+        with (
+            _redirect_java(demo_home.path / "spark.log"),
+            running(settings, demo_home.path, ready_file=ready_file) as process,
+        ):
+            _create(demo_home, process, poster)
+            _run_queries(demo_home, process, poster) if once else _serve(demo_home, process, poster)
     except KeyboardInterrupt:
-        sys.stderr.write("skiway: stopped; the next start goes on where this one was\n")
+        sys.stderr.write("skiway: stopped; the next run continues from here\n")
         sys.stderr.flush()
-        os._exit(INTERRUPTED)  # not by the usual way, which would wait for what Spark has still to do
+        os._exit(INTERRUPTED)  # a normal exit would wait for Spark to finish
 
 
 @contextmanager
-def _java_told_in(file: Path) -> Iterator[None]:
-    """While inside, programs that are started from here have this file as their error stream; ours stays what it was."""
-    ours, kept = sys.stderr, os.dup(2)
-    with file.open("ab") as to:
-        os.dup2(to.fileno(), 2)
-    sys.stderr = os.fdopen(os.dup(kept), "w", buffering=1)
+def _redirect_java(file: Path) -> Iterator[None]:
+    """Redirect stderr of child processes to a file for the duration of the block; our own stderr is unchanged."""
+    own, saved = sys.stderr, os.dup(2)
+    with file.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    sys.stderr = os.fdopen(os.dup(saved), "w", buffering=1)
     try:
         yield
     finally:
         sys.stderr.close()
-        os.dup2(kept, 2)
-        os.close(kept)
-        sys.stderr = ours
+        os.dup2(saved, 2)
+        os.close(saved)
+        sys.stderr = own
 
 
 def _settings(home: Path, grpc: str | None, http: str | None, *, once: bool) -> Settings:
-    """Those of a server, and nothing from the environment: the demo is the same everywhere."""
+    """The settings of the demo, which ignore the environment: the demo is the same everywhere."""
     from skiway.config import load
 
-    doors = {"server.grpc.address": grpc, "server.http.address": http}
-    if once:  # nobody is told where they are, so any will do
-        doors = {door: address or "127.0.0.1:0" for door, address in doors.items()}
-    given = {door: address for door, address in doors.items() if address is not None}
+    addresses = {"server.grpc.address": grpc, "server.http.address": http}
+    if once:  # nobody connects, so any port will do
+        addresses = {key: address or "127.0.0.1:0" for key, address in addresses.items()}
+    given = {key: address for key, address in addresses.items() if address is not None}
     return load(home, flags={"log.level": "WARNING", **given})
 
 
-def _make(kept: DemoHome, process: Process, poster: Poster) -> None:
+def _create(demo_home: DemoHome, process: Process, poster: Poster) -> None:
     from skiway.demo.build import make, warm_spark
 
-    if kept.is_complete:
+    if demo_home.is_complete:
         return
-    with kept.making(), poster.making() as watcher:
+    with demo_home.making(), poster.making() as watcher:
         warm_spark()
-        make(kept, rpc=process.addresses["rpc"], airport=process.addresses["airport"], watcher=watcher)
-        kept.completed()
+        make(demo_home, rpc=process.addresses["rpc"], airport=process.addresses["airport"], watcher=watcher)
+        demo_home.completed()
 
 
-def _serve(kept: DemoHome, process: Process, poster: Poster) -> None:
+def _serve(demo_home: DemoHome, process: Process, poster: Poster) -> None:
     from skiway.client import AirportClient
     from skiway.demo.build import CATALOG
     from skiway.demo.queries import contents
@@ -95,11 +101,11 @@ def _serve(kept: DemoHome, process: Process, poster: Poster) -> None:
     with StopSignals() as signals:
         with AirportClient(process.addresses["airport"], CATALOG) as db:
             poster.lake(contents(db))
-        poster.invitation(process.addresses, kept.path)
+        poster.invitation(process.addresses, demo_home.path)
         signals.wait()
 
 
-def _answer(kept: DemoHome, process: Process, poster: Poster) -> None:
+def _run_queries(demo_home: DemoHome, process: Process, poster: Poster) -> None:
     from skiway.client import AirportClient
     from skiway.demo.build import CATALOG
     from skiway.demo.queries import QUERIES, answer, contents
@@ -108,4 +114,4 @@ def _answer(kept: DemoHome, process: Process, poster: Poster) -> None:
         poster.lake(contents(db))
         for number, query in enumerate(QUERIES, start=1):
             poster.answered(number, query, answer(db, query.sql))
-    poster.goodbye(kept.path)
+    poster.goodbye(demo_home.path)

@@ -1,4 +1,4 @@
-"""`skiway tables describe`: a table, and a line for what is known of each of its columns."""
+"""`skiway tables describe`: a table, and a line with the statistics of each column."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import typer
 from rich.text import Text
 
 from skiway.cli import rendering
-from skiway.cli.column_profiles import ColumnProfile
 from skiway.cli.jobs import connector_names
-from skiway.cli.table_records import TableRecord
+from skiway.cli.table_records import ColumnProfile, TableRecord
 from skiway.errors import NotFound
 
 if TYPE_CHECKING:
@@ -21,22 +20,22 @@ if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, TableStats
     from skiway.model import v1
 
-__all__ = ["described", "profiles"]
+__all__ = ["print_description"]
 
 MARKS: Final = {"exact": "", "estimate": "≈", "bound": "≤"}
-LEGEND: Final = "≈ estimate, ± its bound with 95 % confidence; ≤ at most; ⊂ within these bounds; the rest is exact"
-WIDEST_VALUE: Final = 12
-MANY_FILES: Final = 1000
+LEGEND: Final = "≈ estimate, ± its error with 95 % confidence; ≤ upper bound; ⊂ within these bounds; others are exact"
+MAX_VALUE_WIDTH: Final = 12
+MAX_FILES: Final = 1000
 DATA_FILE: Final = 1
 TITLES: Final = ("column", "type", "nulls", "distinct", "min", "max", "values")
 NUMBERS: Final = ("nulls", "distinct")
-LEAST: Final = {"column": 10, "type": 8, "min": 10, "max": 10, "values": 16}
-"""How far a column shrinks on a narrow terminal, if at all."""
+MIN_WIDTHS: Final = {"column": 10, "type": 8, "min": 10, "max": 10, "values": 16}
+"""The minimum width of columns that shrink on a narrow terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A table with the profiles of its columns, as it is written."""
+    """A table and the statistics of its columns, in the output."""
 
     name: str
     format: str
@@ -50,14 +49,16 @@ class Description:
     columns: tuple[ColumnProfile, ...]
 
 
-def described(call: Call, name: str, at: int | None) -> None:
-    """Write what is known of a table and its columns."""
+def print_description(call: Call, name: str, at: int | None) -> None:
+    """Print a table and the statistics of its columns."""
     table = call.lake.tables.get(name, at=at)
     if at is not None:
-        call.lake.snapshots.get(table, at)  # one that is misspelled is no snapshot without statistics
+        call.lake.snapshots.get(
+            table, at
+        )  # raises NotFound, so that a wrong id is not mistaken for a snapshot without statistics
     record = TableRecord.of(table, connector_names(call.lake))
     stats = call.lake.statistics.find(table, at)
-    found = Description(
+    description = Description(
         record.name,
         record.format,
         record.origin,
@@ -67,26 +68,26 @@ def described(call: Call, name: str, at: int | None) -> None:
         _number(stats, "rows.profiled"),
         stats.data_file_count if stats else None,
         stats.total_size_bytes if stats else None,
-        tuple(profiles(call.lake, record, at)),
+        tuple(_profiles(call.lake, record, at)),
     )
     if call.as_json:
-        rendering.write_json(found)
+        rendering.write_json(description)
         return
-    rendering.write_facts(dataclasses.replace(found, rows_quality=None, rows_profiled=None))
+    rendering.write_fields(dataclasses.replace(description, rows_quality=None, rows_profiled=None))
     typer.echo()
-    _write_columns(found)
+    _write_columns(description)
 
 
-def profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iterator[ColumnProfile]:
-    """What is known of a table's columns, in the order of its schema; those within structs come after them.
+def _profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iterator[ColumnProfile]:
+    """Yield the statistics of a table's columns in the order of its schema, followed by fields of structs.
 
-    Where nothing was profiled, files tell bounds.
+    Without a profile, they are the bounds in the statistics of its files.
     """
     types = {column.name: column.type for column in table.columns}
     order = {name: number for number, name in enumerate(types)}
     try:
         stored = list(lake.statistics.columns(table.name, at))
-        parts = {} if stored else _of_files(lake, table, at)
+        parts = {} if stored else _file_statistics(lake, table, at)
     except NotFound as error:
         if error.key != "snapshot.none":
             raise
@@ -97,9 +98,9 @@ def profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iterator[Co
         yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
 
 
-def _of_files(lake: Metastore, table: TableRecord, at: int | None) -> dict[str, list[v1.ColumnStats]]:
-    """The statistics of files by column; of few files only, as all of them travel."""
-    if (table.data_files or 0) > MANY_FILES:
+def _file_statistics(lake: Metastore, table: TableRecord, at: int | None) -> dict[str, list[v1.ColumnStats]]:
+    """Return the statistics of all files by column; nothing for many files, as all statistics would be transferred."""
+    if (table.data_files or 0) > MAX_FILES:
         return {}
     parts: dict[str, list[v1.ColumnStats]] = {}
     for file in lake.statistics.files(table.name, at):
@@ -114,12 +115,12 @@ def _number(stats: TableStats | None, key: str) -> int | None:
 
 def _write_columns(table: Description) -> None:
     if not table.columns:
-        typer.echo(f"its columns are not profiled yet: {_profiling(table)} does that", err=True)
+        typer.echo(f"the columns are not profiled yet; profile them with: {_profile_command(table)}", err=True)
         return
     rows = [_cells(column) for column in table.columns]
-    rendering.write_grid(
+    rendering.write_columns(
         [
-            rendering.Cells(title, texts, right=title in NUMBERS, least=LEAST.get(title))
+            rendering.Cells(title, texts, right=title in NUMBERS, min_width=MIN_WIDTHS.get(title))
             for title, texts in zip(TITLES, zip(*rows, strict=True), strict=True)
         ]
     )
@@ -137,7 +138,7 @@ def _cells(column: ColumnProfile) -> Sequence[str]:
         _distinct(column),
         _bound(column, "min"),
         _bound(column, "max"),
-        column.errors or column.picture() or _top(column),
+        column.errors or column.histogram() or _top_values(column),
     )
 
 
@@ -150,14 +151,14 @@ def _nulls(column: ColumnProfile) -> str:
 
 
 def _distinct(column: ColumnProfile) -> str:
-    found = column.distinct
-    if found is None:
+    distinct = column.distinct
+    if distinct is None:
         return rendering.UNKNOWN
     mark = MARKS.get(column.quality.get("ndv", ""), "")
-    if found.lower is None or found.upper is None or not found.value:
-        return f"{mark}{found.value:,}"
-    off = max(found.value - found.lower, found.upper - found.value) / found.value
-    return f"{mark}{found.value:,} ±{off:.0%}".replace("%", " %")
+    if distinct.lower is None or distinct.upper is None or not distinct.value:
+        return f"{mark}{distinct.value:,}"
+    error = max(distinct.value - distinct.lower, distinct.upper - distinct.value) / distinct.value
+    return f"{mark}{distinct.value:,} ±{error:.0%}".replace("%", " %")
 
 
 def _bound(column: ColumnProfile, which: str) -> str:
@@ -169,27 +170,27 @@ def _bound(column: ColumnProfile, which: str) -> str:
 
 
 def _short(value: str) -> str:
-    """A value in few characters: long fractions are rounded, long texts cut; programs get them whole."""
+    """Shorten a value: round long fractions and truncate long text."""
     one_line = " ".join(value.split())
-    if len(one_line) <= WIDEST_VALUE:
+    if len(one_line) <= MAX_VALUE_WIDTH:
         return one_line
     try:
         return f"{float(one_line):.6g}"
     except ValueError:
-        return f"{one_line[: WIDEST_VALUE - 1]}…"
+        return f"{one_line[: MAX_VALUE_WIDTH - 1]}…"
 
 
-def _top(column: ColumnProfile) -> str:
-    """The most frequent values with their share of all."""
+def _top_values(column: ColumnProfile) -> str:
+    """The most frequent values with their shares."""
     mark = MARKS.get(column.quality.get("top_values", ""), "")
-    told = [
+    shares = [
         f"{_short('NULL' if each.value is None else each.value)} {mark}{each.count / max(column.values, 1):.0%}"
         for each in column.top_values[:4]
     ]
-    return ", ".join(told).replace("%", " %")
+    return ", ".join(shares).replace("%", " %")
 
 
-def _profiling(table: Description) -> str:
+def _profile_command(table: Description) -> str:
     if table.origin == "managed":
         return f"skiway stats profile {table.name} --watch"
     return f"skiway connectors sync {table.origin} --watch"
@@ -197,7 +198,7 @@ def _profiling(table: Description) -> str:
 
 def _coverage(table: Description) -> str:
     if table.rows is None or table.rows_profiled is None:
-        return f"it was not profiled, these are the bounds that its files tell: {_profiling(table)} finds out more"
+        return f"the table was not profiled; the bounds are from its files. Profile it with: {_profile_command(table)}"
     if table.rows_profiled >= table.rows:
         return f"all {table.rows:,} rows were profiled"
     return f"{table.rows_profiled:,} of {table.rows:,} rows were profiled"

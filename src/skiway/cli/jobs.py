@@ -1,4 +1,4 @@
-"""A job followed to its end: a bar on a terminal, a line for each change elsewhere."""
+"""`skiway jobs`, and the jobs that other commands start: their output, progress and exit code."""
 
 from __future__ import annotations
 
@@ -11,117 +11,35 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from skiway.cli import rendering
-from skiway.cli.command import Call, noun, verb
+from skiway.cli.command import Call, command, group
 
 if TYPE_CHECKING:
-    from skiway.cli.command import Call
     from skiway.client.metastore import Job, Metastore
 
-__all__ = ["Part", "begun", "captured", "connector_names", "described", "finished", "told", "watched"]
+__all__ = [
+    "JobRecord",
+    "Selection",
+    "app",
+    "capture",
+    "connector_names",
+    "describe_progress",
+    "report_end",
+    "report_start",
+    "sync",
+]
 
 INTERRUPTED: Final = 130
-ERRORS_SHOWN: Final = 10
+MAX_ERRORS: Final = 10
 
-Tell = Callable[["Job"], None]
+app = group("jobs", "Manage jobs, which sync connectors and profile tables in the background.")
 
-
-def watched(call: Call, job: Job) -> None:
-    """Follow a job, and say what came of it: exit code 1 unless all of it succeeded. Ctrl-C leaves it running."""
-    try:
-        with _teller() as tell:
-            over = call.lake.jobs.wait(job, on_change=tell)
-    except KeyboardInterrupt:
-        typer.echo(
-            f"job {job.id} goes on: follow it with `skiway jobs watch {job.id}`, "
-            f"or stop it with `skiway jobs cancel {job.id}`",
-            err=True,
-        )
-        raise typer.Exit(INTERRUPTED) from None
-    finished(call, JobRecord.of(over, connector_names(call.lake)))
-
-
-def finished(call: Call, job: JobRecord) -> None:
-    """Say what came of a job that is over."""
-    counts = counted(job.tables, job.changed, job.failed)
-    call.done(f"job {job.id} {job.state}{f': {counts}' if job.tables else ''}", job)
-    if not call.as_json:
-        for line in _errors(job.errors, job.failed) or ([job.message] if job.message else []):
-            typer.echo(line, err=True)
-    if job.state != "succeeded" or job.failed:
-        raise typer.Exit(1)
-
-
-def _errors(errors: dict[str, str], count: int) -> list[str]:
-    lines = [f"  {table}: {message}" for table, message in list(errors.items())[:ERRORS_SHOWN]]
-    return [*lines, f"  … and {count - len(lines)} more"] if count > len(lines) else lines
-
-
-@contextmanager
-def _teller() -> Iterator[Tell]:
-    """Who tells people of changes; on the error stream, so that the answer alone is on the other."""
-    screen = rendering.console(stderr=True)
-    if not screen.is_terminal:
-        yield _lines()
-        return
-    bar = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn(), console=screen
-    )
-    task = bar.add_task("waiting for a worker", total=None)
-    with Live(bar, console=screen, refresh_per_second=8, transient=True) as live:
-
-        def tell(job: Job) -> None:
-            total = 1.0 if job.tables_total else None  # a bar that only moves, while it is not known how far it is
-            bar.update(task, description=described(job), completed=job.fraction_done, total=total)
-            live.update(Group(bar, *(Text(line, style="red") for line in _errors(job.errors, job.message.errors))))
-
-        yield tell
-
-
-def described(job: Job) -> str:
-    """What a job does now."""
-    match job.state:
-        case "queued":
-            return "queued, waiting for a worker"
-        case "running" if job.tables_total:
-            tables = f"{job.tables_done:,} of {job.tables_total:,} table{'' if job.tables_total == 1 else 's'}"
-            files = f", {job.files_done:,} of {job.files_total:,} files" if job.files_total else ""
-            return f"{job.phase}, {tables}{files}"
-        case "running":
-            return "running"
-    return job.state
-
-
-def _lines() -> Tell:
-    last = ""
-
-    def tell(job: Job) -> None:
-        nonlocal last
-        failed = f", {job.message.errors:,} failed" if job.message.errors and not job.is_over else ""
-        line = f"{described(job)}{failed}"
-        if line != last:
-            typer.echo(f"job {job.id}: {line}", err=True)
-        last = line
-
-    return tell
-
-
-# --------------------
-# Jobs: the work on connectors, done in the background by the server or by workers.
-
-
-app = noun("jobs", __doc__)
-
-Id = Annotated[str, typer.Argument(metavar="JOB", help="Its id.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.")]
+Reporter = Callable[["Job"], None]
 
 
 class State(StrEnum):
-    """How far a job can be."""
+    """The states of a job."""
 
     queued = "queued"
     running = "running"
@@ -132,7 +50,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job, as it is written. Counts are those of its last attempt; `errors` are by table, the first ones.
+    """A job in the output. The counts are those of the last attempt; `errors` has the first errors by table.
 
     A job that profiles a managed table has no connector.
     """
@@ -156,92 +74,87 @@ class JobRecord:
 
     @classmethod
     def of(cls, job: Job, names: Mapping[str, str]) -> JobRecord:
-        """What there is to tell of it, with the names of connectors by their ids."""
-        told = job.message
+        """Convert a resource of the client; `names` are the names of connectors by id."""
+        message = job.message
         started, finished = job.started_at, job.finished_at
         return cls(
             job.id,
-            names.get(told.connector_id.id, told.connector_id.id) or None,
-            told.table_id.id or None,
+            names.get(message.connector_id.id, message.connector_id.id) or None,
+            message.table_id.id or None,
             job.state,
             job.phase,
-            told.tables_scanned,
-            told.tables_changed,
-            told.errors,
-            told.attempt,
-            told.full_rescan,
+            message.tables_scanned,
+            message.tables_changed,
+            message.errors,
+            message.attempt,
+            message.full_rescan,
             job.created_at,
             started,
             finished,
             finished - started if started and finished else None,
-            told.message,
+            message.message,
             job.errors,
         )
 
 
-@verb(app, "list")
+@command(app, "list")
 def list_(
     call: Call,
-    connector: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this connector.")] = None,
-    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many at most.")] = 20,
+    connector: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this connector.")] = None,
+    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = 20,
 ) -> None:
-    """List jobs, the newest first."""
-    of = call.lake.connectors.get(connector).id if connector else None
+    """List jobs, newest first."""
+    connector_id = call.lake.connectors.get(connector).id if connector else None
     names = connector_names(call.lake)
-    found = call.lake.jobs(connector=of, state=state and state.value, page_size=limit)
+    found = call.lake.jobs(connector=connector_id, state=state and state.value, page_size=limit)
     records = [JobRecord.of(each, names) for each in islice(found, limit)]
     columns = ["id", "state", "connector", "tables", "failed", "took", "created_at", "changed"]
-    call.rows(records, columns, nothing="there are no such jobs: skiway connectors sync begins one")
+    call.print_rows(records, columns, empty="there are no such jobs; start one with: skiway connectors sync")
 
 
-@verb(app, "get")
-def get(call: Call, job: Id) -> None:
-    """Show one job."""
-    call.record(JobRecord.of(call.lake.jobs.get(job), connector_names(call.lake)))
+@command(app, "get")
+def get(call: Call, job: JobId) -> None:
+    """Show a job."""
+    call.print_record(JobRecord.of(call.lake.jobs.get(job), connector_names(call.lake)))
 
 
-@verb(app, "cancel")
-def cancel(call: Call, job: Id) -> None:
-    """Cancel a job that waits; tell one that runs to stop."""
-    now = JobRecord.of(call.lake.jobs.cancel(job), connector_names(call.lake))
-    told = {"running": "was told to stop", "cancelled": "is cancelled"}.get(now.state, f"had {now.state} before")
-    call.done(f"job {now.id} {told}", now)
+@command(app, "cancel")
+def cancel(call: Call, job: JobId) -> None:
+    """Cancel a queued job, or ask a running one to stop."""
+    record = JobRecord.of(call.lake.jobs.cancel(job), connector_names(call.lake))
+    results = {"running": "is stopping", "cancelled": "is cancelled"}
+    call.print_result(f"job {record.id} {results.get(record.state, f'has already {record.state}')}", record)
 
 
-@verb(app, "watch")
-def watch(call: Call, job: Id) -> None:
-    """Follow a job to its end. Exit code 0 if all of it succeeded, else 1; Ctrl-C leaves it running."""
-    # dropped import
+@command(app, "watch")
+def watch(call: Call, job: JobId) -> None:
+    """Follow a job until it ends.
 
-    watched(call, call.lake.jobs.get(job))
-
-
-def counted(tables: int, changed: int, failed: int) -> str:
-    """What became of tables."""
-    return f"{tables:,} table{'' if tables == 1 else 's'}, {changed:,} changed, {failed:,} failed"
+    The exit code is 0 if all of it succeeded, else 1. Ctrl-C does not stop the job.
+    """
+    follow(call, call.lake.jobs.get(job))
 
 
 def connector_names(lake: Metastore) -> dict[str, str]:
-    """What connectors are called, by id."""
+    """Return the names of all connectors by id."""
     return {str(each.id): each.name for each in lake.connectors()}
 
 
-# --------------------
-# Work that is begun: `skiway connectors sync`, a job that makes both passes or one pass at once.
+# -- jobs that other commands start ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Which of a connector's tables are meant, as they are called here; nothing said means all."""
+class Selection:
+    """Tables of a connector, by their names in the destination catalog; empty for all tables."""
 
     namespaces: Sequence[str] = ()
     table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
-    """What one pass brought home, as it is written."""
+class CaptureRecord:
+    """The result of one pass over the tables of a connector, in the output."""
 
     connector: str
     mode: str
@@ -251,33 +164,127 @@ class Captured:
     errors: dict[str, str]
 
 
-def begun(call: Call, name: str, part: Part, *, full: bool, watch: bool) -> None:
-    """Begin a job, or find the one that does the same already; follow it to its end if asked to."""
-    job = call.lake.connectors.sync(name, full_rescan=full, namespaces=part.namespaces, table=part.table)
-    told(call, job, {job.message.connector_id.id: name}, watch=watch)
+def sync(call: Call, name: str, selection: Selection, *, full: bool, watch: bool) -> None:
+    """Start a job that syncs a connector, or find the running one; with `watch`, follow it."""
+    job = call.lake.connectors.sync(name, full_rescan=full, namespaces=selection.namespaces, table=selection.table)
+    report_start(call, job, {job.message.connector_id.id: name}, watch=watch)
 
 
-def told(call: Call, job: Job, names: Mapping[str, str], *, watch: bool) -> None:
-    """Say that a job was begun, or follow it to its end."""
-    if watch:
-        # dropped import
-
-        watched(call, job)
-        return
-    call.done(f"job {job.id} is {job.state}: skiway jobs watch {job.id}", JobRecord.of(job, names))
-
-
-def captured(call: Call, name: str, mode: str, part: Part) -> None:
-    """Make one pass, however long it takes; exit code 1 if a table failed."""
-    with call.metastore(timeout_s=None) as patient:
-        done = patient.connectors.capture(
-            name, statistics=mode == "stats", namespaces=part.namespaces, table=part.table
+def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
+    """Run one pass without a job, however long it takes; exit with 1 if a table failed."""
+    with call.metastore(timeout_s=None) as lake:
+        result = lake.connectors.capture(
+            name, statistics=mode == "stats", namespaces=selection.namespaces, table=selection.table
         )
-    errors = {each.table: each.message for each in done.table_errors}
-    record = Captured(name, mode, done.tables_scanned, done.tables_changed, done.errors, errors)
-    call.done(f"{mode}: {counted(record.tables, record.changed, record.failed)}", record)
+    errors = {each.table: each.message for each in result.table_errors}
+    record = CaptureRecord(name, mode, result.tables_scanned, result.tables_changed, result.errors, errors)
+    call.print_result(f"{mode}: {_counts(record.tables, record.changed, record.failed)}", record)
     if record.failed:
         if not call.as_json:
-            for failed, message in errors.items():
-                typer.echo(f"  {failed}: {message}", err=True)
+            for table, message in errors.items():
+                typer.echo(f"  {table}: {message}", err=True)
         raise typer.Exit(1)
+
+
+def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool) -> None:
+    """Print that a job was started or, with `watch`, follow it."""
+    if watch:
+        follow(call, job)
+        return
+    call.print_result(
+        f"job {job.id} is {job.state}; follow it with: skiway jobs watch {job.id}", JobRecord.of(job, names)
+    )
+
+
+def follow(call: Call, job: Job) -> None:
+    """Report the progress of a job until it ends; exit with 1 unless all of it succeeded. Ctrl-C does not stop it."""
+    try:
+        with _progress_reporter() as report:
+            ended = call.lake.jobs.wait(job, on_change=report)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"job {job.id} keeps running: follow it with `skiway jobs watch {job.id}`, "
+            f"or cancel it with `skiway jobs cancel {job.id}`",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    report_end(call, JobRecord.of(ended, connector_names(call.lake)))
+
+
+def report_end(call: Call, job: JobRecord) -> None:
+    """Print the result of a job that has ended; exit with 1 unless all of it succeeded."""
+    counts = _counts(job.tables, job.changed, job.failed)
+    call.print_result(f"job {job.id} {job.state}{f': {counts}' if job.tables else ''}", job)
+    if not call.as_json:
+        for line in _error_lines(job.errors, job.failed) or ([job.message] if job.message else []):
+            typer.echo(line, err=True)
+    if job.state != "succeeded" or job.failed:
+        raise typer.Exit(1)
+
+
+def _counts(tables: int, changed: int, failed: int) -> str:
+    return f"{tables:,} table{'' if tables == 1 else 's'}, {changed:,} changed, {failed:,} failed"
+
+
+def _error_lines(errors: dict[str, str], count: int) -> list[str]:
+    lines = [f"  {table}: {message}" for table, message in list(errors.items())[:MAX_ERRORS]]
+    return [*lines, f"  … and {count - len(lines)} more"] if count > len(lines) else lines
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress_reporter() -> Iterator[Reporter]:
+    """A progress bar on a terminal, else a line for each change; on stderr, so that stdout has only the result."""
+    from skiway.cli import rendering
+
+    screen = rendering.console(stderr=True)
+    if not screen.is_terminal:
+        yield _line_reporter()
+        return
+    from rich.console import Group
+    from rich.live import Live
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    bar = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn(), console=screen
+    )
+    task = bar.add_task("waiting for a worker", total=None)
+    with Live(bar, console=screen, refresh_per_second=8, transient=True) as live:
+
+        def report(job: Job) -> None:
+            total = 1.0 if job.tables_total else None  # without a total the bar only pulses
+            bar.update(task, description=describe_progress(job), completed=job.fraction_done, total=total)
+            live.update(Group(bar, *(Text(line, style="red") for line in _error_lines(job.errors, job.message.errors))))
+
+        yield report
+
+
+def _line_reporter() -> Reporter:
+    last = ""
+
+    def report(job: Job) -> None:
+        nonlocal last
+        failed = f", {job.message.errors:,} failed" if job.message.errors and not job.is_over else ""
+        line = f"{describe_progress(job)}{failed}"
+        if line != last:
+            typer.echo(f"job {job.id}: {line}", err=True)
+        last = line
+
+    return report
+
+
+def describe_progress(job: Job) -> str:
+    """Return the state of a job in a few words, such as `metadata, 1 of 3 tables`."""
+    match job.state:
+        case "queued":
+            return "queued, waiting for a worker"
+        case "running" if job.tables_total:
+            tables = f"{job.tables_done:,} of {job.tables_total:,} table{'' if job.tables_total == 1 else 's'}"
+            files = f", {job.files_done:,} of {job.files_total:,} files" if job.files_total else ""
+            return f"{job.phase}, {tables}{files}"
+        case "running":
+            return "running"
+    return job.state

@@ -1,9 +1,9 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the settings they select."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,17 +22,16 @@ __all__ = [
     "Server",
     "Set",
     "Token",
-    "flags",
-    "pairs",
+    "key_values",
+    "load_settings",
     "prepare_grpc",
-    "settings_of",
 ]
 
 HOME: Final = Path("~/.skiway")
 
 
 class Output(StrEnum):
-    """How an answer is written."""
+    """The format of a result."""
 
     table = "table"
     json = "json"
@@ -46,70 +45,52 @@ Home = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Settings file; unless given, skiway.toml in the home, if it is there."
-    ),
+    typer.Option("--config", metavar="FILE", help="Settings file.", show_default="skiway.toml in the home"),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as auth.mode=token; repeatable.")
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people, or one JSON document for programs.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table, or one JSON document.")]
 Server = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
         envvar="SKIWAY_SERVER",
-        help="The server to ask; unless given, the one of $SKIWAY_HOME, or 127.0.0.1:50051.",
+        help="Server address.",
+        show_default="the server in $SKIWAY_HOME, or 127.0.0.1:50051",
     ),
 ]
 Token = Annotated[
     str | None,
-    typer.Option(metavar="TOKEN", envvar="SKIWAY_TOKEN", help="Who asks, where the server wants to know."),
+    typer.Option(metavar="TOKEN", envvar="SKIWAY_TOKEN", help="Access token, if the server requires one."),
 ]
 Account = Annotated[
     str | None,
-    typer.Option(metavar="ID", envvar="SKIWAY_ACCOUNT", help="The account, where the server asks for no token."),
+    typer.Option(metavar="ID", envvar="SKIWAY_ACCOUNT", help="Account, if the server requires no token."),
 ]
 
 
-def pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    """`KEY=VALUE` as pairs; the last one wins."""
+def key_values(given: Sequence[str] | None, option: str, *, example: str = "owner=sales") -> dict[str, str]:
+    """Parse the `KEY=VALUE` arguments of an option; if a key occurs twice, the last value wins."""
     found = {}
     for text in given or []:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise typer.BadParameter(f"{text!r} is no KEY=VALUE: write it like owner=sales", param_hint=option)
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE, such as {example}", param_hint=option)
         found[key.strip()] = value
     return found
 
 
-# --------------------
-# The settings that a command was started with.
-
-
-def settings_of(home: Path, file: Path | None, given: Sequence[str]) -> Settings:
-    """From `--set` and its like, the environment, the file and defaults."""
-    return load(home, file, os.environ, flags(given))
-
-
-def flags(given: Sequence[str]) -> Mapping[str, str]:
-    """`KEY=VALUE` as pairs; the last one wins."""
-    pairs = {}
-    for text in given:
-        key, sign, value = text.partition("=")
-        if not sign or not key.strip():
-            raise typer.BadParameter(
-                f"{text!r} is no KEY=VALUE: write it like gc.cas.enabled=false", param_hint="--set"
-            )
-        pairs[key.strip()] = value
-    return pairs
-
-
-# --------------------
-# What gRPC reads from the environment when it is loaded, so it has to be there before.
+def load_settings(home: Path, file: Path | None, given: Sequence[str]) -> Settings:
+    """Load the settings from `--set`, the environment, the settings file and the defaults."""
+    return load(home, file, os.environ, key_values(given, "--set", example="gc.cas.enabled=false"))
 
 
 def prepare_grpc() -> None:
-    """Let it write nothing, as what fails is told by us; and let it alone a fork, by which Java is started."""
+    """Set the environment variables that gRPC reads when it is imported.
+
+    Its own log messages are disabled, since we report errors ourselves. So are its fork handlers, since Java is started
+    with a fork.
+    """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

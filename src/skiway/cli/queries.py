@@ -1,4 +1,4 @@
-"""Queries: leases that keep what is read as it was when the query began. Planners begin them; here one can look and tidy up."""
+"""`skiway queries`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.command import Call, noun, verb
+from skiway.cli.command import Call, command, group
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Query
 
-__all__ = []
+__all__ = ["app"]
 
 
-app = noun("queries", __doc__)
+app = group(
+    "queries", "Manage queries, which are leases on snapshots: what a query reads is not deleted before it ends."
+)
 
-Id = Annotated[str, typer.Argument(metavar="QUERY", help="Its id.")]
-Ttl = Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="How long it lives, unless it is renewed.")]
+Id = Annotated[str, typer.Argument(metavar="QUERY", help="Query id.")]
+Ttl = Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="Seconds until the lease expires.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The snapshot of a table that a query reads; a table that is gone has no name any more."""
+    """The snapshot of a table that a query reads. A deleted table has no name."""
 
     table: str | None
     table_id: str
@@ -33,7 +35,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """A query, as it is written."""
+    """A query in the output."""
 
     id: str
     state: str
@@ -43,7 +45,7 @@ class QueryRecord:
 
     @classmethod
     def of(cls, query: Query, lake: Metastore) -> QueryRecord:
-        """What there is to tell of it."""
+        """Convert a resource of the client."""
         pins = tuple(Pin(_name(lake, table_id), table_id, number) for table_id, number in query.snapshots.items())
         return cls(query.id, query.state, query.created_at, query.expires_at, pins)
 
@@ -59,23 +61,25 @@ def _show(call: Call, query: Query) -> None:
     from skiway.cli import rendering
 
     record = QueryRecord.of(query, call.lake)
-    call.record(record)
+    call.print_record(record)
     if not call.as_json:
         typer.echo()
-        rendering.write_rows(record.tables, ["table", "snapshot_id"], nothing="it reads no tables")
+        rendering.write_rows(record.tables, ["table", "snapshot_id"], empty="the query reads no tables")
 
 
-@verb(app, "begin")
+@command(app, "begin")
 def begin(
     call: Call,
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE", help="What it reads, such as lake.sales.people.")],
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE", help="Table to read, such as lake.sales.people; repeatable.")
+    ],
     ttl: Ttl = 60,
     as_of: Annotated[
-        datetime | None, typer.Option("--as-of", metavar="TIME", help="As the tables were then, in UTC.")
+        datetime | None, typer.Option("--as-of", metavar="TIME", help="Read the tables as of this time, in UTC.")
     ] = None,
-    query_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="An id of your own.")] = None,
+    query_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Query id; random by default.")] = None,
 ) -> None:
-    """Begin a query: hold on to the present snapshots of some tables, or to those of a time."""
+    """Begin a query on the current snapshots of tables, or on those as of a time."""
     from datetime import UTC
 
     from skiway.client.metastore.names import segments
@@ -86,27 +90,27 @@ def begin(
     _show(call, query)
 
 
-@verb(app, "get")
+@command(app, "get")
 def get(call: Call, query: Id) -> None:
-    """Show a query that lives, or has just ended."""
+    """Show a query that is active or ended recently."""
     _show(call, call.lake.queries.get(query))
 
 
-@verb(app, "renew")
+@command(app, "renew")
 def renew(call: Call, query: Id, ttl: Ttl = 60) -> None:
-    """Let a query live longer."""
+    """Extend the lease of a query."""
     found = call.lake.queries.get(query)
     found.renew(ttl)
     record = QueryRecord.of(found, call.lake)
-    call.done(f"query {query} lives until {record.expires_at:%Y-%m-%d %H:%M:%S} UTC", record)
+    call.print_result(f"query {query} expires at {record.expires_at:%Y-%m-%d %H:%M:%S} UTC", record)
 
 
-@verb(app, "end")
+@command(app, "end")
 def end(
     call: Call,
     query: Id,
-    abort: Annotated[bool, typer.Option("--abort", help="Note that it came to nothing.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Record that the query was aborted.")] = False,
 ) -> None:
-    """End a query: let go of what it reads."""
+    """End a query and release its snapshots."""
     call.lake.queries.get(query).end(commit=not abort)
-    call.done(f"ended query {query}", QueryRecord.of(call.lake.queries.get(query), call.lake))
+    call.print_result(f"ended query {query}", QueryRecord.of(call.lake.queries.get(query), call.lake))

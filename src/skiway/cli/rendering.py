@@ -1,4 +1,4 @@
-"""Answers on a screen or in a file: aligned rows and facts for people, JSON for programs."""
+"""Output of commands: aligned tables and fields for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = [
     "UNKNOWN",
     "Cells",
     "console",
+    "format_size",
+    "format_value",
     "json_text",
-    "shown",
-    "size",
-    "write_facts",
-    "write_grid",
+    "write_columns",
+    "write_fields",
     "write_json",
     "write_rows",
     "write_table",
@@ -34,9 +34,9 @@ UNFOLDED: Final = 100_000
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 UNKNOWN: Final = "-"
 GAP: Final = 2
-LEAST_COLUMNS: Final = 3
-NARROW: Final = 20
-"""How far a column of texts may shrink before others are left out."""
+MIN_COLUMNS: Final = 3
+MIN_TEXT_WIDTH: Final = 20
+"""The width to which a column of text may shrink before other columns are left out."""
 STATES: Final = {
     "succeeded": "green",
     "failed": "red",
@@ -48,35 +48,40 @@ STATES: Final = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where people read: as wide as the terminal, and not folded at all in a pipe or file."""
+    """Return a console as wide as the terminal; in a pipe or file, lines are not wrapped."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else UNFOLDED, highlight=False)
 
 
 def write_json(value: object) -> None:
-    """One JSON document."""
+    """Print a value as one JSON document."""
     typer.echo(json_text(value))
 
 
 def json_text(value: object) -> str:
-    """A value as JSON; records are objects, moments are in UTC with their zone."""
+    """Return a value as JSON; records become objects, times are in UTC."""
     return json.dumps(_plain(value), indent=2, ensure_ascii=False)
 
 
-def write_rows(records: Sequence[object], columns: Sequence[str], *, nothing: str) -> None:
-    """A line for each record, the chosen columns of it; numbers to the right."""
+def write_rows(records: Sequence[object], columns: Sequence[str], *, empty: str) -> None:
+    """Print the given columns of each record as a line; `empty` is the message for no records."""
     if not records:
-        typer.echo(nothing, err=True)
+        typer.echo(empty, err=True)
         return
     values = [[getattr(record, column) for record in records] for column in columns]
-    cells = [[shown(value, column) for value in found] for column, found in zip(columns, values, strict=True)]
+    cells = [[format_value(value, column) for value in found] for column, found in zip(columns, values, strict=True)]
     numbers = [
         any(isinstance(value, int | float | timedelta) and value is not True and value is not False for value in found)
         for found in values
     ]
-    write_grid(
+    write_columns(
         [
-            Cells(_title(column), texts, right=is_number, least=None if is_number or column.endswith("id") else NARROW)
+            Cells(
+                _title(column),
+                texts,
+                right=is_number,
+                min_width=None if is_number or column.endswith("id") else MIN_TEXT_WIDTH,
+            )
             for column, texts, is_number in zip(columns, cells, numbers, strict=True)
         ]
     )
@@ -84,63 +89,65 @@ def write_rows(records: Sequence[object], columns: Sequence[str], *, nothing: st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cells:
-    """A column of texts; `least` is how narrow it may become on a terminal, None if it must stay whole."""
+    """A column of text. `min_width` is the width to which it may shrink on a terminal; None if it must not shrink."""
 
     title: str
     texts: Sequence[str]
     right: bool = False
-    least: int | None = None
+    min_width: int | None = None
 
     @property
     def width(self) -> int:
-        """How much room it wants."""
+        """The width without truncation."""
         return max(len(self.title), *map(len, self.texts))
 
     @property
     def narrowest(self) -> int:
-        """How much room it needs."""
-        return self.width if self.least is None else min(self.width, self.least)
+        """The least width."""
+        return self.width if self.min_width is None else min(self.width, self.min_width)
 
 
-def write_grid(columns: Sequence[Cells]) -> None:
-    """Columns side by side. On a terminal the last ones are left out if need be: programs get them all in JSON."""
+def write_columns(columns: Sequence[Cells]) -> None:
+    """Print columns side by side. On a narrow terminal, text is truncated and the last columns are left out."""
     screen = console()
-    kept = list(columns)
-    while len(kept) > LEAST_COLUMNS and _room(each.narrowest for each in kept) > screen.width:
-        kept.pop()
-    widths = _shrunk(kept, screen.width)
+    visible = list(columns)
+    while len(visible) > MIN_COLUMNS and _total_width(each.narrowest for each in visible) > screen.width:
+        visible.pop()
+    widths = _fit_widths(visible, screen.width)
     table = Table(
-        *(Column(each.title, justify="right" if each.right else "left", no_wrap=True) for each in kept),
+        *(Column(each.title, justify="right" if each.right else "left", no_wrap=True) for each in visible),
         box=None,
         pad_edge=False,
         padding=(0, GAP // 2),
         header_style="bold",
     )
-    for row in zip(*(each.texts for each in kept), strict=True):
-        cut = [text if len(text) <= width else f"{text[: width - 1]}…" for text, width in zip(row, widths, strict=True)]
-        table.add_row(*(Text(text, style=STATES.get(text, "")) for text in cut))
+    for row in zip(*(each.texts for each in visible), strict=True):
+        cells = [
+            text if len(text) <= width else f"{text[: width - 1]}…" for text, width in zip(row, widths, strict=True)
+        ]
+        table.add_row(*(Text(text, style=STATES.get(text, "")) for text in cells))
     write_table(screen, table)
 
 
-def _shrunk(columns: Sequence[Cells], room: int) -> list[int]:
-    """The widths of columns; those with most to spare give first."""
+def _fit_widths(columns: Sequence[Cells], available: int) -> list[int]:
+    """Return the widths of columns that fit; those with the most spare width shrink first."""
     widths = [each.width for each in columns]
-    while (excess := _room(widths) - room) > 0:
+    while (excess := _total_width(widths) - available) > 0:
         spare = [width - each.narrowest for width, each in zip(widths, columns, strict=True)]
-        most = max(range(len(spare)), key=spare.__getitem__)
-        if not spare[most]:
+        widest = max(range(len(spare)), key=spare.__getitem__)
+        if not spare[widest]:
             break
-        widths[most] -= min(excess, spare[most])
+        widths[widest] -= min(excess, spare[widest])
     return widths
 
 
-def _room(widths: Iterable[int]) -> int:
+def _total_width(widths: Iterable[int]) -> int:
     found = list(widths)
     return sum(found) + GAP * (len(found) - 1)
 
 
 def write_table(screen: Console, table: Table) -> None:
-    """A table as it fits the terminal; elsewhere every line ends with its last character."""
+    """Print a table; in a pipe or file, without trailing blanks."""
     if screen.is_terminal:
         screen.print(table)
         return
@@ -149,26 +156,28 @@ def write_table(screen: Console, table: Table) -> None:
     typer.echo("\n".join(line.rstrip() for line in plain.get().splitlines()))
 
 
-def write_facts(record: object) -> None:
-    """A line for each fact that is known of a record."""
-    facts = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}  # type: ignore[arg-type]
-    known = {name: value for name, value in facts.items() if value not in (None, "", (), {}) and _is_flat(value)}
+def write_fields(record: object) -> None:
+    """Print one line for each field of a record that has a value."""
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}  # type: ignore[arg-type]
+    known = {name: value for name, value in fields.items() if value not in (None, "", (), {}) and _is_flat(value)}
     width = max((len(_title(name)) for name in known), default=0) + 2
     screen = console()
     for name, value in known.items():
-        line = Text.assemble((f"{_title(name):<{width}}", "dim"), (shown(value, name), STATES.get(str(value), "")))
+        line = Text.assemble(
+            (f"{_title(name):<{width}}", "dim"), (format_value(value, name), STATES.get(str(value), ""))
+        )
         screen.print(line, soft_wrap=True)
 
 
-def shown(value: Any, name: str = "") -> str:
-    """A value as people read it; what it is called tells what a number counts."""
+def format_value(value: Any, name: str = "") -> str:
+    """Format a value for people; the name of its field tells ids and sizes in bytes from other numbers."""
     match value:
         case None:
             return UNKNOWN
         case bool():
             return "yes" if value else "no"
         case int() if name.endswith("bytes"):
-            return size(value)
+            return format_size(value)
         case int() if name.endswith("id"):
             return str(value)
         case int():
@@ -180,14 +189,14 @@ def shown(value: Any, name: str = "") -> str:
         case timedelta():
             return f"{value.total_seconds():.1f} s"
         case Mapping():
-            return ", ".join(f"{key}={shown(each)}" for key, each in value.items())
+            return ", ".join(f"{key}={format_value(each)}" for key, each in value.items())
         case tuple() | list():
-            return ", ".join(shown(each) for each in value)
+            return ", ".join(format_value(each) for each in value)
     return " ".join(str(value).split())
 
 
-def size(count: int) -> str:
-    """Bytes in the unit that keeps the number short."""
+def format_size(count: int) -> str:
+    """Format a number of bytes, such as `1.5 MiB`."""
     number, unit = float(count), 0
     while number >= 1024 and unit < len(UNITS) - 1:
         number, unit = number / 1024, unit + 1
@@ -199,7 +208,7 @@ def _title(name: str) -> str:
 
 
 def _is_flat(value: object) -> bool:
-    """Whether it fits a line: lists of records are for programs, or written as rows."""
+    """Whether a value fits on a line; a list of records does not."""
     return not (isinstance(value, Sequence) and any(dataclasses.is_dataclass(each) for each in value))
 
 
@@ -216,7 +225,7 @@ def _plain(value: Any) -> Any:
         case Mapping():
             return {str(key): _plain(each) for key, each in value.items()}
         case float() if value != value or value in (float("inf"), float("-inf")):
-            return str(value)  # JSON has no word for it
+            return str(value)  # JSON has no such numbers
         case None | bool() | int() | float() | str():
             return value
         case Decimal() | UUID():

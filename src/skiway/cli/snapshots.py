@@ -1,4 +1,4 @@
-"""Snapshots: the states of a table that can still be read."""
+"""`skiway snapshots`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.command import Call, noun, verb
+from skiway.cli.command import Call, command, group
 from skiway.errors import NotFound
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Snapshot
 
-__all__ = []
+__all__ = ["app"]
 
 
-app = noun("snapshots", __doc__)
+app = group("snapshots", "Manage snapshots, the states of a table that can be read.")
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="Such as lake.sales.people.")]
-Number = Annotated[int, typer.Argument(metavar="SNAPSHOT", help="Its id.")]
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
+Number = Annotated[int, typer.Argument(metavar="SNAPSHOT", help="Snapshot id.")]
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
-    """A snapshot, as it is written. `rows` and `data_files` are as its writer noted them."""
+    """A snapshot in the output. `rows` and `data_files` are from the summary of its writer."""
 
     id: int
     current: bool
@@ -40,55 +40,58 @@ class SnapshotRecord:
 
     @classmethod
     def of(cls, snapshot: Snapshot, current_id: int | None) -> SnapshotRecord:
-        """What there is to tell of it."""
-        noted = dict(snapshot.summary)
+        """Convert a resource of the client."""
+        summary = dict(snapshot.summary)
         return cls(
             snapshot.id,
             snapshot.id == current_id,
             snapshot.created_at,
             snapshot.ingested_at,
-            noted.get("operation"),
-            _number(noted.get("total-records")),
-            _number(noted.get("total-data-files")),
+            summary.get("operation"),
+            _number(summary.get("total-records")),
+            _number(summary.get("total-data-files")),
             snapshot.parent_id,
             snapshot.message.schema_id,
-            noted,
+            summary,
         )
 
 
-@verb(app, "list")
+@command(app, "list")
 def list_(call: Call, table: Table) -> None:
-    """List the snapshots of a table, the newest first; one of them is the current one."""
-    current = current_id(call.lake, table)
+    """List the snapshots of a table, newest first."""
+    current = _current_id(call.lake, table)
     found = (SnapshotRecord.of(each, current) for each in call.lake.snapshots(table))
     columns = ["id", "current", "created_at", "operation", "rows", "data_files"]
-    call.rows(found, columns, nothing=f"{table} has no snapshots yet")
+    call.print_rows(found, columns, empty=f"{table} has no snapshots yet")
 
 
-@verb(app, "get")
+@command(app, "get")
 def get(call: Call, table: Table, number: Number) -> None:
-    """Show one snapshot."""
+    """Show a snapshot."""
     found = call.lake.snapshots.get(table, number)
-    call.record(SnapshotRecord.of(found, current_id(call.lake, table)))
+    call.print_record(SnapshotRecord.of(found, _current_id(call.lake, table)))
 
 
-@verb(app, "set-current")
+@command(app, "set-current")
 def set_current(call: Call, table: Table, number: Number) -> None:
-    """Make a snapshot of a mirrored table the current one, such as an older one to roll back."""
-    now = SnapshotRecord.of(call.lake.snapshots.set_current(table, number), number)
-    call.done(f"{table} is now in the state of snapshot {now.id}", now)
+    """Make a snapshot of a mirrored table the current one, to roll back."""
+    current = SnapshotRecord.of(call.lake.snapshots.set_current(table, number), number)
+    call.print_result(f"the current snapshot of {table} is now {current.id}", current)
 
 
-@verb(app, "delete")
+@command(app, "delete")
 def delete(call: Call, table: Table, number: Number) -> None:
-    """Delete a snapshot of a mirrored table, with its statistics. The current one can go only as the last."""
-    gone = SnapshotRecord.of(call.lake.snapshots.get(table, number), None)
+    """Delete a snapshot of a mirrored table and its statistics.
+
+    The current snapshot can be deleted only if it is the last one.
+    """
+    deleted = SnapshotRecord.of(call.lake.snapshots.get(table, number), None)
     call.lake.snapshots.delete(table, number)
-    call.done(f"deleted snapshot {gone.id} of {table}", gone)
+    call.print_result(f"deleted snapshot {deleted.id} of {table}", deleted)
 
 
-def current_id(lake: Metastore, table: str) -> int | None:
-    """The id of a table's current snapshot; None while it has none."""
+def _current_id(lake: Metastore, table: str) -> int | None:
+    """Return the id of a table's current snapshot, or None if it has no snapshots."""
     try:
         return lake.snapshots.get(table).id
     except NotFound as error:

@@ -1,4 +1,4 @@
-"""Statistics: what profiles on Spark found out about tables, columns and files."""
+"""`skiway stats`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.command import Call, noun, verb
-from skiway.cli.tables import At, Name, Parent, tables_in
+from skiway.cli.command import Call, command, group
+from skiway.cli.jobs import report_start
+from skiway.cli.tables import AtSnapshot, Parent, TableName, tables_in
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Table, TableStats
     from skiway.model import v1
 
-__all__ = []
+__all__ = ["app"]
 
 
-app = noun("stats", __doc__)
+app = group("stats", "Show and compute statistics of tables, columns and files.")
 
 
 @dataclass(frozen=True, slots=True)
 class StatsRecord:
-    """What is known of a table in a snapshot, as it is written. `quality` says how far `rows` can be trusted."""
+    """The statistics of a table in a snapshot, in the output. `quality` is that of `rows`."""
 
     table: str
     snapshot_id: int | None
@@ -38,24 +39,24 @@ class StatsRecord:
 
     @classmethod
     def of(cls, table: Table, stats: TableStats) -> StatsRecord:
-        """What there is to tell; None where it is not known."""
-        noted = dict(stats.properties)
+        """Convert a resource of the client; None means unknown."""
+        properties = dict(stats.properties)
         return cls(
             str(table),
             stats.snapshot_id,
             stats.row_count,
-            noted.get("quality.row_count"),
-            int(noted["rows.profiled"]) if "rows.profiled" in noted else None,
+            properties.get("quality.row_count"),
+            int(properties["rows.profiled"]) if "rows.profiled" in properties else None,
             stats.data_file_count,
             stats.total_size_bytes,
             stats.updated_at,
-            noted,
+            properties,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file of a snapshot, as it is written."""
+    """A file of a snapshot in the output."""
 
     path: str
     content: str
@@ -65,52 +66,57 @@ class FileRecord:
 
     @classmethod
     def of(cls, file: v1.FileColumnStats) -> FileRecord:
-        """What there is to tell of it."""
+        """Convert the message."""
         from skiway.model import v1
 
+        partition = None if file.partition_data_json in ("", "{}") else file.partition_data_json
         content = v1.FileContent.Name(file.file_content).removeprefix("FC_").lower()
-        return cls(file.file_path, content, file.row_count, file.size_bytes, _partition(file.partition_data_json))
+        return cls(file.file_path, content, file.row_count, file.size_bytes, partition)
 
 
-def _partition(told: str) -> str | None:
-    return None if told in ("", "{}") else told
-
-
-@verb(app, "list")
+@command(app, "list")
 def list_(call: Call, parent: Parent = None) -> None:
-    """List tables with how much of them is known."""
+    """List tables with their row counts and how many rows were profiled."""
     found = (StatsRecord.of(each, each.stats) for each in tables_in(call.lake, parent))
     columns = ["table", "rows", "quality", "rows_profiled", "size_bytes", "data_files", "updated_at"]
-    call.rows(found, columns, nothing="there are no tables here")
+    call.print_rows(found, columns, empty="there are no tables here")
 
 
-@verb(app, "show")
-def show(call: Call, name: Name, at: At = None) -> None:
-    """Show the statistics of a table in a snapshot; `skiway tables describe` shows those of its columns."""
+@command(app, "show")
+def show(call: Call, name: TableName, at: AtSnapshot = None) -> None:
+    """Show the statistics of a table.
+
+    `skiway tables describe` shows those of its columns.
+    """
     table = call.lake.tables.get(name)
-    call.record(StatsRecord.of(table, call.lake.statistics.get(table, at)))
+    call.print_record(StatsRecord.of(table, call.lake.statistics.get(table, at)))
 
 
-@verb(app, "files")
+@command(app, "files")
 def files(
     call: Call,
-    name: Name,
-    at: At = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many at most; all unless given.")] = None,
+    name: TableName,
+    at: AtSnapshot = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of files; all by default.")
+    ] = None,
 ) -> None:
-    """List the files of a table in a snapshot."""
+    """List the files of a table."""
     found = map(FileRecord.of, islice(call.lake.statistics.files(name, at), limit))
-    call.rows(found, ["path", "content", "rows", "size_bytes", "partition"], nothing=f"{name} has no files")
+    call.print_rows(found, ["path", "content", "rows", "size_bytes", "partition"], empty=f"{name} has no files")
 
 
-@verb(app, "profile")
+@command(app, "profile")
 def profile(
     call: Call,
-    name: Name,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job to its end.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Also if the snapshot was profiled before.")] = False,
+    name: TableName,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Profile again, even if the snapshot was profiled before.")
+    ] = False,
 ) -> None:
-    """Make statistics of a managed table on Spark. Those of a connector are made by `skiway connectors sync`."""
-    from skiway.cli.jobs import told
+    """Compute statistics of a managed table with Spark.
 
-    told(call, call.lake.tables.profile(name, full_rescan=full), {}, watch=watch)
+    Tables of a connector are profiled by `skiway connectors sync`.
+    """
+    report_start(call, call.lake.tables.profile(name, full_rescan=full), {}, watch=watch)

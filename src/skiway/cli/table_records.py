@@ -1,20 +1,35 @@
-"""Tables as the command line shows them: format, location, columns and their types."""
+"""Tables and columns in the output: their types, and the statistics of a column with a small histogram."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final
 
-from skiway.client.metastore import Table
+if TYPE_CHECKING:
+    from skiway.client.metastore import Table
+    from skiway.model import v1
 
-__all__ = ["ColumnRecord", "TableRecord", "columns_of", "format_of", "type_name"]
+__all__ = [
+    "ColumnProfile",
+    "ColumnRecord",
+    "DistinctCount",
+    "TableRecord",
+    "TopValue",
+    "histogram_bars",
+    "numeric_position",
+]
+
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+BINS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRecord:
-    """A column, as it is written."""
+    """A column in the output."""
 
     name: str
     type: str
@@ -23,7 +38,7 @@ class ColumnRecord:
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """A table, as it is written. `rows` and what follows it are of its current snapshot; None where they are unknown."""
+    """A table in the output. From `rows` on, the fields describe its current snapshot; None means unknown."""
 
     name: str
     id: str
@@ -42,29 +57,29 @@ class TableRecord:
 
     @classmethod
     def of(cls, table: Table, names: dict[str, str]) -> TableRecord:
-        """What there is to tell of it, with the names of connectors by their ids."""
+        """Convert a resource of the client; `names` are the names of connectors by id."""
         stats, upstream = table.stats, table.upstream
-        managed = table.message.metadata_location
+        metadata = table.message.metadata_location
         return cls(
             str(table),
             str(table.id),
-            "iceberg" if managed else format_of(table),
-            "managed" if managed else names.get(upstream.connector_id.id, "-") if upstream else "-",
+            "iceberg" if metadata else _format(table),
+            "managed" if metadata else names.get(upstream.connector_id.id, "-") if upstream else "-",
             table.description,
-            managed or (upstream.uri if upstream else None),
+            metadata or (upstream.uri if upstream else None),
             stats.row_count,
             stats.data_file_count,
             stats.total_size_bytes,
             stats.snapshot_id,
-            columns_of(table.schema_json),
+            _columns(table.schema_json),
             dict(table.properties),
             table.created_at,
             table.updated_at,
         )
 
 
-def format_of(table: Table) -> str:
-    """Of which format a mirrored table is."""
+def _format(table: Table) -> str:
+    """Return the format of a mirrored table."""
     from skiway.model import v1
 
     if table.upstream is None or not table.upstream.format:
@@ -72,22 +87,204 @@ def format_of(table: Table) -> str:
     return v1.TableFormat.Name(table.upstream.format).removeprefix("TF_").lower()
 
 
-def columns_of(schema_json: str) -> tuple[ColumnRecord, ...]:
-    """The columns that a schema in JSON tells of."""
+def _columns(schema_json: str) -> tuple[ColumnRecord, ...]:
+    """Return the columns of a schema in JSON."""
     fields = json.loads(schema_json or "{}").get("fields", [])
-    return tuple(ColumnRecord(each["name"], type_name(each["type"]), bool(each.get("required"))) for each in fields)
+    return tuple(ColumnRecord(each["name"], _type_text(each["type"]), bool(each.get("required"))) for each in fields)
 
 
-def type_name(told: Any) -> str:
-    """A type on one line, such as `list<struct<a: int>>`."""
-    if isinstance(told, str):
-        return told
-    match told.get("type"):
+def _type_text(data_type: Any) -> str:
+    """Return a type as one line, such as `list<struct<a: int>>`."""
+    if isinstance(data_type, str):
+        return data_type
+    match data_type.get("type"):
         case "list":
-            return f"list<{type_name(told['element'])}>"
+            return f"list<{_type_text(data_type['element'])}>"
         case "map":
-            return f"map<{type_name(told['key'])}, {type_name(told['value'])}>"
+            return f"map<{_type_text(data_type['key'])}, {_type_text(data_type['value'])}>"
         case "struct":
-            members = ", ".join(f"{each['name']}: {type_name(each['type'])}" for each in told["fields"])
+            members = ", ".join(f"{each['name']}: {_type_text(each['type'])}" for each in data_type["fields"])
             return f"struct<{members}>"
-    return str(told.get("type"))
+    return str(data_type.get("type"))
+
+
+# -- statistics of columns ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctCount:
+    """The number of distinct values. An estimate lies between its bounds with the given confidence."""
+
+    value: int
+    lower: int | None = None
+    upper: int | None = None
+    confidence: float | None = None
+
+    @classmethod
+    def of(cls, ndv: v1.Ndv) -> DistinctCount | None:
+        """Convert the message; None if the number is unknown."""
+        match ndv.WhichOneof("mode"):
+            case "exact":
+                return cls(ndv.exact)
+            case "approx":
+                estimate = ndv.approx
+                return cls(
+                    round(estimate.estimate),
+                    round(estimate.confidence_lower) if estimate.HasField("confidence_lower") else None,
+                    round(estimate.confidence_upper) if estimate.HasField("confidence_upper") else None,
+                    estimate.confidence_level if estimate.HasField("confidence_level") else None,
+                )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TopValue:
+    """A frequent value and its number of occurrences."""
+
+    value: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProfile:
+    """The statistics of a column in one snapshot. None means unknown.
+
+    `quality` says whether a value is exact, an estimate or a bound.
+    """
+
+    name: str
+    type: str
+    values: int
+    nulls: int | None
+    nans: int | None
+    distinct: DistinctCount | None
+    min: str | None
+    max: str | None
+    bounds: tuple[str, ...]
+    counts: tuple[int, ...]
+    quantiles: dict[str, str]
+    top_values: tuple[TopValue, ...]
+    avg_width_bytes: float | None
+    rows_profiled: int | None
+    rows_total: int | None
+    quality: dict[str, str]
+    errors: str | None
+
+    @classmethod
+    def of(cls, stats: v1.ColumnStats, type_name: str) -> ColumnProfile:
+        """Convert the statistics that the metastore has stored."""
+        properties = stats.properties
+        return cls(
+            stats.column_name,
+            type_name,
+            stats.value_count,
+            stats.null_count if stats.HasField("null_count") else None,
+            stats.nan_count if stats.HasField("nan_count") else None,
+            DistinctCount.of(stats.ndv),
+            stats.min if stats.HasField("min") else None,
+            stats.max if stats.HasField("max") else None,
+            tuple(stats.histogram.bounds),
+            tuple(stats.histogram.counts),
+            json.loads(properties.get("quantiles", "{}")),
+            tuple(TopValue(value, count) for value, count in json.loads(properties.get("top_values", "[]"))),
+            float(properties["avg_width_bytes"]) if "avg_width_bytes" in properties else None,
+            int(properties["rows.profiled"]) if "rows.profiled" in properties else None,
+            int(properties["rows.total"]) if "rows.total" in properties else None,
+            _quality(properties),
+            properties.get("errors"),
+        )
+
+    @classmethod
+    def of_files(cls, name: str, type_name: str, parts: Sequence[v1.ColumnStats]) -> ColumnProfile:
+        """Merge the statistics of the files of a snapshot that was not profiled; they give bounds only."""
+        nulls = [part.null_count for part in parts if part.HasField("null_count")]
+        lows = [part.min for part in parts if part.HasField("min")]
+        highs = [part.max for part in parts if part.HasField("max")]
+        filled = [part for part in parts if not part.HasField("null_count") or part.null_count < part.value_count]
+        return cls(
+            name=name,
+            type=type_name,
+            values=sum(part.value_count for part in parts),
+            nulls=sum(nulls) if len(nulls) == len(parts) else None,
+            nans=None,
+            distinct=None,
+            min=min(lows, key=_order) if lows and len(lows) >= len(filled) else None,
+            max=max(highs, key=_order) if highs and len(highs) >= len(filled) else None,
+            bounds=(),
+            counts=(),
+            quantiles={},
+            top_values=(),
+            avg_width_bytes=None,
+            rows_profiled=0,
+            rows_total=None,
+            quality=dict.fromkeys(("max", "min", "null_count", "value_count"), "bound"),
+            errors=None,
+        )
+
+    @property
+    def null_share(self) -> float | None:
+        """The share of values that are NULL."""
+        return self.nulls / self.values if self.nulls is not None and self.values else None
+
+    def histogram(self, bins: int = BINS) -> str:
+        """Return the histogram as blocks, in bins of equal width from minimum to maximum; "" if there is none."""
+        positions = [numeric_position(bound) for bound in self.bounds]
+        known = [position for position in positions if position is not None]
+        return histogram_bars(known, self.counts, bins) if known and len(known) == len(self.counts) + 1 else ""
+
+
+def _quality(properties: Mapping[str, str]) -> dict[str, str]:
+    found = {key.removeprefix("quality."): value for key, value in properties.items() if key.startswith("quality.")}
+    return dict(sorted(found.items()))
+
+
+def _order(text: str) -> tuple[int, Decimal, str]:
+    """The sort key of a bound: numbers by value, everything else as text, which also orders dates and times."""
+    try:
+        return 0, Decimal(text), ""
+    except InvalidOperation:
+        return 1, Decimal(0), text
+
+
+def histogram_bars(positions: Sequence[float], counts: Sequence[int], bins: int) -> str:
+    """Draw a histogram as `bins` blocks; an empty bin is blank.
+
+    `counts` are the values between two positions each, which are assumed to be evenly distributed.
+
+    >>> histogram_bars([0.0, 1.0, 2.0], [10, 30], 4)
+    '▃▃██'
+    """
+    low, high = positions[0], positions[-1]
+    if high <= low:
+        return BLOCKS[-1]
+    width = (high - low) / bins
+    heights = [0.0] * bins
+    for start, end, count in zip(positions, positions[1:], counts, strict=False):
+        for number in range(bins):
+            left, right = low + number * width, low + (number + 1) * width
+            if end > start:
+                heights[number] += count * max(0.0, min(end, right) - max(start, left)) / (end - start)
+            elif left <= start < right or (start == high and number == bins - 1):
+                heights[number] += count
+    top = max(heights)
+    return "".join(BLOCKS[min(int(height / top * 8), 7)] if height > 0 else " " for height in heights)
+
+
+def numeric_position(text: str) -> float | None:
+    """Return a bound as a number: its value, or the seconds of a date or time; None for other text."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    for kind in (datetime.fromisoformat, time.fromisoformat):
+        try:
+            return _seconds(kind(text))
+        except ValueError:
+            continue
+    return None
+
+
+def _seconds(moment: datetime | time) -> float:
+    if isinstance(moment, datetime):
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    return datetime.combine(date(1970, 1, 1), moment.replace(tzinfo=UTC)).timestamp()

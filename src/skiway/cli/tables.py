@@ -1,4 +1,4 @@
-"""Tables: Iceberg tables that are made here, and tables that connectors mirror."""
+"""`skiway tables`."""
 
 from __future__ import annotations
 
@@ -7,68 +7,69 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.command import Call, noun, verb
+from skiway.cli.command import Call, command, group
+from skiway.cli.jobs import connector_names
 from skiway.cli.table_records import TableRecord
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Table
 
-__all__ = ["At", "Name", "Parent", "tables_in"]
+__all__ = ["AtSnapshot", "Parent", "TableName", "app", "tables_in"]
 
+app = group("tables", "Manage tables: the lake's own Iceberg tables, and tables that connectors mirror.")
 
-app = noun("tables", __doc__)
-
-Name = Annotated[str, typer.Argument(metavar="TABLE", help="With catalog and namespace, such as lake.sales.people.")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
 Parent = Annotated[
-    str | None, typer.Argument(metavar="NAMESPACE", help="In this namespace or catalog; in all without.")
+    str | None, typer.Argument(metavar="NAMESPACE", help="Namespace or catalog to list; all catalogs by default.")
 ]
-At = Annotated[
-    int | None, typer.Option("--at", metavar="SNAPSHOT", help="In this snapshot; unless given, in the current one.")
+AtSnapshot = Annotated[
+    int | None, typer.Option("--at", metavar="SNAPSHOT", help="Snapshot id; the current snapshot by default.")
 ]
 
 
-@verb(app, "list")
+@command(app, "list")
 def list_(call: Call, parent: Parent = None) -> None:
     """List tables with their rows and sizes."""
-    from skiway.cli.jobs import connector_names
-
     names = connector_names(call.lake)
     found = (TableRecord.of(each, names) for each in tables_in(call.lake, parent))
     columns = ["name", "format", "origin", "rows", "data_files", "size_bytes"]
-    call.rows(found, columns, nothing="there are no tables here: skiway sql, or skiway connectors create")
+    call.print_rows(
+        found, columns, empty="there are no tables here; create some with skiway sql or skiway connectors create"
+    )
 
 
-@verb(app, "get")
-def get(call: Call, name: Name, at: At = None) -> None:
-    """Show a table and its columns, now or as they were in a snapshot."""
+@command(app, "get")
+def get(call: Call, name: TableName, at: AtSnapshot = None) -> None:
+    """Show a table and its columns."""
     from skiway.cli import rendering
-    from skiway.cli.jobs import connector_names
 
     record = TableRecord.of(call.lake.tables.get(name, at=at), connector_names(call.lake))
-    call.record(record)
+    call.print_record(record)
     if not call.as_json:
         typer.echo()
-        rendering.write_rows(record.columns, ["name", "type", "required"], nothing="it has no columns")
+        rendering.write_rows(record.columns, ["name", "type", "required"], empty="the table has no columns")
 
 
-@verb(app, "describe")
-def describe(call: Call, name: Name, at: At = None) -> None:
-    """Show what is known of a table's columns: NULLs, distinct values, bounds, and how values spread."""
-    from skiway.cli.describe import described
+@command(app, "describe")
+def describe(call: Call, name: TableName, at: AtSnapshot = None) -> None:
+    """Show statistics of a table's columns.
 
-    described(call, name, at)
+    For each column: NULLs, distinct values, minimum and maximum, and the distribution of values.
+    """
+    from skiway.cli.describe import print_description
+
+    print_description(call, name, at)
 
 
-@verb(app, "create")
+@command(app, "create")
 def create(
     call: Call,
-    name: Name,
+    name: TableName,
     columns: Annotated[
-        list[str], typer.Argument(metavar="COLUMN", help="As in SQL, such as 'id BIGINT NOT NULL' 'name VARCHAR'.")
+        list[str], typer.Argument(metavar="COLUMN", help="Column in SQL, such as 'id BIGINT NOT NULL'; repeatable.")
     ],
 ) -> None:
-    """Make a new, empty Iceberg table."""
-    from skiway.cli.jobs import connector_names
+    """Create an empty Iceberg table."""
     from skiway.cli.sql.session import Session
     from skiway.cli.sql.statements import create_table
     from skiway.client.metastore.names import dotted, segments
@@ -77,29 +78,31 @@ def create(
     call.lake.namespaces.get(dotted(namespace))
     with Session(call) as session:
         create_table(session, name, columns)
-    made = TableRecord.of(call.lake.tables.get(name), connector_names(call.lake))
-    call.done(f"created table {made.name}", made)
+    created = TableRecord.of(call.lake.tables.get(name), connector_names(call.lake))
+    call.print_result(f"created table {created.name}", created)
 
 
-@verb(app, "delete")
-def delete(call: Call, name: Name) -> None:
-    """Delete a table with its snapshots and statistics. The files of a mirrored table stay where they are."""
-    from skiway.cli.jobs import connector_names
-    from skiway.cli.sql.scans import spoken
+@command(app, "delete")
+def delete(call: Call, name: TableName) -> None:
+    """Delete a table with its snapshots and statistics.
+
+    The files of a mirrored table are not deleted.
+    """
+    from skiway.cli.sql.scans import sql_name
 
     table = call.lake.tables.get(name)
-    gone = TableRecord.of(table, connector_names(call.lake))
-    if gone.origin == "managed":
-        catalog, schema, own = spoken(table.path)
+    deleted = TableRecord.of(table, connector_names(call.lake))
+    if deleted.origin == "managed":
+        catalog, schema, own_name = sql_name(table.path)
         with call.airport(catalog) as lake:
-            lake.drop_table((schema, own))
+            lake.drop_table((schema, own_name))
     else:
         call.lake.tables.delete(table)
-    call.done(f"deleted table {gone.name}", gone)
+    call.print_result(f"deleted table {deleted.name}", deleted)
 
 
 def tables_in(lake: Metastore, parent: str | None) -> Iterator[Table]:
-    """The tables of a namespace; of a catalog, those of all its namespaces; without a parent, all."""
+    """Yield the tables of a namespace, of all namespaces of a catalog, or of all catalogs."""
     from skiway.client.metastore.names import segments
 
     if parent is None:

@@ -1,15 +1,27 @@
-"""Clients in Python: `AirportClient` makes the calls of DuckDB's Airport extension, `Metastore` those of its name."""
+"""Clients for Python: `AirportClient` for Airport servers, `Metastore` for the metastore's gRPC API.
 
-from skiway.client.airport.catalog import Function, Schema, Table
-from skiway.client.airport.client import AirportClient
-from skiway.client.airport.connection import TlsOptions
-from skiway.client.airport.endpoints import Endpoint, FunctionCall
-from skiway.client.airport.exchange import Written
-from skiway.client.airport.json_writer import JsonWriter
-from skiway.client.airport.listing import Flight
-from skiway.client.airport.predicates import Predicate, col
-from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows
-from skiway.client.airport.session import CatalogVersion, Transaction
+Both need the plain install only. `AirportClient` makes the same calls as DuckDB's Airport extension.
+"""
+
+from skiway.client.airport import (
+    AirportClient,
+    BoundScan,
+    CatalogVersion,
+    ColumnStatistics,
+    Endpoint,
+    Flight,
+    Function,
+    FunctionCall,
+    JsonWriter,
+    Predicate,
+    Rows,
+    Schema,
+    Table,
+    Transaction,
+    Written,
+    col,
+)
+from skiway.client.connection import TlsOptions
 from skiway.client.metastore import Metastore
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Settings of a process: one frozen object, from the command line, the environment, a file and defaults.
+"""The settings of a process: one immutable object, loaded from the command line, the environment, a file and defaults.
 
 >>> from skiway.config import load
 >>> settings = load(environ={"SKIWAY__GC__CAS__MIN_AGE_MS": "60000"}, flags={"kv": "memory"})
@@ -8,7 +8,17 @@
 
 from skiway.config.fields import Setting
 from skiway.config.loading import FILE_NAME, load
-from skiway.config.settings import Settings, describe, shown
+from skiway.config.settings import Settings, describe, shown, without_effect
 from skiway.config.stores import StoreUrls, store_urls
 
-__all__ = ["FILE_NAME", "Setting", "Settings", "StoreUrls", "describe", "load", "shown", "store_urls"]
+__all__ = [
+    "FILE_NAME",
+    "Setting",
+    "Settings",
+    "StoreUrls",
+    "describe",
+    "load",
+    "shown",
+    "store_urls",
+    "without_effect",
+]

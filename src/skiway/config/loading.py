@@ -1,22 +1,30 @@
-"""Settings from everywhere, checked, or one error that names every mistake and where it was made."""
+"""Load and check settings. One error reports every mistake, with the place where it was made."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from skiway.config.checks import Problem, problems
-from skiway.config.fields import Setting, build
+from skiway.config.fields import MASK, Setting, as_text, build, is_loopback
+from skiway.config.server import Grpc, Http
 from skiway.config.settings import SHORT_FORMS, Settings, known
-from skiway.config.sources import Given, from_environment, from_file, from_flags, moved_password, shown_url
-from skiway.config.values import as_text
+from skiway.config.sources import (
+    Given,
+    from_environment,
+    from_file,
+    from_flags,
+    secret_parameters,
+    shown_url,
+    with_password_moved,
+)
 from skiway.errors import InvalidArgument
 
-__all__ = ["FILE_NAME", "load"]
+__all__ = ["FILE_NAME", "Problem", "load", "problems"]
 
 FILE_NAME = "skiway.toml"
 SHOWN_CHARACTERS = 80
@@ -28,62 +36,62 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings of a process. Flags win over the environment, that over the file, that over the defaults.
+    """Load the settings of a process. Flags override the environment, which overrides the file, then the defaults.
 
-    Without `file`, `skiway.toml` in `home` is read if it is there; `environ` is usually `os.environ`, and `flags` are by
-    key. Raises `InvalidArgument` with a sentence per mistake.
+    Without `file`, `skiway.toml` in `home` is read if it exists. `environ` is usually `os.environ`; `flags` maps keys to
+    values. Raises `InvalidArgument` with one line per mistake.
     """
-    chosen = _chosen(home, file, environ or {}, flags or {})
-    values, mistakes = _read(chosen)
+    given = _given(home, file, environ or {}, flags or {})
+    values, mistakes = _parsed(given)
     if not mistakes:
         settings = build(Settings, values)
-        mistakes = [_impossible(problem, chosen) for problem in problems(settings, chosen.keys())]
+        mistakes = [_explained(problem, given) for problem in problems(settings, given.keys())]
         if not mistakes:
             return settings
     raise InvalidArgument("\n".join(mistakes), key="config.invalid")
 
 
-def _chosen(
+def _given(
     home: Path | None, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]
 ) -> dict[str, Given]:
-    """What is set, by key, each from the source that wins."""
+    """The values that are set, by key, each from the source with the highest precedence."""
     if file is None and home is not None and (home / FILE_NAME).is_file():
         file = home / FILE_NAME
     sources = (_defaults(home), from_file(file) if file else (), from_environment(environ), from_flags(flags))
-    chosen = {given.key: given for given in map(_long_form, chain.from_iterable(sources))}
-    return {given.key: given for given in moved_password(chosen)}
+    by_key = {given.key: given for given in map(_long_form, chain.from_iterable(sources))}
+    return {given.key: given for given in with_password_moved(by_key)}
 
 
 def _defaults(home: Path | None) -> Iterable[Given]:
-    """The places in the home directory."""
+    """The defaults that depend on the home directory."""
     if home is None:
         return ()
-    marked = (setting for setting in known().values() if setting.under_home)
-    return (Given(each.key, str(home.absolute() / each.under_home), "the default") for each in marked)
+    in_home = (setting for setting in known().values() if setting.under_home)
+    return (Given(each.key, str(home.absolute() / each.under_home), "the default") for each in in_home)
 
 
 def _long_form(given: Given) -> Given:
     return replace(given, key=SHORT_FORMS.get(given.key, given.key))
 
 
-def _read(chosen: Mapping[str, Given]) -> tuple[dict[str, object], list[str]]:
-    """The values by key, and a sentence for each that there cannot be."""
+def _parsed(all_given: Mapping[str, Given]) -> tuple[dict[str, object], list[str]]:
+    """The parsed values by key, and a message for each value that is invalid."""
     values: dict[str, object] = {}
     mistakes: list[str] = []
-    for key, given in chosen.items():
+    for key, given in all_given.items():
         setting = known().get(key)
         if setting is None:
             mistakes.append(_unknown(given))
             continue
         try:
             values[key] = _value(setting, given)
-        except (ValueError, RuntimeError):  # the latter for the home of a user that is not there
-            mistakes.append(f"{_found(setting, given)} is not possible: it takes {setting.takes}")
+        except (ValueError, RuntimeError):  # RuntimeError: the home directory of an unknown user
+            mistakes.append(f"{_assignment(setting, given)} is invalid: expected {setting.takes}")
     return values, mistakes
 
 
 def _value(setting: Setting, given: Given) -> object:
-    """The value as its kind reads it; a path in a file is meant from where the file is."""
+    """The parsed value. A relative path in a file is relative to that file."""
     value = setting.kind.read(given.value)
     return given.base / value.expanduser() if isinstance(value, Path) else value
 
@@ -93,25 +101,134 @@ def _unknown(given: Given) -> str:
     if inside:
         return f"{given.key} ({given.origin}) is a section, not a setting: set one of its settings, such as {inside[0]}"
     near = get_close_matches(given.key, known(), n=1, cutoff=0.6)
-    advice = f"did you mean {near[0]}?" if near else "`skiway config` shows all there are"
-    return f"there is no setting {given.key} ({given.origin}): {advice}"
+    advice = f"did you mean {near[0]}?" if near else "`skiway config` lists all settings"
+    return f"unknown setting {given.key} ({given.origin}): {advice}"
 
 
-def _impossible(problem: Problem, chosen: Mapping[str, Given]) -> str:
+def _explained(problem: Problem, all_given: Mapping[str, Given]) -> str:
     setting = known()[problem.key]
-    given = chosen.get(problem.key, Given(problem.key, None if setting.under_home else setting.default, "the default"))
+    default = Given(problem.key, None if setting.under_home else setting.default, "the default")
+    given = all_given.get(problem.key, default)
     if not given.value:
         return f"{problem.key} is not set, but {problem.reason}"
-    return f"{_found(setting, given)} is not possible: {problem.reason}"
+    return f"{_assignment(setting, given)} is invalid: {problem.reason}"
 
 
-def _found(setting: Setting, given: Given) -> str:
+def _assignment(setting: Setting, given: Given) -> str:
     return f"{setting.key} = {_shown(setting, given.value)} ({given.origin})"
 
 
 def _shown(setting: Setting, value: object) -> str:
     if setting.kind.secret:
-        return "****"
+        return MASK
     text = re.sub(r"\s+", " ", shown_url(as_text(value)))
     shortened = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
     return repr(shortened) if isinstance(value, str) else shortened
+
+
+# Checks across settings: values that are valid one by one and contradict each other
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An invalid setting, with the reason and the remedy."""
+
+    key: str
+    reason: str
+
+
+def problems(settings: Settings, explicit: Set[str]) -> Iterator[Problem]:
+    """Every contradiction between settings. `explicit` holds the keys that were set, as opposed to defaulted."""
+    return chain(
+        _server_problems(settings),
+        _auth_problems(settings),
+        _pointer_problems(settings, explicit),
+        _blob_problems(settings, explicit),
+        _url_problems(settings),
+        _pair_problems(settings),
+    )
+
+
+def _server_problems(settings: Settings) -> Iterator[Problem]:
+    servers: dict[str, Grpc | Http] = {"server.grpc": settings.server.grpc, "server.http": settings.server.http}
+    for name, server in servers.items():
+        if (server.tls.cert is None) != (server.tls.key is None):
+            missing = "cert" if server.tls.cert is None else "key"
+            yield Problem(f"{name}.tls.{missing}", "a certificate and its key belong together: set both or neither")
+        if server.address is None or is_loopback(server.address):
+            continue
+        if server.tls.cert is None and not server.insecure:
+            yield Problem(
+                f"{name}.address",
+                f"other machines could connect without TLS: set {name}.tls.cert and {name}.tls.key, listen on "
+                f"127.0.0.1, or set {name}.insecure = true",
+            )
+        if settings.auth.mode == "dev" and not settings.auth.insecure:
+            yield Problem(
+                f"{name}.address",
+                "other machines could connect without authentication: set auth.mode to token or oidc, listen on "
+                "127.0.0.1, or set auth.insecure = true",
+            )
+
+
+def _auth_problems(settings: Settings) -> Iterator[Problem]:
+    auth = settings.auth
+    if auth.mode == "token" and auth.tokens.file is None:
+        yield Problem("auth.tokens.file", "auth.mode token requires it: set the path of the tokens file")
+    if auth.mode != "oidc":
+        return
+    if auth.oidc.issuer is None and auth.oidc.public_key is None:
+        yield Problem("auth.oidc.issuer", "auth.mode oidc requires it: set it, or auth.oidc.public_key")
+    if auth.oidc.audience is None:
+        yield Problem(
+            "auth.oidc.audience", "auth.mode oidc requires it: without it, tokens for other services would be accepted"
+        )
+
+
+def _pointer_problems(settings: Settings, explicit: Set[str]) -> Iterator[Problem]:
+    kv = settings.kv
+    if kv.url is None and kv.backend == "postgresql":
+        yield Problem("kv.url", "kv.backend postgresql requires it: set it to postgresql://user@host/database")
+    if kv.url and "kv.backend" in explicit and urlsplit(kv.url).scheme != kv.backend:
+        yield Problem("kv.backend", "it contradicts kv.url: set only one of them")
+
+
+def _blob_problems(settings: Settings, explicit: Set[str]) -> Iterator[Problem]:
+    kv, blob = settings.kv, settings.blob
+    pointers = urlsplit(kv.url).scheme if kv.url else kv.backend
+    blobs = urlsplit(blob.url).scheme if blob.url else blob.backend
+    if blobs is None and pointers not in ("memory", "sqlite"):
+        yield Problem("blob.backend", f"there is no default blob store for pointers in {pointers}: set it, or blob.url")
+    if blobs == "memory" and pointers != "memory":
+        yield Problem(
+            "blob.url" if blob.url else "blob.backend",
+            f"blobs in memory are lost when the process ends, but pointers in {pointers} remain: make both persistent, "
+            "or neither",
+        )
+    if blob.url and "blob.backend" in explicit and blobs != blob.backend:
+        yield Problem("blob.backend", "it contradicts blob.url: set only one of them")
+    if blob.url is None and blob.backend == "s3" and blob.s3.bucket is None:
+        yield Problem("blob.s3.bucket", "blob.backend s3 requires it: set the name of an existing bucket")
+
+
+def _url_problems(settings: Settings) -> Iterator[Problem]:
+    for key, url in (("kv.url", settings.kv.url), ("blob.url", settings.blob.url)):
+        if url and (names := secret_parameters(url)):
+            yield Problem(
+                key,
+                f"it contains {', '.join(names)}: secrets have settings of their own, which are never shown: "
+                "storage.aws.access_key_id, storage.aws.secret_access_key, storage.aws.session_token, kv.password",
+            )
+    if settings.blob.url and "@" in urlsplit(settings.blob.url).netloc:
+        yield Problem(
+            "blob.url", "it contains a user: set storage.aws.access_key_id and storage.aws.secret_access_key instead"
+        )
+
+
+def _pair_problems(settings: Settings) -> Iterator[Problem]:
+    aws, jobs = settings.storage.aws, settings.reconciler.job_store
+    if (aws.access_key_id is None) != (aws.secret_access_key is None):
+        missing = "access_key_id" if aws.access_key_id is None else "secret_access_key"
+        yield Problem(f"storage.aws.{missing}", "an access key and its secret belong together: set both or neither")
+    if jobs.base_backoff_ms > jobs.max_backoff_ms:
+        yield Problem("reconciler.job_store.base_backoff_ms", "it is longer than reconciler.job_store.max_backoff_ms")

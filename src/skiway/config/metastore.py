@@ -1,4 +1,4 @@
-"""Settings of the metastore's own work: queries, idempotency, collection, reconciling, seeding, caches."""
+"""Settings of the metastore: query leases, idempotency, garbage collection, reconciliation, seeding and caches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from skiway.config.fields import section, setting
-from skiway.config.values import (
+from skiway.config.fields import (
     COUNT,
     DURATION,
     FLAG,
@@ -19,6 +18,8 @@ from skiway.config.values import (
     choice,
     pairs,
     pattern,
+    section,
+    setting,
     whole,
 )
 
@@ -36,12 +37,13 @@ __all__ = [
     "System",
 ]
 
-# A blob may be written, and found already there, up to ten seconds before a pointer leads to it.
+# A blob may be written, or found to exist, up to ten seconds before a pointer refers to it.
 MIN_AGE = whole(at_least=10_000, of=" of milliseconds")
 
-UNUSED = "Understood and without effect: {}."
+NOT_BY_ACCOUNT = "pages cover the whole store, not one account"
+NO_REMOTE_CALLS = "a worker opens the stores itself, as `kv` and `blob` say"
 
-CONNECT_URL = pattern(r"sc://\S+", "the address of a Spark Connect server, such as sc://host:15002")
+CONNECT_URL = pattern(r"sc://\S+", "the URL of a Spark Connect server, such as sc://host:15002")
 SPARK_CONF = pairs("spark.executor.memory=4g; spark.executor.cores=2")
 
 JobBackend = Literal["durable", "memory"]
@@ -54,84 +56,98 @@ SeedMode = Literal["fake", "iceberg"]
 class Query:
     """Leases of queries."""
 
-    default_ttl_ms: int = setting(60_000, COUNT, "How long a query lives that does not say so itself.")
-    ended_grace_ms: int = setting(15_000, MILLIS, "How long an ended query can still be asked for.")
-    max_size: int = setting(10_000, COUNT, "How many queries are remembered at once.")
-    safety_expiry_minutes: int = setting(10, COUNT, UNUSED.format("queries are kept in the store until they expire"))
+    default_ttl_ms: int = setting(60_000, COUNT, "Lifetime of a query that does not request one.")
+    ended_grace_ms: int = setting(15_000, MILLIS, "How long an ended query can still be read.")
+    max_size: int = setting(10_000, COUNT, "Maximum number of active queries per account.")
+    safety_expiry_minutes: int = setting(
+        10,
+        COUNT,
+        "Upper bound on a query's lifetime in memory.",
+        without_effect="queries live in the store until they expire",
+    )
 
 
 @section
 class Idempotency:
     """Idempotency keys."""
 
-    ttl_seconds: int = setting(900, COUNT, "How long a repeated call with the same key gets the first answer.")
+    ttl_seconds: int = setting(900, COUNT, "How long a repeated call with the same key returns the first response.")
 
 
 @section
 class IdempotencyGc:
-    """Collection of expired idempotency records."""
+    """Garbage collection of expired idempotency records."""
 
-    enabled: bool = setting(True, FLAG, "Collect expired idempotency records.")
-    tick_every: timedelta = setting(timedelta(seconds=60), DURATION, "Time between two slices.")
-    page_size: int = setting(500, COUNT, "Records looked at in one step.")
-    batch_limit: int = setting(2_000, COUNT, "Records removed in one slice.")
-    slice_millis: int = setting(1_500, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, UNUSED.format("pages go through the whole store, not by account"))
+    enabled: bool = setting(True, FLAG, "Delete expired idempotency records.")
+    tick_every: timedelta = setting(timedelta(seconds=60), DURATION, "Interval between runs.")
+    page_size: int = setting(500, COUNT, "Records examined per page.")
+    batch_limit: int = setting(2_000, COUNT, "Maximum number of records deleted per run.")
+    slice_millis: int = setting(1_500, COUNT, "Time limit of a run.")
+    accounts_page_size: int = setting(50, COUNT, "Accounts per page.", without_effect=NOT_BY_ACCOUNT)
 
 
 @section
 class CasGc:
-    """Collection of blobs that nothing points to."""
+    """Garbage collection of unreferenced blobs."""
 
-    enabled: bool = setting(True, FLAG, "Collect blobs that nothing points to.")
-    tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Time between two slices.")
-    page_size: int = setting(500, COUNT, "Blobs looked at in one step.")
-    min_age_ms: int = setting(30_000, MIN_AGE, "A younger blob is left alone: its pointer may be on its way.")
-    max_tick_millis: int = setting(4_000, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, UNUSED.format("pages go through the whole store, not by account"))
+    enabled: bool = setting(True, FLAG, "Delete unreferenced blobs.")
+    tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Interval between runs.")
+    page_size: int = setting(500, COUNT, "Blobs examined per page.")
+    min_age_ms: int = setting(
+        30_000, MIN_AGE, "Minimum age of a blob to delete; a younger one may be about to get a pointer."
+    )
+    max_tick_millis: int = setting(4_000, COUNT, "Time limit of a run.")
+    accounts_page_size: int = setting(50, COUNT, "Accounts per page.", without_effect=NOT_BY_ACCOUNT)
 
 
 @section
 class PointerGc:
-    """Collection of pointers that lead nowhere."""
+    """Garbage collection of dangling pointers."""
 
-    enabled: bool = setting(True, FLAG, "Collect pointers that lead nowhere.")
-    tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Time between two slices.")
-    page_size: int = setting(500, COUNT, "Pointers looked at in one step.")
-    min_age_ms: int = setting(30_000, MIN_AGE, UNUSED.format("a pointer is judged by its version, not by its age"))
-    max_tick_millis: int = setting(4_000, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, UNUSED.format("pages go through the whole store, not by account"))
+    enabled: bool = setting(True, FLAG, "Delete dangling pointers.")
+    tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Interval between runs.")
+    page_size: int = setting(500, COUNT, "Pointers examined per page.")
+    min_age_ms: int = setting(
+        30_000,
+        MIN_AGE,
+        "Minimum age of a pointer to delete.",
+        without_effect="a pointer is deleted by version, whatever its age",
+    )
+    max_tick_millis: int = setting(4_000, COUNT, "Time limit of a run.")
+    accounts_page_size: int = setting(50, COUNT, "Accounts per page.", without_effect=NOT_BY_ACCOUNT)
 
 
 @section
 class JobsGc:
-    """Collection of reconcile jobs that are over."""
+    """Garbage collection of finished reconcile jobs."""
 
-    enabled: bool = setting(True, FLAG, "Collect jobs that were over long ago.")
-    tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Time between two slices.")
-    page_size: int = setting(200, COUNT, "Jobs looked at in one step.")
-    batch_limit: int = setting(1_000, COUNT, "Jobs removed in one slice.")
-    global_ready_batch_limit: int = setting(1_000, COUNT, UNUSED.format("gc.pointer removes them"))
-    slice_millis: int = setting(4_000, COUNT, "How long a slice may take, if shorter than `max_tick_millis`.")
-    max_tick_millis: int = setting(4_000, COUNT, "How long a slice may take.")
-    accounts_page_size: int = setting(50, COUNT, "Accounts whose jobs are looked at in one step.")
-    retention_ms: int = setting(604_800_000, MILLIS, "How long a finished job is kept.")
+    enabled: bool = setting(True, FLAG, "Delete jobs that finished long ago.")
+    tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Interval between runs.")
+    page_size: int = setting(200, COUNT, "Jobs examined per page.")
+    batch_limit: int = setting(1_000, COUNT, "Maximum number of jobs deleted per run.")
+    global_ready_batch_limit: int = setting(
+        1_000, COUNT, "Maximum number of queue entries deleted per run.", without_effect="`gc.pointer` deletes them"
+    )
+    slice_millis: int = setting(4_000, COUNT, "Time limit of a run, if shorter than `max_tick_millis`.")
+    max_tick_millis: int = setting(4_000, COUNT, "Time limit of a run.")
+    accounts_page_size: int = setting(50, COUNT, "Accounts examined per page.")
+    retention_ms: int = setting(604_800_000, MILLIS, "Retention of finished jobs.")
 
 
 @section
 class WarehouseGc:
-    """Collection of files of managed tables that nothing refers to."""
+    """Garbage collection of unreferenced files of managed tables."""
 
-    enabled: bool = setting(True, FLAG, "Collect files of managed tables that nothing refers to.")
-    tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Time between two slices.")
-    page_size: int = setting(20, COUNT, "Tables looked at in one step.")
+    enabled: bool = setting(True, FLAG, "Delete unreferenced files of managed tables.")
+    tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
+    page_size: int = setting(20, COUNT, "Tables examined per page.")
     min_age_ms: int = setting(
         259_200_000,
         MIN_AGE,
-        "A younger file is left alone, and so is what a table referred to within that time: longer than a statement "
-        "writes nothing, and longer than a query reads.",
+        "Minimum age of a file to delete, and minimum time since a table referred to it. Make it longer than any "
+        "statement or query takes.",
     )
-    max_tick_millis: int = setting(30_000, COUNT, "How long a slice may take.")
+    max_tick_millis: int = setting(30_000, COUNT, "Time limit of a run.")
 
 
 @section
@@ -152,57 +168,65 @@ class JobStore:
     backend: JobBackend = setting(
         "durable",
         choice(JobBackend),
-        "Where jobs are kept. Both mean the same: with everything else, in whichever store that is.",
+        "Store of the jobs.",
+        without_effect="jobs are stored with everything else, in the pointer and blob stores",
     )
-    max_attempts: int = setting(8, COUNT, "Attempts before a job has failed.")
-    base_backoff_ms: int = setting(500, COUNT, "Wait after the first failed attempt; it doubles with each more.")
-    max_backoff_ms: int = setting(30_000, COUNT, "The longest wait between attempts.")
-    lease_ms: int = setting(30_000, COUNT, "How long a worker owns a job without renewing it.")
-    reclaim_interval_ms: int = setting(5_000, COUNT, UNUSED.format("they are looked for whenever one is asked for"))
-    ready_scan_limit: int = setting(128, COUNT, "Jobs looked at when one is asked for.")
+    max_attempts: int = setting(8, COUNT, "Attempts before a job fails.")
+    base_backoff_ms: int = setting(
+        500, COUNT, "Delay after the first failed attempt; it doubles with each further one."
+    )
+    max_backoff_ms: int = setting(30_000, COUNT, "Maximum delay between attempts.")
+    lease_ms: int = setting(30_000, COUNT, "How long a worker holds a job without renewing its lease.")
+    reclaim_interval_ms: int = setting(
+        5_000,
+        COUNT,
+        "Interval of the search for expired leases.",
+        without_effect="every request for a job searches for them",
+    )
+    ready_scan_limit: int = setting(128, COUNT, "Jobs examined per request for a job.")
 
 
 @section
 class ReconcilerAuthorization:
-    """How a remote reconciler would authenticate."""
+    """Authentication of a remote reconciler. Workers do not call the server, so these settings have no effect."""
 
-    header: str = setting("authorization", TEXT, UNUSED.format("a worker opens the store itself, by kv and blob"))
-    token: Secret | None = setting(None, SECRET, UNUSED.format("a worker opens the store itself, by kv and blob"))
+    header: str = setting("authorization", TEXT, "Header of the token.", without_effect=NO_REMOTE_CALLS)
+    token: Secret | None = setting(None, SECRET, "Token of a worker.", without_effect=NO_REMOTE_CALLS)
 
 
 @section
 class Spark:
-    """Where tables are profiled."""
+    """The Spark session that profiles tables."""
 
-    master: str = setting(
-        "local[*]", TEXT, "Master of the Spark session: this machine, or a cluster such as spark://host:7077."
-    )
+    master: str = setting("local[*]", TEXT, "Spark master: this machine, or a cluster such as spark://host:7077.")
     remote: str | None = setting(
-        None, CONNECT_URL, "Spark Connect server to profile on instead; this process then needs no Java."
+        None, CONNECT_URL, "Spark Connect server to use instead; this process then needs no Java."
     )
     conf: tuple[str, ...] = setting(
-        (), SPARK_CONF, "Settings of Spark's own, in TOML as a list too; they win over what Skiway sets."
+        (), SPARK_CONF, "Spark configuration, which overrides what Skiway sets; in TOML it may also be a list."
     )
 
 
 @section
 class Reconciler:
-    """Work on connectors."""
+    """Reconciliation of connectors with their sources."""
 
     backend: ReconcilerBackend = setting(
-        "local", choice(ReconcilerBackend), "Whether jobs run in this server, or in processes of `skiway worker` only."
+        "local",
+        choice(ReconcilerBackend),
+        "Whether jobs run in the server (`local`) or only in `skiway worker` processes (`remote`).",
     )
     poll_every: timedelta = setting(
         timedelta(seconds=1),
         DURATION,
-        "Time between two looks at the queue, and at connectors that are due by their policy.",
+        "Interval between polls of the job queue and of connectors whose policy is due.",
     )
-    parallel_jobs: int = setting(1, whole(at_least=1, at_most=64), "Jobs a process works on at a time.")
+    parallel_jobs: int = setting(1, whole(at_least=1, at_most=64), "Number of jobs a process runs concurrently.")
     source_addresses: SourceAddresses = setting(
         "private",
         choice(SourceAddresses),
-        "Where catalogs, token endpoints and object stores of sources may be: public addresses; private ones and this "
-        "machine too; or also link-local ones, at which clouds tell their machines' secrets.",
+        "Addresses that sources (catalogs, token endpoints, object stores) may have: public only; also private and "
+        "loopback; or any, including link-local, where clouds serve instance credentials.",
     )
     job_store: JobStore = JobStore()
     spark: Spark = Spark()
@@ -211,32 +235,49 @@ class Reconciler:
 
 @section
 class SeedSync:
-    """Connectors of the demo data."""
+    """Synchronization of the seeded connectors."""
 
-    enabled: bool = setting(True, FLAG, "Reconcile the connectors that were seeded.")
+    enabled: bool = setting(
+        True, FLAG, "Reconcile the seeded connectors.", without_effect="seeding creates no connectors"
+    )
 
 
 @section
 class Seed:
     """Demo data."""
 
-    enabled: bool = setting(False, FLAG, "Put demo data into the store at the start; what is there is left alone.")
-    mode: SeedMode = setting("fake", choice(SeedMode), "Tables without files, or real Iceberg tables.")
+    enabled: bool = setting(False, FLAG, "Create demo data at startup; existing data is left alone.")
+    mode: SeedMode = setting(
+        "fake", choice(SeedMode), "Create tables without files (`fake`), or real Iceberg tables (`iceberg`)."
+    )
     sync: SeedSync = SeedSync()
 
 
 @section
 class Graph:
-    """The cache of what was read of the metastore."""
+    """The cache of metastore records."""
 
-    cache_max_size: int = setting(50_000, COUNT, "Resources remembered.")
+    cache_max_size: int = setting(50_000, COUNT, "Maximum number of cached records.")
 
 
 @section
 class Hint:
-    """The cache of planners' hints."""
+    """The cache of the scan planner."""
 
-    cache_max_weight: int = setting(67_108_864, COUNT, UNUSED.format("planners get no hints yet"))
+    cache_max_weight: int = setting(
+        67_108_864, COUNT, "Maximum size in bytes of the scan planner's cache of file lists."
+    )
+
+
+@section
+class FilesCache:
+    """The cache of the files of tables."""
+
+    cache_max_weight: int = setting(
+        1_073_741_824,
+        COUNT,
+        "Maximum size in bytes of the cache of table metadata, manifests, Parquet footers and file lists.",
+    )
 
 
 @section
@@ -245,13 +286,16 @@ class Metadata:
 
     graph: Graph = Graph()
     hint: Hint = Hint()
+    files: FilesCache = FilesCache()
 
 
 @section
 class SystemGraph:
     """The cache of system catalogs."""
 
-    snapshot_cache_size: int = setting(16, COUNT, "System catalogs remembered, one per engine and version.")
+    snapshot_cache_size: int = setting(
+        16, COUNT, "Maximum number of cached system catalogs, one per engine and version."
+    )
 
 
 @section
@@ -259,22 +303,22 @@ class System:
     """System objects."""
 
     objects_directory: Path | None = setting(
-        None, PATH, "Directory of <engine kind>.pb or .pbtxt files; unless set, those that come with Skiway."
+        None, PATH, "Directory of <engine kind>.pb or .pbtxt files; unless set, the ones included in Skiway."
     )
     graph: SystemGraph = SystemGraph()
 
 
 @section
 class StorageUsage:
-    """Estimates of what accounts store."""
+    """Estimates of the storage used by each account."""
 
-    refresh: timedelta = setting(timedelta(seconds=30), DURATION, "How old an estimate may get.")
-    default_avg_bytes: int = setting(200, COUNT, "Assumed size of a blob while none was sampled.")
-    sample_max: int = setting(200, COUNT, "Blobs of an account whose size is looked at.")
+    refresh: timedelta = setting(timedelta(seconds=30), DURATION, "Maximum age of an estimate.")
+    default_avg_bytes: int = setting(200, COUNT, "Assumed average size of a blob until some are sampled.")
+    sample_max: int = setting(200, COUNT, "Maximum number of blobs sampled per account.")
 
 
 @section
 class Metrics:
-    """What is measured beside calls."""
+    """Metrics other than those of calls."""
 
     storage: StorageUsage = StorageUsage()

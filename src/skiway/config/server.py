@@ -1,26 +1,41 @@
-"""Settings of the doors: addresses, TLS, who may enter, what a refusal tells."""
+"""Settings of the servers and of authentication."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
-from skiway.config.fields import section, setting
-from skiway.config.values import ADDRESS, COUNT, FLAG, PATH, SECONDS, TEXT, WEB_URL, choice, number, pattern, whole
+from skiway.config.fields import (
+    ADDRESS,
+    COUNT,
+    FLAG,
+    PATH,
+    SECONDS,
+    TEXT,
+    WEB_URL,
+    choice,
+    number,
+    pattern,
+    section,
+    setting,
+    whole,
+)
 
-__all__ = ["Auth", "Client", "Errors", "Grpc", "Http", "Interceptor", "Server", "Tls"]
+__all__ = ["Auth", "Client", "Errors", "Grpc", "Http", "Interceptor", "Oidc", "Server", "Session", "Tls"]
 
 AuthMode = Literal["dev", "token", "oidc"]
 
+NO_CLIENT = "the server calls the metastore in process"
+
 MIB = 1024 * 1024
 MESSAGE_BYTES = whole(at_least=64 * 1024, at_most=2**31 - 1, of=" of bytes")
-ALGORITHMS = pattern(r"\w+(\s*,\s*\w+)*", "names with commas between, such as RS256, ES256")
-HEADER = pattern(r"[a-z0-9][a-z0-9_.-]*", "the name of a header in lower case, such as x-account")
+ALGORITHMS = pattern(r"\w+(\s*,\s*\w+)*", "names separated by commas, such as RS256, ES256")
+HEADER = pattern(r"[a-z0-9][a-z0-9_.-]*", "a header name in lower case, such as x-account")
 
 
 @section
 class Tls:
-    """Certificate of a door."""
+    """The TLS certificate of a server."""
 
     cert: Path | None = setting(None, PATH, "Certificate chain, as a PEM file.")
     key: Path | None = setting(None, PATH, "The certificate's private key, as a PEM file.")
@@ -28,37 +43,41 @@ class Tls:
 
 @section
 class Grpc:
-    """The gRPC door: Airport and the metastore's services."""
+    """The gRPC server: Airport and the metastore services."""
 
-    address: str = setting("127.0.0.1:50051", ADDRESS, "Where the gRPC door listens; port 0 takes one that is free.")
-    insecure: bool = setting(False, FLAG, "Serve other machines without TLS.")
+    address: str = setting("127.0.0.1:50051", ADDRESS, "Address of the gRPC server; port 0 picks a free port.")
+    insecure: bool = setting(False, FLAG, "Accept connections from other machines without TLS.")
     tls: Tls = Tls()
-    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Size of the largest message that is taken.")
-    workers: int = setting(32, COUNT, "Calls served at the same time.")
+    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Maximum size of a received message.")
+    workers: int = setting(32, COUNT, "Maximum number of concurrent calls.")
     share_port: bool = setting(
-        False, FLAG, "Let other servers of the same store listen on the same port; the system spreads the callers."
+        False,
+        FLAG,
+        "Allow several servers of the same store to share the port; the operating system distributes connections.",
     )
-    reflection: bool = setting(True, FLAG, "Tell clients which services there are.")
-    drain_seconds: float = setting(10.0, SECONDS, "How long running calls may go on after the server was told to stop.")
+    reflection: bool = setting(True, FLAG, "Enable gRPC reflection, which lists the services.")
+    drain_seconds: float = setting(
+        10.0, SECONDS, "How long running calls may continue during shutdown, on both servers."
+    )
 
 
 @section
 class Http:
-    """The HTTP door: Iceberg REST, the explorer, metrics."""
+    """The HTTP server: Iceberg REST, health checks and metrics."""
 
     address: str | None = setting(
         None,
         ADDRESS,
-        "Where the HTTP door listens; port 0 takes one that is free. Unless set, 127.0.0.1:8181, or any free port of "
-        "127.0.0.1 while that one is taken.",
+        "Address of the HTTP server; port 0 picks a free port. Unless set, 127.0.0.1:8181, or a free port of 127.0.0.1 if "
+        "8181 is in use.",
     )
-    insecure: bool = setting(False, FLAG, "Serve other machines without TLS.")
+    insecure: bool = setting(False, FLAG, "Accept connections from other machines without TLS.")
     tls: Tls = Tls()
 
 
 @section
 class Server:
-    """The doors of a server."""
+    """The servers of a process."""
 
     grpc: Grpc = Grpc()
     http: Http = Http()
@@ -66,59 +85,61 @@ class Server:
 
 @section
 class Client:
-    """Calls that the server makes to the metastore's own services. It makes none yet, so these have no effect."""
+    """Calls from the server to the metastore services. There are none, so these settings have no effect."""
 
-    address: str | None = setting(
-        None, ADDRESS, "Where the services are; unless set, this server's gRPC door. Without effect yet."
-    )
+    address: str | None = setting(None, ADDRESS, "Address of the metastore services.", without_effect=NO_CLIENT)
     timeout_seconds: float = setting(
-        30.0, number(at_least=0.001, of=" of seconds"), "How long a call may take. Without effect yet."
+        30.0, number(at_least=0.001, of=" of seconds"), "Timeout of a call.", without_effect=NO_CLIENT
     )
-    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Size of the largest message. Without effect yet.")
+    max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Maximum size of a message.", without_effect=NO_CLIENT)
 
 
 @section
 class PlatformAdmin:
-    """Those who manage accounts."""
+    """The administrators of all accounts."""
 
-    role: str = setting("platform-admin", TEXT, "Role of those who manage accounts.")
+    role: str = setting("platform-admin", TEXT, "Name of the role that manages accounts.")
 
 
 @section
 class Oidc:
-    """Tokens of an identity provider."""
+    """Tokens issued by an identity provider."""
 
-    issuer: str | None = setting(None, WEB_URL, "Issuer of the tokens, whose keys are found through its metadata.")
-    audience: str | None = setting(None, TEXT, "Audience that a token must be for.")
-    jwks_url: str | None = setting(None, WEB_URL, "Where the issuer's keys are, when its metadata does not say.")
+    issuer: str | None = setting(None, WEB_URL, "Issuer of the tokens; its keys are found by OpenID Connect discovery.")
+    audience: str | None = setting(None, TEXT, "Required audience of a token.")
+    jwks_url: str | None = setting(None, WEB_URL, "URL of the issuer's key set, for an issuer without discovery.")
     public_key: Path | None = setting(
-        None, PATH, "Public key of the issuer, as a PEM file; it takes the place of keys from the network."
+        None, PATH, "Public key of the issuer, as a PEM file; used instead of fetching keys."
     )
-    leeway_seconds: float = setting(30.0, SECONDS, "By how much clocks may differ.")
+    leeway_seconds: float = setting(30.0, SECONDS, "Accepted clock difference between issuer and server.")
     algorithms: str | None = setting(
-        None, ALGORITHMS, "Algorithms that tokens may be signed with; unless set, the usual ones with a public key."
+        None, ALGORITHMS, "Accepted signature algorithms; unless set, all supported public-key algorithms."
     )
-    allow_http: bool = setting(False, FLAG, "Fetch keys from other machines without TLS: whoever is between can forge.")
+    allow_http: bool = setting(
+        False, FLAG, "Fetch keys over plain http from other machines; anyone on the network path can then forge tokens."
+    )
 
 
 @section
 class Tokens:
-    """Tokens that are made and kept here."""
+    """Static tokens, issued by the operator."""
 
     file: Path | None = setting(
-        None, PATH, "File of the known tokens, as digests, with their accounts and roles.", under_home="tokens.toml"
+        None, PATH, "File of the tokens' digests, accounts and roles.", under_home="tokens.toml"
     )
 
 
 @section
 class Auth:
-    """Who a caller is."""
+    """Authentication."""
 
     mode: AuthMode = setting(
-        "dev", choice(AuthMode), "How callers authenticate; with `dev` not at all, which is for this machine only."
+        "dev",
+        choice(AuthMode),
+        "How callers authenticate; `dev` requires no authentication and is meant for local use.",
     )
     insecure: bool = setting(
-        False, FLAG, "Serve other machines with `auth.mode` `dev`: whoever comes may do everything."
+        False, FLAG, "Accept other machines with `auth.mode` `dev`: every caller may do everything."
     )
     platform_admin: PlatformAdmin = PlatformAdmin()
     oidc: Oidc = Oidc()
@@ -127,39 +148,39 @@ class Auth:
 
 @section
 class Session:
-    """The session header of an engine in front of us."""
+    """The session header of an engine that calls on behalf of its users."""
 
     header: str | None = setting(
-        None, HEADER, "Header with an engine's session token, which wins over the authorization header."
+        None, HEADER, "Header with an engine's session token; it takes precedence over the authorization header."
     )
-    account_claim: str = setting("account_id", TEXT, "Claim of a token that names the account.")
-    role_claim: str = setting("roles", TEXT, "Claim of a token that lists the roles.")
+    account_claim: str = setting("account_id", TEXT, "Claim that holds the account id.")
+    role_claim: str = setting("roles", TEXT, "Claim that lists the roles.")
 
 
 @section
 class Authorization:
-    """The usual header."""
+    """The authorization header."""
 
     header: str = setting("authorization", HEADER, "Header with the caller's token.")
 
 
 @section
 class DevAccount:
-    """Choice of an account without authentication."""
+    """How a caller selects an account in mode `dev`."""
 
-    header: str = setting("x-skiway-account", HEADER, "Header that names the account, with `auth.mode` `dev`.")
+    header: str = setting("x-skiway-account", HEADER, "Header that selects the account in mode `dev`.")
 
 
 @section
 class Validate:
-    """What is looked up for each call."""
+    """Checks made for each call."""
 
-    account: bool = setting(True, FLAG, "Refuse callers whose account does not exist.")
+    account: bool = setting(True, FLAG, "Reject callers whose account does not exist.")
 
 
 @section
 class Interceptor:
-    """Headers of calls."""
+    """Request headers."""
 
     session: Session = Session()
     authorization: Authorization = Authorization()
@@ -169,7 +190,9 @@ class Interceptor:
 
 @section
 class Errors:
-    """What callers see of errors."""
+    """Error details in responses."""
 
-    debug_details: bool = setting(False, FLAG, "Tell callers the stack of an error; for development only.")
-    max_detail_chars: int = setting(512, whole(at_least=64), "Length of an error's text for callers.")
+    debug_details: bool = setting(
+        False, FLAG, "Include the stack trace of an error in the response; for development only."
+    )
+    max_detail_chars: int = setting(512, whole(at_least=64), "Maximum length of an error message in a response.")

@@ -1,29 +1,29 @@
-"""All settings of a process, as one object that never changes."""
+"""All settings of a process, as one immutable object, and the reference that describes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import groupby
 from types import MappingProxyType
 
-from skiway.config.fields import Setting, section, settings_of, values_of
+from skiway.config.fields import Setting, as_text, section, settings_of, values_of
 from skiway.config.metastore import Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
 from skiway.config.server import Auth, Client, Errors, Interceptor, Server
 from skiway.config.storage import Blob, Kv, Secrets, Storage, Warehouse
 from skiway.config.telemetry import Audit, Log, Telemetry
-from skiway.config.values import as_text
 
-__all__ = ["SHORT_FORMS", "Settings", "describe", "known", "shown"]
+__all__ = ["SHORT_FORMS", "Settings", "describe", "known", "page_with_reference", "shown", "without_effect"]
 
-# A section that can be said in one word: `kv = "memory"` is short for `kv.backend = "memory"`.
 SHORT_FORMS: Mapping[str, str] = MappingProxyType(
     {section: f"{section}.backend" for section in ("kv", "blob", "secrets", "reconciler.job_store")}
 )
+"""Sections with a one-word form: `kv = "memory"` is short for `kv.backend = "memory"`."""
 
 
 @section
 class Settings:
-    """Everything that can be set, with defaults for a server of one's own: embedded stores, loopback only."""
+    """Every setting. The defaults suit a private server: embedded stores, loopback only."""
 
     server: Server = Server()
     client: Client = Client()
@@ -48,17 +48,48 @@ class Settings:
     telemetry: Telemetry = Telemetry()
 
 
-def describe() -> list[Setting]:
-    """Every setting, in the order of the sections: its key, what it takes, its default, what it does."""
-    return list(known().values())
-
-
 @cache
 def known() -> Mapping[str, Setting]:
-    """The same by key."""
+    """Every setting by key, in the order of the sections."""
     return MappingProxyType({setting.key: setting for setting in settings_of(Settings)})
 
 
+def describe() -> list[Setting]:
+    """Every setting, in the order of the sections: its key, accepted values, default and description."""
+    return list(known().values())
+
+
 def shown(settings: Settings) -> dict[str, str]:
-    """Every key with its value as text; secrets as stars, what is unset as an empty text."""
+    """Every key with its value as text. Secrets are masked; an unset value is empty."""
     return {key: as_text(value) for key, value in values_of(settings)}
+
+
+def without_effect(settings: Settings) -> Iterator[Setting]:
+    """The settings that differ from their default although changing them has no effect."""
+    defaults = dict(values_of(Settings()))
+    return (
+        known()[key] for key, value in values_of(settings) if known()[key].without_effect and value != defaults[key]
+    )
+
+
+# The reference in docs/configuration.md, which `python -m skiway.config docs/configuration.md` regenerates
+
+BEGIN, END = "<!-- settings: generated, do not edit -->", "<!-- end of settings -->"
+
+
+def page_with_reference(page: str) -> str:
+    """The page with the current reference between its two markers."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    sections = groupby(describe(), key=lambda setting: setting.key.partition(".")[0])
+    reference = "\n".join(_table(name, list(settings)) for name, settings in sections)
+    return f"{before}{BEGIN}\n\n{reference}\n{END}{after}"
+
+
+def _table(section: str, settings: list[Setting]) -> str:
+    rows = [f"| `{each.key}` | {each.takes} | {_default(each)} | {each.description} |" for each in settings]
+    return "\n".join([f"### {section}", "", "| key | value | default | description |", "|---|---|---|---|", *rows, ""])
+
+
+def _default(setting: Setting) -> str:
+    return f"`{setting.default}`" if setting.default else ""

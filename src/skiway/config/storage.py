@@ -1,12 +1,24 @@
-"""Settings of where things are kept: pointers, blobs, secrets, and the AWS account they may be in."""
+"""Settings of storage: pointers, blobs, secrets, managed tables, and access to AWS."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
-from skiway.config.fields import section, setting
-from skiway.config.values import FLAG, PATH, SECRET, TEXT, WEB_URL, Kind, Secret, choice, pattern, store_url
+from skiway.config.fields import (
+    FLAG,
+    PATH,
+    SECRET,
+    TEXT,
+    WEB_URL,
+    Kind,
+    Secret,
+    choice,
+    pattern,
+    section,
+    setting,
+    store_url,
+)
 
 __all__ = ["Blob", "Kv", "Secrets", "Storage", "Warehouse"]
 
@@ -18,7 +30,7 @@ SecretsBackend = Literal["file", "aws", "memory"]
 
 def _always(value: object) -> bool:
     if not FLAG.read(value):
-        raise ValueError("cannot be switched off")
+        raise ValueError("cannot be turned off")
     return True
 
 
@@ -30,27 +42,27 @@ class Kv:
     """The pointer store."""
 
     backend: KvBackend = setting(
-        "sqlite", choice(KvBackend), "Where pointers are kept; `sqlite` is a file in the home directory."
+        "sqlite", choice(KvBackend), "Pointer store; `sqlite` is a file in the home directory."
     )
     url: str | None = setting(
         None,
         store_url("postgresql://user@host/database"),
-        "Where pointers are kept, as a URL; it takes the place of `kv.backend` and `kv.table`.",
+        "URL of the pointer store; replaces `kv.backend` and `kv.table`.",
     )
     password: Secret | None = setting(
-        None, SECRET, "Password of the PostgreSQL user; one found in `kv.url` is moved here."
+        None, SECRET, "Password of the PostgreSQL user; a password in `kv.url` is moved here."
     )
     table: str = setting("skiway_pointers", TEXT, "Name of the DynamoDB table.")
-    auto_create: bool = setting(True, FLAG, "Make the DynamoDB table when it is missing.")
-    ttl_enabled: bool = setting(True, ALWAYS, "Let DynamoDB itself remove what expired; it cannot be switched off.")
+    auto_create: bool = setting(True, FLAG, "Create the DynamoDB table if it does not exist.")
+    ttl_enabled: bool = setting(True, ALWAYS, "Let DynamoDB delete expired items; cannot be turned off.")
 
 
 @section
 class BlobS3:
     """Blobs in S3."""
 
-    bucket: str | None = setting(None, TEXT, "Bucket for blobs in S3, which must exist.")
-    prefix: str | None = setting(None, TEXT, "Folder within the bucket.")
+    bucket: str | None = setting(None, TEXT, "S3 bucket for blobs; it must exist.")
+    prefix: str | None = setting(None, TEXT, "Key prefix within the bucket.")
 
 
 @section
@@ -60,61 +72,63 @@ class Blob:
     backend: BlobBackend | None = setting(
         None,
         choice(BlobBackend),
-        "Where blobs are kept; unless set, in memory beside pointers in memory, and as files in the home "
-        "directory beside SQLite.",
+        "Blob store; unless set, memory if pointers are in memory, and files in the home directory if they are in "
+        "SQLite.",
     )
     url: str | None = setting(
         None,
         store_url("s3://bucket/folder"),
-        "Where blobs are kept, as a URL; it takes the place of `blob.backend` and `blob.s3`.",
+        "URL of the blob store; replaces `blob.backend` and `blob.s3`.",
     )
     s3: BlobS3 = BlobS3()
 
 
 @section
 class AwsS3:
-    """How S3 is reached."""
+    """Access to S3."""
 
-    endpoint: str | None = setting(None, WEB_URL, "Address of a service that speaks like S3.")
+    endpoint: str | None = setting(None, WEB_URL, "Endpoint of an S3-compatible service.")
     path_style_access: bool = setting(
-        True, FLAG, "Put the bucket into the path; otherwise an endpoint must have it in its host name."
+        True, FLAG, "Use path-style URLs; otherwise the bucket name is part of the host name."
     )
 
 
 @section
 class AwsDynamodb:
-    """How DynamoDB is reached."""
+    """Access to DynamoDB."""
 
-    endpoint_override: str | None = setting(None, WEB_URL, "Address of a service that speaks like DynamoDB.")
+    endpoint_override: str | None = setting(None, WEB_URL, "Endpoint of a DynamoDB-compatible service.")
 
 
 @section
 class Aws:
-    """The AWS account for stores and secrets."""
+    """Access to AWS, for stores and secrets."""
 
-    region: str | None = setting(None, TEXT, "Region; unless set, as the AWS libraries find it.")
-    access_key_id: Secret | None = setting(None, SECRET, "Access key; unless set, as the AWS libraries find it.")
-    secret_access_key: Secret | None = setting(None, SECRET, "The access key's secret.")
-    session_token: Secret | None = setting(None, SECRET, "Token of temporary credentials.")
+    region: str | None = setting(None, TEXT, "AWS region; unless set, the AWS SDK's default.")
+    access_key_id: Secret | None = setting(
+        None, SECRET, "Access key ID; unless set, the AWS SDK's default credentials."
+    )
+    secret_access_key: Secret | None = setting(None, SECRET, "Secret access key.")
+    session_token: Secret | None = setting(None, SECRET, "Session token of temporary credentials.")
     s3: AwsS3 = AwsS3()
     dynamodb: AwsDynamodb = AwsDynamodb()
 
 
 @section
 class Storage:
-    """Services that stores live in."""
+    """Cloud services used by the stores."""
 
     aws: Aws = Aws()
 
 
 @section
 class Warehouse:
-    """Where managed tables keep their files."""
+    """The files of managed tables."""
 
     uri: str | None = setting(
         None,
         pattern(r"/\S+|file:\S+|s3:\S+", "an absolute path, or a location such as s3://bucket/folder"),
-        "Folder of the managed tables, on this machine or in S3.",
+        "Location of managed tables, a local directory or in S3.",
         under_home="warehouse",
     )
 
@@ -124,11 +138,11 @@ class SecretsFile:
     """Secrets in encrypted files."""
 
     directory: Path | None = setting(
-        None, PATH, "Directory of the encrypted files and their key.", under_home="secrets"
+        None, PATH, "Directory of the encrypted files and the key file.", under_home="secrets"
     )
-    key_file: Path | None = setting(None, PATH, "File of the keys; unless set, beside the encrypted files.")
+    key_file: Path | None = setting(None, PATH, "File of the encryption keys; unless set, in the same directory.")
     keys: Secret | None = setting(
-        None, SECRET, "The keys themselves, with commas between: the first encrypts, all of them decrypt."
+        None, SECRET, "Encryption keys, separated by commas: the first one encrypts, all of them decrypt."
     )
 
 
@@ -136,16 +150,14 @@ class SecretsFile:
 class SecretsAws:
     """Secrets in AWS Secrets Manager."""
 
-    role_arn: str | None = setting(
-        None, TEXT, "Role to assume, once per account, before its secrets are read or written."
-    )
-    prefix: str = setting("skiway", TEXT, "What the names of the secrets begin with.")
+    role_arn: str | None = setting(None, TEXT, "Role to assume for each account, to read and write its secrets.")
+    prefix: str = setting("skiway", TEXT, "Prefix of the secrets' names.")
 
 
 @section
 class Secrets:
-    """Where connectors' credentials are kept."""
+    """The store of connector credentials."""
 
-    backend: SecretsBackend = setting("file", choice(SecretsBackend), "Where credentials are kept.")
+    backend: SecretsBackend = setting("file", choice(SecretsBackend), "Store of connector credentials.")
     file: SecretsFile = SecretsFile()
     aws: SecretsAws = SecretsAws()

@@ -1,4 +1,4 @@
-"""The stores that settings mean, as the URLs and options they are opened with."""
+"""The URLs and options that open the configured stores."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from skiway.config.checks import problems
+from skiway.config.fields import Secret
+from skiway.config.loading import problems
 from skiway.config.settings import Settings
-from skiway.config.values import Secret
 from skiway.errors import InvalidArgument
 
 __all__ = ["StoreUrls", "store_urls"]
@@ -17,7 +17,7 @@ __all__ = ["StoreUrls", "store_urls"]
 
 @dataclass(frozen=True, slots=True)
 class StoreUrls:
-    """What opens the two stores: URLs without secrets, and options that may be secret."""
+    """The arguments that open both stores: URLs without secrets, and options, which may be secret."""
 
     pointers: str
     blobs: str
@@ -26,10 +26,10 @@ class StoreUrls:
 
 
 def store_urls(settings: Settings, home: Path | None) -> StoreUrls:
-    """Where pointers and blobs are. Embedded stores are in `home`: the file `pointers.db`, the directory `blobs`."""
+    """The URLs and options of both stores. Embedded stores live in `home`: the file `pointers.db`, the directory `blobs`."""
     for problem in problems(settings, frozenset()):
         if problem.key.startswith(("kv.", "blob.")):
-            raise InvalidArgument(f"{problem.key} is not possible: {problem.reason}", key="config.invalid")
+            raise InvalidArgument(f"{problem.key} is invalid: {problem.reason}", key="config.invalid")
     pointers = settings.kv.url or _pointers(settings, home)
     blobs = settings.blob.url or _blobs(settings, pointers, home)
     return StoreUrls(
@@ -55,7 +55,7 @@ def _pointers(settings: Settings, home: Path | None) -> str:
 
 def _blobs(settings: Settings, pointers: str, home: Path | None) -> str:
     aws, bucket = settings.storage.aws, settings.blob.s3
-    match settings.blob.backend or _beside(pointers):
+    match settings.blob.backend or _default_backend(pointers):
         case "memory":
             return "memory://"
         case "s3":
@@ -69,15 +69,17 @@ def _blobs(settings: Settings, pointers: str, home: Path | None) -> str:
             return _inside(home, "blobs", "blob.url").as_uri()
 
 
-def _beside(pointers: str) -> str:
+def _default_backend(pointers: str) -> str:
     return "memory" if urlsplit(pointers).scheme == "memory" else "file"
 
 
 def _inside(home: Path | None, name: str, key: str) -> Path:
     if home is None:
-        raise InvalidArgument(f"there is no home directory for {name}: name one, or set {key}", key="config.home")
+        raise InvalidArgument(f"{name} needs a home directory: give one, or set {key}", key="config.home")
     if "?" in str(home.absolute()):
-        raise InvalidArgument(f"the home directory {home} has a ? in its path: choose another", key="config.home")
+        raise InvalidArgument(
+            f"the path of the home directory {home} contains a ?: choose another directory", key="config.home"
+        )
     return home.absolute() / name
 
 
@@ -107,5 +109,5 @@ def _revealed(**secrets: Secret | None) -> dict[str, str]:
 
 
 def _parameters(**values: str | None) -> str:
-    said = urlencode({name: value for name, value in values.items() if value is not None})
-    return f"?{said}" if said else ""
+    query = urlencode({name: value for name, value in values.items() if value is not None})
+    return f"?{query}" if query else ""

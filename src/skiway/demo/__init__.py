@@ -1,10 +1,11 @@
-"""The demo: one winter of a company with four ski resorts, as its lake.
+"""The demo lake: one winter of a company with four ski resorts.
 
-winter       what happened: snow, wind, visitors
-records      that as rows of six tables
-sources      those rows as others would keep them: Iceberg, Delta and Parquet files
-home         where all of it is kept, and how far it is made
-making       connectors, both passes of their synchronisation, and a managed table
-queries      three questions, and their answers by Airport
-poster       what is printed
+dataset     the generated data: a winter, and the rows of its tables
+sources     the company's systems, which store the rows as Iceberg, Delta and Parquet
+home        the demo's directory, and whether it is complete
+build       creates connectors, synchronizes them, and creates a managed table
+queries     three example queries, answered over Airport
+output      the text that the demo prints
 """
+
+__all__: list[str] = []

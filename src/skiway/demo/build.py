@@ -1,6 +1,6 @@
-"""The making of the demo lake, through the doors of its server as any user would do it.
+"""Build the demo lake through the public APIs of its server, as any user would.
 
-Every step finds what is there already, so a demo whose making was interrupted is mended by making it again.
+Every step skips what already exists, so that running it again completes a demo whose build was interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from skiway.client import AirportClient, Metastore
-from skiway.demo import records
+from skiway.demo import dataset
 from skiway.demo.home import DemoHome
 from skiway.demo.sources import SOURCES, Written, written
 from skiway.errors import AlreadyExists, PreconditionFailed
@@ -22,7 +22,7 @@ __all__ = ["CATALOG", "CREWS", "STEPS", "Step", "Watcher", "make", "warm_spark"]
 
 CATALOG: Final = "lake"
 CREWS: Final = ("planning", "crews")
-PATIENCE_S: Final = 600.0
+TIMEOUT_S: Final = 600.0
 
 TABLES: Final = [
     (source.name, schema, table) for source in SOURCES for schema, tables in source.tables.items() for table in tables
@@ -31,7 +31,7 @@ TABLES: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the making, and of how many parts it is."""
+    """A step of the build, with its number of parts."""
 
     name: str
     about: str
@@ -39,31 +39,31 @@ class Step:
 
 
 STEPS: Final = (
-    Step("sources", "what the resorts' systems hold", len(SOURCES)),
+    Step("sources", "the systems of the resorts", len(SOURCES)),
     Step("metadata", "tables, schemas, snapshots, files", len(SOURCES)),
-    Step("statistics", "every data file, once, on Spark", len(TABLES)),
-    Step("managed", "an Iceberg table, over Airport", 1),
+    Step("statistics", "every data file, profiled by Spark", len(TABLES)),
+    Step("managed", "an Iceberg table, written over Airport", 1),
 )
 
 
 class Watcher(Protocol):
-    """Is told how far the making is."""
+    """Receives the progress of the build."""
 
     def begins(self, step: Step, part: str) -> None:
-        """A part of a step begins."""
+        """A part of a step starts."""
 
     def ends(self, step: Step, part: str, found: str) -> None:
-        """It is done, and that is what came of it."""
+        """A part of a step is finished; `found` summarizes the result."""
 
 
 def make(home: DemoHome, *, rpc: str, airport: str, watcher: Watcher) -> None:
-    """Make what is missing of the demo, on the server at these addresses."""
+    """Build what is missing of the demo, on the server at these addresses."""
     sources, metadata, statistics, managed = STEPS
-    with Metastore(rpc, timeout_s=PATIENCE_S) as lake:
-        made = list(_written(home, sources, watcher))
-        for source in made:
+    with Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
+        written_sources = list(_write_sources(home, sources, watcher))
+        for source in written_sources:
             with _part(metadata, source.source.name, watcher) as found:
-                connector = _connected(lake, source)
+                connector = _connect(lake, source)
                 answer = _checked(lake.connectors.capture(connector), source.source.name)
                 found.append(f"{answer.tables_scanned} tables")
         for connector, schema, table in TABLES:
@@ -77,51 +77,51 @@ def make(home: DemoHome, *, rpc: str, airport: str, watcher: Watcher) -> None:
 
 
 def warm_spark() -> None:
-    """Start Spark on a thread of its own: it takes seconds, in which there is other work.
+    """Start Spark in the background, since that takes seconds.
 
-    What fails is told when Spark is needed, and started again.
+    Errors are ignored here: Spark is started again when it is needed, and reports them then.
     """
 
     def start() -> None:
-        from skiway.pipeline.session import own_session
+        from skiway.pipeline.session import SparkPlace
 
         with suppress(Exception):
-            own_session()
+            SparkPlace().session()
 
     threading.Thread(target=start, name="spark", daemon=True).start()
 
 
 @contextmanager
 def _part(step: Step, part: str, watcher: Watcher) -> Iterator[list[str]]:
-    """A part of a step; what is put into the list is told of it."""
+    """Report a part of a step. Texts appended to the list become its summary."""
     watcher.begins(step, part)
     found: list[str] = []
     yield found
     watcher.ends(step, part, ", ".join(found))
 
 
-def _written(home: DemoHome, step: Step, watcher: Watcher) -> Iterator[Written]:
+def _write_sources(home: DemoHome, step: Step, watcher: Watcher) -> Iterator[Written]:
     remaining = written(home.sources)
     for source in SOURCES:
         with _part(step, source.name, watcher) as found:
-            made = next(remaining)
+            result = next(remaining)
             found.append(f"{sum(map(len, source.tables.values()))} {source.kind} tables")
-        yield made
+        yield result
 
 
-def _connected(lake: Metastore, made: Written) -> str:
-    """The name of the source's connector, which is made unless it is there."""
-    source = made.source
+def _connect(lake: Metastore, written_source: Written) -> str:
+    """Create the connector of the source unless it exists, and return its name."""
+    source = written_source.source
     schema, *more = source.tables
     only = None if more else v1.ConnectorSource(namespace=v1.NamespacePath(segments=[schema]))
     with suppress(AlreadyExists):
         lake.connectors.create(
             source.name,
             kind=source.kind,
-            uri=made.uri,
+            uri=written_source.uri,
             catalog=CATALOG,
             source=only,
-            properties=made.properties,
+            properties=written_source.properties,
             description=source.about,
         )
     return source.name
@@ -129,17 +129,17 @@ def _connected(lake: Metastore, made: Written) -> str:
 
 def _checked(answer: v1.SyncCaptureResponse, what: str) -> v1.SyncCaptureResponse:
     if answer.errors:
-        told = "; ".join(f"{each.table}: {each.message}" for each in answer.table_errors)
-        raise PreconditionFailed(f"{what} could not be synchronised: {told or 'no reason was given'}", key="demo.sync")
+        reasons = "; ".join(f"{each.table}: {each.message}" for each in answer.table_errors)
+        raise PreconditionFailed(f"{what} could not be synchronized: {reasons or 'unknown reason'}", key="demo.sync")
     return answer
 
 
 def _managed(airport: str) -> int:
-    """How many rows the managed table has; made, and filled, unless that was done."""
+    """Create and fill the managed table unless it exists, and return its number of rows."""
     schema, _ = CREWS
-    rows = records.crews()
+    rows = dataset.crews()
     with AirportClient(airport, CATALOG) as db:
-        db.create_schema(schema, comment="made here, for you to write to", if_not_exists=True)
+        db.create_schema(schema, comment="managed tables, for you to write to", if_not_exists=True)
         db.create_table(CREWS, rows.schema, on_conflict="ignore")
         if not db.count(CREWS):
             db.insert(CREWS, rows)

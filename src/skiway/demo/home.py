@@ -1,7 +1,7 @@
-"""Where a demo lives, and how far it is made.
+"""The directory of a demo, and whether the demo is complete.
 
-A file says that a directory is a demo's, and in which layout. A directory that is not empty and has no such file is
-somebody else's, and is left alone. While one process makes a demo, no other does.
+A file marks the directory as a demo and records its layout. A non-empty directory without that file is left alone. Only one
+process at a time builds a demo.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skiway.errors import PreconditionFailed, Unavailable
 __all__ = ["LAYOUT", "DemoHome"]
 
 LAYOUT: Final = 1
-"""What is made, and where: another number is another demo, which this program can neither serve nor mend."""
+"""The version of the demo's content. A demo with another version can be neither served nor completed."""
 
 _FILE: Final = "demo.json"
 _LOCK: Final = "demo.lock"
@@ -35,13 +35,13 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class DemoHome:
-    """The home of a demo."""
+    """The directory of a demo."""
 
     path: Path
 
     @classmethod
     def at(cls, path: Path) -> DemoHome:
-        """The demo at `path`, which is claimed if nothing is there yet."""
+        """The demo at `path`. An empty or missing directory is marked as a demo."""
         home = cls(path.absolute())
         facts = home._facts()
         if facts is not None:
@@ -50,7 +50,7 @@ class DemoHome:
         others = home._others()
         if others:
             raise PreconditionFailed(
-                f"{path} is not the home of a demo: it holds {', '.join(sorted(others)[:3])}; choose another directory with "
+                f"{path} is not the home of a demo: it contains {', '.join(sorted(others)[:3])}; choose another directory with "
                 "--home, or serve this one with: skiway serve --home",
                 key="demo.home.taken",
             )
@@ -59,28 +59,28 @@ class DemoHome:
 
     @property
     def sources(self) -> Path:
-        """Where the sources are, beside the server's own files."""
+        """The directory of the sources, next to the server's own files."""
         return self.path / "sources"
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it was made."""
+        """Whether the build has finished."""
         facts = self._facts()
         return facts is not None and facts.complete
 
     def completed(self) -> None:
-        """Write down that all of it was made."""
+        """Record that the build has finished."""
         self._write(complete=True)
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """While inside, this process makes the demo, and no other one."""
+        """Prevent other processes from building the demo for the duration of the block."""
         with (self.path / _LOCK).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise PreconditionFailed(
-                    f"another process is making the demo in {self.path}: wait until it is done, or choose another directory "
+                    f"another process is building the demo in {self.path}: wait until it has finished, or choose another directory "
                     "with --home",
                     key="demo.home.busy",
                 ) from None
@@ -94,7 +94,7 @@ class DemoHome:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise PreconditionFailed(
-                f"{self.path / _FILE} is not what a demo writes there: remove the directory, or choose another one with "
+                f"{self.path / _FILE} is not a valid demo file: delete the directory, or choose another one with "
                 "--home",
                 key="demo.home.unknown",
             ) from error
@@ -102,35 +102,36 @@ class DemoHome:
     def _check(self, facts: _Facts) -> None:
         if facts.layout != LAYOUT:
             raise PreconditionFailed(
-                f"the demo in {self.path} was made by {'a newer' if facts.layout > LAYOUT else 'an older'} version of "
-                f"Skiway (layout {facts.layout}, and this one makes {LAYOUT}): remove the directory, or choose another one "
-                "with --home",
+                f"the demo in {self.path} was created by {'a newer' if facts.layout > LAYOUT else 'an older'} version of "
+                f"Skiway (layout {facts.layout}, expected {LAYOUT}): delete the directory, or choose another one with --home",
                 key="demo.home.layout",
             )
         if facts.home != str(self.path):
             raise PreconditionFailed(
-                f"the demo in {self.path} was made as {facts.home}, and its tables name their files by that path: move it "
-                "back, or remove it, or choose another directory with --home",
+                f"the demo in {self.path} was created in {facts.home}, and its tables refer to files there: move it back, delete it, "
+                "or choose another directory with --home",
                 key="demo.home.moved",
             )
 
     def _others(self) -> list[str]:
-        """What is there and not the demo's."""
+        """The names of files that do not belong to a demo."""
         try:
             return [each.name for each in self.path.iterdir() if not each.name.startswith(f".{_FILE}.")]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be the demo's home: {error.strerror}; choose --home") from error
+            raise Unavailable(
+                f"{self.path} cannot be used for the demo: {error.strerror}; choose another directory with --home"
+            ) from error
 
     def _write(self, *, complete: bool) -> None:
-        """The file appears whole or not at all."""
-        beside = self.path / f".{_FILE}.{os.getpid()}"
+        """Write the file atomically."""
+        draft = self.path / f".{_FILE}.{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            beside.write_text(json.dumps(asdict(_Facts(LAYOUT, str(self.path), complete))) + "\n")
-            beside.replace(self.path / _FILE)
+            draft.write_text(json.dumps(asdict(_Facts(LAYOUT, str(self.path), complete))) + "\n")
+            draft.replace(self.path / _FILE)
         except OSError as error:
             raise Unavailable(
-                f"the demo cannot be kept in {self.path}: {error.strerror}; choose another directory with --home"
+                f"the demo cannot be stored in {self.path}: {error.strerror}; choose another directory with --home"
             ) from error

@@ -1,4 +1,4 @@
-"""What the demo prints: how far its making is, what there is in the lake, what to type, and the answers."""
+"""The text that the demo prints: progress, the tables of the lake, how to attach it, and query results."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ from skiway.demo.queries import QUERIES, Query
 
 __all__ = ["Poster"]
 
-UNFOLDED: Final = 200
-"""Columns where there is no terminal: nothing is cut."""
+PLAIN_WIDTH: Final = 200
+"""The width without a terminal: wide enough to wrap nothing."""
 
 INDENT: Final = 3
 
 
 class Poster:
-    """Prints to a terminal or, plainer, to anything else."""
+    """Prints to a terminal, or as plain text to anything else."""
 
     def __init__(self, console: Console | None = None) -> None:
-        made = console or Console(highlight=False, emoji=False)
-        self._console = made if made.is_terminal or console else Console(width=UNFOLDED, highlight=False, emoji=False)
+        default = console or Console(highlight=False, emoji=False)
+        self._console = (
+            default if default.is_terminal or console else Console(width=PLAIN_WIDTH, highlight=False, emoji=False)
+        )
 
     def greet(self) -> None:
-        """Say what this is."""
+        """Print the headline."""
         self._console.print(
             Text.assemble(("skiway", "bold cyan"), f" {__version__} demo", (" · one winter of four ski resorts", "dim"))
         )
 
     @contextmanager
     def making(self) -> Iterator[Watcher]:
-        """While inside, the making is shown: bars on a terminal, lines elsewhere."""
+        """Show the progress of the build during the block: bars on a terminal, lines otherwise."""
         if not self._console.is_terminal:
             yield _Lines(self._console)
             return
@@ -58,11 +60,11 @@ class Poster:
             yield _Bars(progress)
 
     def lake(self, tables: pa.Table) -> None:
-        """What there is."""
+        """Print the tables of the lake."""
         self._console.print(_table(tables))
 
     def invitation(self, addresses: Mapping[str, str], home: Path) -> None:
-        """Where it is, and what to type."""
+        """Print how to attach the lake, and the example queries."""
         out = self._console
         self._heading("Attach it from DuckDB")
         self._statement(
@@ -71,28 +73,29 @@ class Poster:
         )
         for number, query in enumerate(QUERIES, start=1):
             self._question(number, query)
-        self._heading("Also here")
+        self._heading("More")
         facts = {
-            "a map": "SELECT trail, ST_AsText(route) FROM lake.maps.trails;",
-            "to write to": "UPDATE lake.planning.crews SET note = 'icy' WHERE groomers > 6;",
+            "geometry": "SELECT trail, ST_AsText(route) FROM lake.maps.trails;",
+            "write": "UPDATE lake.planning.crews SET note = 'icy' WHERE groomers > 6;",
             "Iceberg REST": f"{addresses['http']}/iceberg  (warehouse '{CATALOG}')",
             "metastore": addresses["rpc"],
-            "home": str(home),
+            "directory": str(home),
             "stop": "Ctrl-C",
         }
         for name, fact in facts.items():
             out.print(Text.assemble(" " * INDENT, (f"{name:<14}", "dim"), fact), soft_wrap=True)
 
     def answered(self, number: int, query: Query, rows: pa.Table) -> None:
-        """A question with its answer."""
+        """Print a query and its result."""
         self._question(number, query)
         self._console.print(_table(rows))
 
     def goodbye(self, home: Path) -> None:
-        """What to do next."""
+        """Print what to do next."""
         self._console.print()
         self._console.print(
-            Text(f"To have it served, run the same without --once. It is kept in {home}.", style="dim"), soft_wrap=True
+            Text(f"Run the same command without --once to serve the lake. Its files are in {home}.", style="dim"),
+            soft_wrap=True,
         )
 
     def _question(self, number: int, query: Query) -> None:
@@ -106,13 +109,13 @@ class Poster:
             self._console.print(Text(" " * INDENT + more, style="dim"), soft_wrap=True)
 
     def _statement(self, sql: str) -> None:
-        """As it is to be typed: never folded, nothing around it."""
+        """Print a statement so that it can be copied: unwrapped, without decoration."""
         for line in sql.splitlines():
             self._console.print(Text(" " * INDENT + line, style="cyan"), soft_wrap=True)
 
 
 class _Bars:
-    """A bar for each step."""
+    """Shows a progress bar for each step."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -131,29 +134,29 @@ class _Bars:
 
 
 class _Lines:
-    """A line for each part that is done."""
+    """Prints a line for each finished part."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def begins(self, step: Step, part: str) -> None:
-        """Nothing is said until it is done."""
+        """Print nothing yet."""
 
     def ends(self, step: Step, part: str, found: str) -> None:
         self._console.print(Text(f"{step.name:<12}{part:<20}{found}"), soft_wrap=True)
 
 
 def _table(rows: pa.Table) -> Padding:
-    """Rows with their names above; what is not there is left blank."""
+    """The rows as a table with a header; nulls are blank."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for field in rows.schema:
         table.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
     for row in rows.to_pylist():
-        table.add_row(*(Text(_said(value)) for value in row.values()))
+        table.add_row(*(Text(_text(value)) for value in row.values()))
     return Padding(table, (1, 0, 0, INDENT), expand=False)
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""Three questions to the lake, as one types them into DuckDB, and their answers without it attached.
+"""Three example queries, as a user would type them into DuckDB, and a way to run them without its airport extension.
 
-The answers come by Airport: the client scans what a statement names, over the socket, and a DuckDB of this process runs
-the statement on the Arrow tables that arrive. So what is printed is what DuckDB's own client prints.
+The Airport client scans the tables in a statement over the network, and an embedded DuckDB runs the statement on the Arrow
+data. The result is the same as in a DuckDB that has attached the lake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TABLE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question, what it shows, and how it is asked."""
+    """An example query, with a title and what it demonstrates."""
 
     title: str
     shows: str
@@ -43,41 +43,42 @@ class _Scan:
 
     @property
     def local_name(self) -> str:
-        """What the rows are called while the statement runs here."""
+        """The name of the local copy of the table."""
         name = self.table if self.version is None else f"{self.table}@{self.version}"
         return f'{LAKE}.{self.schema}."{name}"'
 
 
 def contents(db: AirportClient) -> pa.Table:
-    """What there is in the lake: a row for each table."""
+    """One row per table of the lake."""
     return answer(db, _CONTENTS)
 
 
 def answer(db: AirportClient, sql: str) -> pa.Table:
-    """The rows that a statement gives."""
+    """The result of a statement."""
     import duckdb
 
     scans: dict[str, _Scan] = {}
 
-    def local(found: re.Match[str]) -> str:
-        scan = _Scan(found["schema"], found["table"], _version(found["version"]))
+    def local_name(match: re.Match[str]) -> str:
+        scan = _Scan(match["schema"], match["table"], _version(match["version"]))
         scans[scan.local_name] = scan
-        return scan.local_name + found["alias"]
+        return scan.local_name + match["alias"]
 
-    statement = _TABLE.sub(local, sql)
-    with duckdb.connect() as here:
-        here.execute(f"ATTACH ':memory:' AS {LAKE}")
+    statement = _TABLE.sub(local_name, sql)
+    with duckdb.connect() as duck:
+        duck.execute(f"ATTACH ':memory:' AS {LAKE}")
         for scan in scans.values():
-            _bring(db, scan, here)
-        return here.execute(statement).to_arrow_table()
+            _copy(db, scan, duck)
+        return duck.execute(statement).to_arrow_table()
 
 
-def _bring(db: AirportClient, scan: _Scan, here: duckdb.DuckDBPyConnection) -> None:
+def _copy(db: AirportClient, scan: _Scan, duck: duckdb.DuckDBPyConnection) -> None:
+    """Copy a table of the lake into the embedded DuckDB."""
     with db.scan((scan.schema, scan.table), at_version=scan.version) as rows:
-        here.register("arriving", rows.to_reader())
-        here.execute(f"CREATE SCHEMA IF NOT EXISTS {LAKE}.{scan.schema}")
-        here.execute(f"CREATE TABLE {scan.local_name} AS FROM arriving")
-        here.unregister("arriving")
+        duck.register("incoming", rows.to_reader())
+        duck.execute(f"CREATE SCHEMA IF NOT EXISTS {LAKE}.{scan.schema}")
+        duck.execute(f"CREATE TABLE {scan.local_name} AS FROM incoming")
+        duck.unregister("incoming")
 
 
 def _version(text: str | None) -> int | str | None:
@@ -90,13 +91,13 @@ _CONTENTS: Final = """\
 SELECT schema_name || '.' || table_name AS "table", format, row_count AS "rows", file_count AS files,
        (SELECT count(*) FROM lake.skiway.snapshots AS s
         WHERE s.schema_name = t.schema_name AND s.table_name = t.table_name) AS snapshots,
-       coalesce(connector, '(' || kind || ')') AS "comes from"
+       coalesce(connector, '(' || kind || ')') AS source
 FROM lake.skiway.tables AS t ORDER BY schema_name, table_name"""
 
 QUERIES: Final = (
     Query(
         "Does fresh snow sell?",
-        "Parquet weather, Iceberg rides and Delta tickets in one join",
+        "joins Parquet weather, Iceberg rides and Delta tickets",
         """\
 WITH snow AS (
   SELECT resort, measured_at::DATE AS day, max(wind_kmh) AS wind,
@@ -116,8 +117,8 @@ FROM snow JOIN rides USING (resort, day) JOIN sales USING (resort, day)
 GROUP BY weather ORDER BY sold_a_day DESC;""",
     ),
     Query(
-        "What did a pass cost before prices were raised?",
-        "time travel: a Delta table beside what it was at version 0",
+        "What did a pass cost before the price increase?",
+        "time travel: a Delta table compared with its version 0",
         """\
 SELECT product, was.price AS in_december, now.price AS now,
        round(100 * now.price / was.price - 100, 1) AS percent
@@ -126,8 +127,8 @@ JOIN lake.sales.prices AS was AT (VERSION => 0) USING (product)
 ORDER BY percent DESC, product;""",
     ),
     Query(
-        "What is in the rides, without reading one?",
-        "statistics that Spark computed, in the schema skiway",
+        "What do the rides contain, without reading them?",
+        "column statistics computed by Spark, in the schema skiway",
         """\
 SELECT column_name, null_count AS nulls,
        round(distinct_count)::BIGINT AS "distinct", min, max

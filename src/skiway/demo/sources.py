@@ -1,10 +1,10 @@
-"""The company's systems, each of which keeps its tables in a way of its own.
+"""The systems of the company, which store their tables in different formats.
 
     lift-operations   Iceberg in a SQL catalog: rides by month, lifts
     ticket-desk       Delta: tickets, prices
     mountain-data     Parquet: weather in folders by resort and month, trails as GeoParquet
 
-Each is a folder, and written whole: a file beside it says that it is. What was begun and not finished is begun anew.
+Each system is a folder. A file next to it marks it as complete; an incomplete folder is written again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.demo import records
-from skiway.demo.winter import PRICES, PRICES_RAISED, Winter
+from skiway.demo import dataset
+from skiway.demo.dataset import PRICES, PRICES_RAISED, Winter
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -39,7 +39,7 @@ _GEO: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SourceKind:
-    """A system to connect: how it is called and kept, and its tables here, by schema."""
+    """A system: its name, connector kind, description, tables by schema, and the function that writes it."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class SourceKind:
 
 @dataclass(frozen=True)
 class Written:
-    """A source that is there. `uri` and `properties` are what its connector is told."""
+    """A source that has been written. `uri` and `properties` are for its connector."""
 
     source: SourceKind
     folder: Path
@@ -67,8 +67,8 @@ class Written:
 
 
 def written(folder: Path) -> Iterator[Written]:
-    """The sources below `folder`, one after the other; those that are missing are written."""
-    winter = Winter.made()
+    """The sources in `folder`, one after the other; missing ones are written."""
+    winter = Winter.generate()
     for source in SOURCES:
         here, done = folder / source.name, folder / f"{source.name}.done"
         if not done.exists():
@@ -80,17 +80,17 @@ def written(folder: Path) -> Iterator[Written]:
 
 
 def lift_operations(folder: Path, winter: Winter) -> None:
-    """A snapshot for each month; from February on the gates measure waiting times."""
+    """Write a snapshot per month; from February on, with waiting times."""
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.transforms import MonthTransform
     from pyiceberg.types import IntegerType
 
     (folder / "warehouse").mkdir()
-    rides = records.rides(winter)
+    rides = dataset.rides(winter)
     months = _by_month(rides, "scanned_at")
     with SqlCatalog(ICEBERG_CATALOG, uri=f"sqlite:///{folder}/catalog.db", warehouse=str(folder / "warehouse")) as to:
         to.create_namespace("lifts")
-        table = to.create_table("lifts.rides", records.RIDES.remove(5))
+        table = to.create_table("lifts.rides", dataset.RIDES.remove(5))
         with table.update_spec() as spec:
             spec.add_field("scanned_at", MonthTransform(), "month")
         for number, rows in enumerate(months):
@@ -100,44 +100,44 @@ def lift_operations(folder: Path, winter: Winter) -> None:
             table.append(rows if number >= 2 else rows.drop(["wait_s"]))
             if number == 0:
                 _tag(table, OPENING)
-        to.create_table("lifts.lifts", records.lifts().schema).append(records.lifts())
+        to.create_table("lifts.lifts", dataset.lifts().schema).append(dataset.lifts())
 
 
 def _tag(table: IcebergTable, name: str) -> None:
-    now = table.current_snapshot()
-    assert now is not None
-    table.manage_snapshots().create_tag(now.snapshot_id, name).commit()
+    current = table.current_snapshot()
+    assert current is not None
+    table.manage_snapshots().create_tag(current.snapshot_id, name).commit()
 
 
 def ticket_desk(folder: Path, winter: Winter) -> None:
-    """Tickets month by month, then the refunds of the stormiest day; prices before and after they were raised."""
+    """Write the tickets by month, then the refunds of the stormiest day; and prices before and after an increase."""
     from deltalake import DeltaTable, write_deltalake
 
     tickets = folder / "sales" / "tickets"
-    for rows in _by_month(records.tickets(winter), "sold_on"):
+    for rows in _by_month(dataset.tickets(winter), "sold_on"):
         write_deltalake(str(tickets), rows, mode="append")
     resort, day = winter.worst_day
     DeltaTable(str(tickets)).update(
         predicate=f"resort = '{resort}' AND sold_on = date '{day}'", updates={"refunded": "true"}
     )
     for prices in (PRICES, PRICES_RAISED):
-        write_deltalake(str(folder / "sales" / "prices"), records.price_list(prices), mode="overwrite")
+        write_deltalake(str(folder / "sales" / "prices"), dataset.price_list(prices), mode="overwrite")
 
 
 def mountain_data(folder: Path, winter: Winter) -> None:
-    """Weather by resort and month, and the map of trails with its geometries."""
+    """Write the weather by resort and month, and the trails with their geometries."""
     import pyarrow.parquet as pq
 
     to = folder / "weather" / "readings"
     pq.write_to_dataset(
-        records.weather(winter),
+        dataset.weather(winter),
         str(to),
         partition_cols=["resort", "month"],
         basename_template="readings-{i}.parquet",
         existing_data_behavior="overwrite_or_ignore",
     )
     (folder / "maps" / "trails").mkdir(parents=True)
-    trails = records.trails().replace_schema_metadata({"geo": json.dumps(_GEO)})
+    trails = dataset.trails().replace_schema_metadata({"geo": json.dumps(_GEO)})
     pq.write_table(trails, folder / "maps" / "trails" / "trails.parquet")
 
 
@@ -147,8 +147,8 @@ def _by_month(rows: pa.Table, column: str) -> list[pa.Table]:
 
 
 SOURCES: Final = (
-    SourceKind("lift-operations", "iceberg", "gates of the lifts", {"lifts": ("lifts", "rides")}, lift_operations),
-    SourceKind("ticket-desk", "delta", "what was sold", {"sales": ("prices", "tickets")}, ticket_desk),
+    SourceKind("lift-operations", "iceberg", "lift gates", {"lifts": ("lifts", "rides")}, lift_operations),
+    SourceKind("ticket-desk", "delta", "ticket sales", {"sales": ("prices", "tickets")}, ticket_desk),
     SourceKind(
         "mountain-data",
         "parquet",

@@ -1,4 +1,4 @@
-"""Tables of others: Iceberg, Delta and Parquet behind one small interface.
+"""Read Iceberg, Delta and Parquet tables through one interface; write Iceberg tables.
 
     from skiway.formats import open_source
 
@@ -6,13 +6,17 @@
         people = source.load((), "people")
         people.read(people.current()).read_all()
 
-What cannot be read rightly is refused, never read wrongly. Heavy libraries are loaded when a source of their kind is
-opened.
+A table that cannot be read correctly raises an error. Libraries that take long to load are imported when a source of
+their kind is opened.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
+from skiway.formats.canonical import canonical_columns, partition_json
+from skiway.formats.files import FileCache, Found
+from skiway.formats.locations import Location, location
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION
-from skiway.formats.schemas import TableSchema
+from skiway.formats.schemas import TableSchema, field_id, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,
     Content,
@@ -26,13 +30,17 @@ from skiway.formats.source import (
     TableName,
     data_files,
 )
+from skiway.formats.web_access import check_named
 
 __all__ = [
     "FILE_COLUMNS",
     "FILE_ORDINAL",
     "ROW_POSITION",
     "Content",
+    "FileCache",
     "Format",
+    "Found",
+    "Location",
     "Namespace",
     "PartitionField",
     "PartitionSpec",
@@ -41,6 +49,12 @@ __all__ = [
     "TableHandle",
     "TableName",
     "TableSchema",
+    "canonical_columns",
+    "check_named",
     "data_files",
+    "field_id",
+    "leaves",
+    "location",
     "open_source",
+    "partition_json",
 ]

@@ -1,6 +1,6 @@
-"""Statistics of files in the canonical form of the metastore: a list per file with a struct per column, bounds as text.
+"""Statistics of files in the canonical form of the metastore: a list per file, a struct per column, bounds as text.
 
-Whole columns are converted at once. Only bytes and UUIDs, which Arrow cannot format, are converted value by value.
+Whole columns are converted at once, except for types that Arrow cannot format: bytes, UUIDs and decimals.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from skiway.formats.source import PartitionSpec
 __all__ = ["canonical_columns", "logical_type", "partition_json"]
 
 
-_TEXT_COUNTS: Final = ("value_count", "null_count", "nan_count")
+_COUNTS: Final = ("value_count", "null_count", "nan_count")
 
 
 def canonical_columns(files: pa.Table, schema: pa.Schema) -> pa.ListArray:
-    """For each file of a file table the statistics of the columns of `schema`, bounds as canonical text."""
-    shown = [leaf for leaf in leaves(schema) if logical_type(leaf.type)]
+    """The statistics of the columns of `schema` for each file of a file table, with bounds as canonical text."""
+    columns = [leaf for leaf in leaves(schema) if logical_type(leaf.type)]
     stats = files["stats"].combine_chunks()
-    rows, width = files.num_rows, len(shown)
-    parts = [_column(stats.field(str(leaf.id)), leaf) for leaf in shown]
+    rows, width = files.num_rows, len(columns)
+    parts = [_column(stats.field(str(leaf.id)), leaf) for leaf in columns]
     if not parts:
         return pa.nulls(rows, pa.list_(pa.struct([])))
     by_file = pa.array(np.arange(rows * width).reshape(width, rows).T.ravel())
@@ -44,7 +44,7 @@ def _column(stats: pa.StructArray, leaf: Leaf) -> pa.StructArray:
         "column_id": pa.repeat(pa.scalar(leaf.id, pa.int64()), rows),
         "column_name": pa.repeat(".".join(leaf.path), rows),
         "logical_type": pa.repeat(logical_type(leaf.type), rows),
-        **{name: stats.field(name) for name in _TEXT_COUNTS},
+        **{name: stats.field(name) for name in _COUNTS},
         "min": _text(_whole_micros(stats.field("min"), up=False), of=leaf.type),
         "max": _text(_whole_micros(stats.field("max"), up=True), of=leaf.type),
     }
@@ -52,7 +52,7 @@ def _column(stats: pa.StructArray, leaf: Leaf) -> pa.StructArray:
 
 
 def logical_type(of: pa.DataType) -> str:
-    """What the metastore calls a type; empty for one that has no bounds."""
+    """The metastore's name of a type; empty for a type without bounds."""
     if pa.types.is_dictionary(of):
         of = of.value_type
     if pa.types.is_decimal(of):
@@ -79,7 +79,7 @@ _KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
 
 
 def _whole_micros(values: pa.Array, *, up: bool) -> pa.Array:
-    """Moments and times finer than microseconds, moved outwards."""
+    """Round timestamps and times of nanoseconds outwards to microseconds."""
     of = values.type
     if pa.types.is_timestamp(of) and of.unit == "ns":
         rounded = pc.ceil_temporal if up else pc.floor_temporal
@@ -91,55 +91,56 @@ def _whole_micros(values: pa.Array, *, up: bool) -> pa.Array:
 
 
 def _text(values: pa.Array, *, of: pa.DataType | None = None) -> pa.Array:
-    """Values as text; `of` is the column's type, where they are kept in another one, as UUIDs are in bytes."""
+    """Format values as text. `of` is the type of the column if the values have another one, as UUIDs have bytes."""
     if of == pa.uuid():
-        spelled = [None if value is None else str(UUID(bytes=value)) for value in values.to_pylist()]
-        return pa.array(spelled, pa.string())
+        return pa.array(
+            [None if value is None else str(UUID(bytes=value)) for value in values.to_pylist()], pa.string()
+        )
     of = values.type
     if pa.types.is_timestamp(of):
-        said = pc.strftime(values.cast(pa.timestamp("us", tz=of.tz)).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
-        return pc.binary_join_element_wise(_without_zeros(said), "Z" if of.tz else "", "")
+        text = pc.strftime(values.cast(pa.timestamp("us", tz=of.tz)).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
+        return pc.binary_join_element_wise(_without_zeros(text), "Z" if of.tz else "", "")
     if pa.types.is_time(of):
         return _without_zeros(values.cast(pa.time64("us")).cast(pa.string()))
     if pa.types.is_floating(of):
-        # Through double: the shortest text of a float would be another number to those who read it as a double.
-        said = pc.add(values.cast(pa.float64()), 0.0).cast(pa.string())
-        return pc.replace_substring_regex(said, "inf$", "Infinity")
+        # As doubles: the shortest text of a float is a different number when it is parsed as a double.
+        text = pc.add(values.cast(pa.float64()), 0.0).cast(pa.string())
+        return pc.replace_substring_regex(text, "inf$", "Infinity")
     if pa.types.is_decimal(of):
         return pa.array([None if value is None else _digits(value) for value in values.to_pylist()], pa.string())
     if pa.types.is_binary(of) or pa.types.is_fixed_size_binary(of):
-        spelled = [None if value is None else base64.b64encode(value).decode() for value in values.to_pylist()]
-        return pa.array(spelled, pa.string())
+        encoded = [None if value is None else base64.b64encode(value).decode() for value in values.to_pylist()]
+        return pa.array(encoded, pa.string())
     return values.cast(pa.string())
 
 
-def _without_zeros(said: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(said, r"\.0+$", "")
+def _without_zeros(text: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(text, r"\.0+$", "")
 
 
 def _digits(value: Decimal) -> str:
     plain = format(value, "f")
-    kept = plain.rstrip("0").rstrip(".") if "." in plain else plain
-    return "0" if value == 0 else kept
+    short = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    return "0" if value == 0 else short
 
 
 def partition_json(files: pa.Table, specs: Sequence[PartitionSpec], schema: pa.Schema) -> pa.Array:
-    """The partition values of each file as a JSON object, by the names of its spec's fields, with canonical texts.
+    """The partition values of each file as a JSON object of canonical texts, by the field names of its spec.
 
-    `schema` is that of the table, whose columns the specs name.
+    `schema` is the schema of the table.
     """
     values = files["partition"].combine_chunks()
     columns = {leaf.id: leaf.type for leaf in leaves(schema)}
-    kept_as = {
+    types = {
         str(field.id): columns.get(field.source_id)
         for spec in specs
         for field in spec.fields
         if field.transform == "identity"
     }
-    texts = {each.name: _text(values.field(each.name), of=kept_as.get(each.name)).to_pylist() for each in values.type}
+    texts = {each.name: _text(values.field(each.name), of=types.get(each.name)).to_pylist() for each in values.type}
     by_id = {spec.id: spec for spec in specs}
-    said = [
+    documents = [
         json.dumps({field.name: texts[str(field.id)][row] for field in by_id[spec_id].fields}, ensure_ascii=False)
         for row, spec_id in enumerate(files["spec_id"].to_pylist())
     ]
-    return pa.array(said, pa.string())
+    return pa.array(documents, pa.string())

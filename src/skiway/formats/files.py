@@ -1,19 +1,24 @@
-"""Files that other programs wrote, or that a disk has harmed: whatever is wrong with one is told in one way."""
+"""Files of a source: opened and listed the same way on local disk and in S3, with errors that name the file.
+
+Content of immutable files is cached in a `FileCache`. The process creates one and passes it to every source and
+warehouse that it opens.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from skiway.cache import Cache, CacheStats
 from skiway.errors import Conflict, InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
 from skiway.formats.locations import Location, Reach, location
 
@@ -22,39 +27,39 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
     from pyarrow.fs import FileSystem
 
-__all__ = ["Files", "Found", "corrupt", "undamaged"]
+__all__ = ["FileCache", "Files", "Found", "corrupt", "decoding", "first_lines"]
 
-
-@contextmanager
-def undamaged(files: Files, file: str) -> Iterator[None]:
-    """A block that makes sense of a file: PreconditionFailed, with key `file.corrupt`, where there is none."""
-    with files.translated(file):
-        try:
-            yield
-        except InvalidArgument as error:  # nobody asked for what the file says
-            raise corrupt(file, error.message) from error
-        except (SkiwayError, OSError, pa.ArrowException):
-            raise
-        except Exception as error:
-            # Readers stumble over damage in any way: a missing key, a wrong type, a length that no memory holds.
-            raise corrupt(file, f"{type(error).__name__}: {error}") from error
-
-
-def corrupt(file: str, reason: str) -> PreconditionFailed:
-    """The error of a file that makes no sense."""
-    said = "; ".join(line.strip() for line in reason.splitlines()[:3])[:300]
-    return PreconditionFailed(
-        f"file {file!r} is corrupt: {said}; restore it, or remove it from the table", key="file.corrupt", file=file
-    )
-
-
-# --------------------
-# Files of a source: opened and listed on this machine and in S3 alike, with errors that name the file.
-
+T = TypeVar("T")
 
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
-_REFUSED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
+_ACCESS_DENIED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
+
+
+class _Entry(NamedTuple):
+    value: Any
+    weight: int
+
+
+class FileCache:
+    """Decoded content of immutable files, such as metadata, manifests and footers, up to `max_bytes` in total."""
+
+    def __init__(self, max_bytes: int = 1 << 30) -> None:
+        self._entries = Cache[Hashable, _Entry](max_bytes, weigh=lambda entry: entry.weight)
+
+    def get(self, key: Hashable, load: Callable[[], T], *, size_of: Callable[[T], int]) -> T:
+        """Return the content that `key` stands for, calling `load` if it is not cached; `size_of` returns its bytes."""
+
+        def entry() -> _Entry:
+            value = load()
+            return _Entry(value, size_of(value))
+
+        found: T = self._entries.get(key, entry).value
+        return found
+
+    def stats(self) -> CacheStats:
+        """Return the size and the counters of the cache."""
+        return self._entries.stats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +74,27 @@ class Found:
 
 @dataclass(frozen=True)
 class Files:
-    """What a source may read.
+    """The files that a source may read.
 
     `properties` are named as in Iceberg: `s3.endpoint`, `s3.region`, `s3.access-key-id`, `s3.secret-access-key`,
-    `s3.session-token`. Without keys S3 is asked anonymously, unless `s3.ambient-credentials` is `true`: then with
-    those of the machine.
+    `s3.session-token`. Without keys, requests to S3 are anonymous, unless `s3.ambient-credentials` is `true`: then
+    they use the credentials of the machine.
     """
 
     properties: Mapping[str, str]
     reach: Reach
+    cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
 
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """What may be read is the same for those with the same identity."""
-        return tuple(sorted(self.properties.items())), self.reach
+    def cached(self, kind: str, *key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
+        """Return what `load` reads from an immutable file, from the cache if possible; `kind` and `key` identify it.
+
+        Only `Files` with the same properties and reach share entries, so the cache gives nobody access to other files.
+        """
+        identity = (tuple(sorted(self.properties.items())), self.reach)
+        return self.cache.get((kind, identity, *key), load, size_of=size_of)
 
     def open(self, uri: str) -> pa.NativeFile:
-        """The file, for random access."""
+        """Open the file for random access."""
         place = self.reach.check(location(uri))
         with self.translated(place):
             if place.scheme == "file":
@@ -93,25 +102,25 @@ class Files:
             return self._s3.open_input_file(f"{place.bucket}/{place.path}")
 
     def read(self, uri: str, *, offset: int = 0, size: int | None = None) -> bytes:
-        """The file's bytes, or some of them."""
+        """Read the file, or `size` bytes of it from `offset` on."""
         with self.open(uri) as file, self.translated(location(uri)):
             return bytes(file.read_at(file.size() - offset if size is None else size, offset))
 
     def children(self, folder: Location) -> tuple[list[Location], list[Found]]:
-        """The folders and the files in `folder`, both by name; two empty lists where there is none."""
+        """List the folders and the files in `folder`, sorted by name; both empty if it does not exist."""
         self.reach.check(folder)
         with self.translated(folder):
             folders, found = _disk_level(folder) if folder.scheme == "file" else self._s3_level(folder)
         return sorted(folders, key=str), sorted(found, key=lambda each: str(each.location))
 
     def walk(self, folder: Location) -> list[Found]:
-        """All files below `folder`, by name."""
+        """List all files below `folder`, sorted by name."""
         folders, found = self.children(folder)
         below = [each for inner in folders for each in self.walk(inner)]
         return sorted([*found, *below], key=lambda each: str(each.location))
 
     def find(self, uri: str) -> Found | None:
-        """The file, or None."""
+        """Look up a file; None if it does not exist."""
         import obstore
 
         place = self.reach.check(location(uri))
@@ -124,13 +133,13 @@ class Files:
                 return None
 
     def check_unchanged(self, uri: str, etag: str) -> None:
-        """Conflict if the file's content is not the one that `etag` was seen with."""
+        """Raise Conflict if the file has changed since it had this `etag`."""
         found = self.find(uri)
         if found is None:
             raise _missing(uri)
         if found.etag != etag:
             raise Conflict(
-                f"file {uri!r} was changed since the table was looked at; synchronise the table again",
+                f"file {uri!r} has changed since the table was listed; synchronise the table again",
                 key="file.changed",
                 file=uri,
             )
@@ -193,7 +202,7 @@ class Files:
 
     @contextmanager
     def translated(self, place: Location | str) -> Iterator[None]:
-        """A block in which what goes wrong with a file becomes an error that names it."""
+        """Run a block that accesses a file; errors of libraries become ours and name the file."""
         from obstore.exceptions import BaseError
 
         try:
@@ -205,7 +214,12 @@ class Files:
         except (OSError, BaseError, pa.ArrowException) as error:
             raise _translated(str(place), error) from error
         except ValueError as error:
-            raise InvalidArgument(f"{place}: {_first_line(error)}", key="file.invalid", file=str(place)) from error
+            raise InvalidArgument(
+                f"file {str(place)!r} cannot be accessed like this",
+                key="file.invalid",
+                detail=_first_line(error),
+                file=str(place),
+            ) from error
 
 
 def _disk_level(folder: Location) -> tuple[list[Location], list[Found]]:
@@ -229,8 +243,8 @@ def _in_s3(bucket: str, listed: ObjectMeta) -> Found:
 
 def _missing(place: str) -> PreconditionFailed:
     return PreconditionFailed(
-        f"file {place!r} is missing: it was deleted, or is not yet there; synchronise the table again, or ask for a "
-        "newer snapshot",
+        f"file {place!r} is missing: it was deleted or not written yet; synchronise the table again, or read a newer "
+        "snapshot",
         key="file.missing",
         file=place,
     )
@@ -238,29 +252,58 @@ def _missing(place: str) -> PreconditionFailed:
 
 def _translated(place: str, error: Exception) -> SkiwayError:
     reason = _first_line(error)
-    if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
+    if isinstance(error, PermissionError) or _ACCESS_DENIED.search(str(error)):
         return PreconditionFailed(
-            f"file {place!r} may not be read: {reason}; check the credentials of the source, or the file's permissions",
+            f"access to file {place!r} was denied; check the credentials of the source, or the file's permissions",
             key="source.credentials",
+            detail=reason,
             file=place,
         )
-    if isinstance(error, pa.ArrowInvalid) or _is_of_content(error):
-        return PreconditionFailed(
-            f"file {place!r} is corrupt: {reason}; restore it, or remove it from the table",
-            key="file.corrupt",
-            file=place,
-        )
+    if isinstance(error, pa.ArrowInvalid) or _is_about_content(error):
+        return corrupt(place, reason)
     return Unavailable(
-        f"file {place!r} cannot be read: {reason}; check address, region and network of the source, then try again",
+        f"file {place!r} cannot be read; check the address, region and network of the source, then try again",
         key="source.unavailable",
+        detail=reason,
         file=place,
     )
 
 
-def _is_of_content(error: Exception) -> bool:
-    """Pages that cannot be unpacked are told as errors of input, but neither the system nor S3 has told them."""
+def _is_about_content(error: Exception) -> bool:
+    """Is it about the content? Arrow raises OSError for damaged pages too, but without an errno or an AWS error."""
     return isinstance(error, OSError) and error.errno is None and "AWS Error" not in str(error)
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+@contextmanager
+def decoding(files: Files, file: str) -> Iterator[None]:
+    """Run a block that decodes `file`; any failure becomes PreconditionFailed with key `file.corrupt`."""
+    with files.translated(file):
+        try:
+            yield
+        except InvalidArgument as error:  # about the content of the file, not about the request
+            raise corrupt(file, str(error)) from error
+        except (SkiwayError, OSError, pa.ArrowException):
+            raise
+        except Exception as error:
+            # Damage makes readers fail in any way: a missing key, a wrong type, a length that exceeds the memory.
+            raise corrupt(file, f"{type(error).__name__}: {error}") from error
+
+
+def corrupt(file: str, reason: str) -> PreconditionFailed:
+    """The error for a file that cannot be decoded."""
+    return PreconditionFailed(
+        f"file {file!r} is corrupt; restore it, or remove it from the table",
+        key="file.corrupt",
+        detail=first_lines(reason),
+        file=file,
+    )
+
+
+def first_lines(error: Exception | str) -> str:
+    """The first three lines of a message in one, shortened; the rest is of no use to a caller."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:3])[:300]

@@ -1,8 +1,8 @@
-"""Columns of geometries: WKB in bytes, which Arrow knows as `geoarrow.wkb`, with the name of their coordinate system.
+"""Geometry columns: WKB bytes, known to Arrow as `geoarrow.wkb`, with the name of their coordinate system.
 
-A Parquet file says so in one of three ways: GeoParquet's `geo` in its footer, the Arrow schema that its writer left
-there, or Parquet's own logical type. In an Arrow schema of ours such a column is bytes, and metadata of its field says
-that they are geometries.
+A Parquet file declares them in one of three ways: with GeoParquet's `geo` metadata in the footer, in the Arrow schema that
+the writer stored there, or with Parquet's logical type. In our Arrow schemas such a column is binary, and the metadata of
+its field marks it as geometry.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = [
     "geometry_columns",
     "geometry_type_name",
     "is_geometry_type",
-    "stored",
+    "storage_field",
 ]
 
-DEFAULT_CRS: Final = "OGC:CRS84"  # meant by GeoParquet, Parquet and Iceberg where none is named
-UNKNOWN_CRS: Final = "srid:0"  # so called by Parquet and Iceberg
+DEFAULT_CRS: Final = "OGC:CRS84"  # the default of GeoParquet, Parquet and Iceberg
+UNKNOWN_CRS: Final = "srid:0"  # as Parquet and Iceberg write it
 
 NAME: Final = b"ARROW:extension:name"
 METADATA: Final = b"ARROW:extension:metadata"
@@ -38,46 +38,46 @@ _WKB: Final = ("geoarrow.wkb", "ogc.wkb")
 
 
 def as_geometry(field: pa.Field, crs: str) -> pa.Field:
-    """`field`, a column of WKB, marked as geometries in the coordinate system `crs`."""
-    told = {} if crs == UNKNOWN_CRS else {"crs": crs}
-    marks = {NAME: _WKB[0].encode(), METADATA: json.dumps(told).encode()}
-    return field.with_metadata({**(field.metadata or {}), **marks})
+    """Mark `field`, a column of WKB, as geometries in the coordinate system `crs`."""
+    document = {} if crs == UNKNOWN_CRS else {"crs": crs}
+    extension = {NAME: _WKB[0].encode(), METADATA: json.dumps(document).encode()}
+    return field.with_metadata({**(field.metadata or {}), **extension})
 
 
 def coordinate_system(field: pa.Field) -> str | None:
-    """That of a column of geometries; None for any other column."""
-    name, told = _extension(field)
+    """The coordinate system of a geometry column; None for any other column."""
+    name, metadata = _extension(field)
     if name not in _WKB:
         return None
-    facts = _parsed(told)
-    return None if _is_spherical(facts) else _crs_name(facts.get("crs"))
+    document = _parsed(metadata)
+    return None if _is_spherical(document) else _crs_name(document.get("crs"))
 
 
 def geometry_type_name(crs: str) -> str:
-    """What Iceberg calls the type of geometries in a coordinate system."""
+    """Iceberg's name for the type of geometries in the coordinate system `crs`."""
     return "geometry" if crs == DEFAULT_CRS else f"geometry('{crs}')"
 
 
 def is_geometry_type(of: pa.DataType) -> bool:
-    """Whether this is pyarrow's type for geometries, which it uses once some library has told it of that."""
+    """Is this the extension type for geometries, which pyarrow uses once a library has registered it?"""
     return isinstance(of, pa.BaseExtensionType) and str(of.extension_name) in _WKB
 
 
-def stored(field: pa.Field) -> pa.Field:
-    """`field` with plain bytes, if pyarrow has a type of its own for its geometries."""
+def storage_field(field: pa.Field) -> pa.Field:
+    """`field` with its storage type instead of the extension type for geometries, if it has that."""
     return field.with_type(field.type.storage_type) if is_geometry_type(field.type) else field
 
 
 def geometry_columns(footer: FileMetaData, schema: pa.Schema) -> dict[str, str]:
-    """The columns of a Parquet file that hold WKB, by what it says itself, with their coordinate systems."""
-    said = {field.name: crs for field in schema if (crs := coordinate_system(field)) is not None}
-    # Arrow's word counts least: what pyarrow makes of it differs by the libraries that were loaded.
-    said |= _logical_types(footer) | _geoparquet((schema.metadata or {}).get(b"geo", b""))
-    return {name: crs for name, crs in said.items() if name in schema.names and _holds_bytes(schema.field(name))}
+    """The columns that a Parquet file declares as WKB geometries, with their coordinate systems."""
+    declared = {field.name: crs for field in schema if (crs := coordinate_system(field)) is not None}
+    # The Arrow schema has the lowest priority: what pyarrow makes of it depends on the loaded libraries.
+    declared |= _logical_types(footer) | _geoparquet((schema.metadata or {}).get(b"geo", b""))
+    return {name: crs for name, crs in declared.items() if name in schema.names and _is_binary(schema.field(name))}
 
 
 def _geoparquet(document: bytes) -> dict[str, str]:
-    """What GeoParquet's metadata says; columns that are kept in another way than as WKB are no bytes."""
+    """The WKB columns that GeoParquet's metadata declares; other encodings are ignored."""
     columns = _parsed(document).get("columns")
     found = {}
     for name, facts in columns.items() if isinstance(columns, dict) else ():
@@ -97,7 +97,7 @@ def _logical_types(footer: FileMetaData) -> dict[str, str]:
 
 
 def _extension(field: pa.Field) -> tuple[str, bytes]:
-    """Name and metadata of an extension type, also of one that pyarrow was not told of."""
+    """Name and metadata of a field's extension type, whether or not it is registered with pyarrow."""
     if is_geometry_type(field.type):
         return field.type.extension_name, field.type.__arrow_ext_serialize__()
     metadata = field.metadata or {}
@@ -105,7 +105,7 @@ def _extension(field: pa.Field) -> tuple[str, bytes]:
 
 
 def _crs_name(crs: Any) -> str:
-    """A coordinate system as `authority:code`, which is the form that all clients understand; else it is unknown."""
+    """A coordinate system as `authority:code`, the form that all clients understand, or `UNKNOWN_CRS`."""
     if isinstance(crs, str):
         described = _parsed(crs.encode())
         plain = ":" in crs and not crs.startswith("projjson:") and not set(crs) & set("'\"{}")
@@ -117,12 +117,12 @@ def _crs_name(crs: Any) -> str:
 
 
 def _is_spherical(facts: Mapping[str, Any]) -> bool:
-    """Whether edges are arcs: such shapes are no geometries but geographies, which are shown as the bytes they are."""
+    """Are edges arcs? Such shapes are geographies, which are read as plain bytes."""
     return bool(facts.get("edges", "planar") != "planar")
 
 
-def _holds_bytes(field: pa.Field) -> bool:
-    return bool(stored(field).type in (pa.binary(), pa.large_binary(), pa.binary_view()))
+def _is_binary(field: pa.Field) -> bool:
+    return bool(storage_field(field).type in (pa.binary(), pa.large_binary(), pa.binary_view()))
 
 
 def _parsed(document: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where files are: on this machine or in S3. A location is understood here, or refused, before anything is touched."""
+"""Locations of files on this machine or in S3, validated before anything is accessed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A file or folder. `path` has no slash at its end; in S3 it is the key, else it begins at the root."""
+    """A file or folder. `path` has no trailing slash; in S3 it is the key, on disk an absolute path."""
 
     scheme: str
     bucket: str
@@ -33,7 +33,7 @@ class Location:
 
     @property
     def name(self) -> str:
-        """Its last segment."""
+        """The last segment of the path."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -41,7 +41,7 @@ class Location:
         return Location(self.scheme, self.bucket, self.path.rpartition("/")[0])
 
     def is_within(self, folder: Location) -> bool:
-        """Is it `folder`, or below it? On this machine also where symbolic links lead."""
+        """Is it `folder`, or below it? On disk, symbolic links are resolved first."""
         if (self.scheme, self.bucket) != (folder.scheme, folder.bucket):
             return False
         own, other = (_real(each.path) if each.scheme == "file" else each.path for each in (self, folder))
@@ -53,7 +53,7 @@ def _real(path: str) -> str:
 
 
 def location(uri: str) -> Location:
-    """The location that `uri` names: a path of this machine, or `file:`, `s3:`, `s3a:`, `s3n:`.
+    """Parse `uri`: a path on this machine, or a `file:`, `s3:`, `s3a:` or `s3n:` location.
 
     >>> str(location("s3a://lake/sales/people/"))
     's3://lake/sales/people'
@@ -61,20 +61,20 @@ def location(uri: str) -> Location:
     found = _SCHEME.fullmatch(uri)
     scheme, rest = (found["scheme"].lower(), found["rest"]) if found else ("", uri)
     if scheme not in _SCHEMES:
-        raise _refused(uri, f"files of {scheme!r} are not read; give a path, or a file: or s3: location")
+        raise _invalid(uri, f"unsupported scheme {scheme!r}; give a path, or a file: or s3: location")
     if not rest or (_SCHEMES[scheme] == "s3" and not rest.strip("/")):
-        raise _refused(uri, "it names nothing")
+        raise _invalid(uri, "it is empty")
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in uri):
-        raise _refused(uri, "it holds control characters")
+        raise _invalid(uri, "it contains control characters")
     if ".." in re.split(r"[/\\]", rest):
-        raise _refused(uri, "'..' is not allowed in it; write out where it leads")
+        raise _invalid(uri, "'..' is not allowed; write the resolved path")
     return _in_s3(uri, rest) if _SCHEMES[scheme] == "s3" else _on_disk(uri, rest, bare=not scheme)
 
 
 def _in_s3(uri: str, rest: str) -> Location:
     bucket, _, key = rest.removeprefix("//").partition("/")
     if not rest.startswith("//") or not _BUCKET.fullmatch(bucket):
-        raise _refused(uri, "it names no bucket; write s3://bucket/path")
+        raise _invalid(uri, "it has no valid bucket name; write s3://bucket/path")
     return Location("s3", bucket, key.strip("/"))
 
 
@@ -82,43 +82,45 @@ def _on_disk(uri: str, rest: str, *, bare: bool) -> Location:
     if not bare and rest.startswith("//"):
         host, _, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
-            raise _refused(uri, f"it is on another machine ({host}); write file:///path")
+            raise _invalid(uri, f"it is on another host ({host}); write file:///path")
         rest = f"/{path}"
     if not bare and not rest.startswith("/"):
-        raise _refused(uri, "a file: location begins at the root; write file:///path")
-    return Location("file", "", os.path.abspath(rest))  # noqa: PTH100 - which leaves symbolic links alone
+        raise _invalid(uri, "the path of a file: location must be absolute; write file:///path")
+    return Location("file", "", os.path.abspath(rest))  # noqa: PTH100 - Path.resolve would follow symbolic links
 
 
-def _refused(uri: str, reason: str) -> InvalidArgument:
-    return InvalidArgument(f"location {uri!r} is refused: {reason}", key="location.refused", location=uri)
+def _invalid(uri: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(f"invalid location {uri!r}: {reason}", key="location.refused", location=uri)
 
 
 def web_address(uri: str) -> str:
-    """`uri`, checked to be the http or https address of a service; InvalidArgument otherwise."""
+    """Return `uri` if it is the http or https address of a service; raise InvalidArgument otherwise."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _refused(uri, "a catalog service is reached by http:// or https://")
+        raise _invalid(uri, "the address of a catalog service begins with http:// or https://")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise _refused(uri, "names, passwords and questions do not belong in the address; give credentials apart")
+        raise _invalid(
+            uri, "user names, passwords and queries are not allowed in the address; pass credentials separately"
+        )
     return uri.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The folders an operator opened to a source.
+    """The folders that a source may read.
 
-    Metadata of a table may name any file. Those on this machine are read only under `roots`, so that whoever writes
-    metadata cannot have the server's own files served; in S3 the source's credentials are the limit.
+    The metadata of a table may name any file. Local files are read only below `roots`, so that nobody can make the server
+    return its own files by writing metadata. In S3 the credentials of the source are the limit.
     """
 
     roots: tuple[Location, ...]
 
     def check(self, place: Location) -> Location:
-        """`place`, or PermissionDenied."""
+        """Return `place`, or raise PermissionDenied if it is outside of the folders."""
         if place.scheme == "file" and not any(place.is_within(root) for root in self.roots):
             raise PermissionDenied(
-                f"file {str(place)!r} is outside of what this source may read "
-                f"({', '.join(map(str, self.roots)) or 'no folder of this machine'}); "
+                f"file {str(place)!r} is outside of the folders that this source may read "
+                f"({', '.join(map(str, self.roots)) or 'no local folder'}); "
                 "if it belongs to the source, add its folder to the option 'allowed-locations'",
                 key="location.outside",
                 location=str(place),

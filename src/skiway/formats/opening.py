@@ -1,74 +1,24 @@
-"""What is said about a source to open it."""
+"""Open sources: a request with an address, options and credentials goes to the opener of its kind.
+
+Other packages add kinds of sources as entry points of the group `skiway.sources`. `FolderSource` is shared by all formats
+that keep tables in folders.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Final, Protocol
 
-from skiway.errors import InvalidArgument
-from skiway.formats.files import Files
+from skiway.errors import InvalidArgument, NotFound
+from skiway.formats.files import FileCache, Files, Found
 from skiway.formats.locations import Location, Reach, location
-from skiway.formats.source import Source, TableName
+from skiway.formats.source import Namespace, Source, TableHandle, TableName
 from skiway.formats.web_access import check_endpoint
 
-__all__ = ["KINDS", "SourceRequest", "open_source"]
-
-
-@dataclass(frozen=True)
-class SourceRequest:
-    """An address, options, and credentials, which are never shown."""
-
-    kind: str
-    uri: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
-    name: str = "source"
-
-    @property
-    def root(self) -> Location:
-        """The address, of a source that is files."""
-        return location(self.uri)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Options and credentials together."""
-        return {**self.options, **self.credentials}
-
-    @property
-    def as_table(self) -> TableName | None:
-        """The name of the one table that the address is, if the options say so."""
-        name = self.options.get("external.table-name")
-        namespace = tuple(filter(None, self.options.get("external.namespace", "").split(".")))
-        return TableName(namespace, name) if name else None
-
-    def files(self, vended: Mapping[str, str] | None = None) -> Files:
-        """What the source may read: below its address, its warehouse, and what the operator allowed besides."""
-        named = [self.uri.removeprefix("sqlite:///"), self.options.get("warehouse", "")]
-        named += self.options.get("allowed-locations", "").split(",")
-        roots = tuple(location(each.strip()) for each in named if _is_place(each.strip()))
-        if roots and roots[0].name.endswith((".metadata.json", ".metadata.json.gz")):
-            roots = (_table_folder(roots[0]), *roots)
-        kept = {key: value for key, value in {**self.properties, **(vended or {})}.items() if key.startswith("s3.")}
-        if endpoint := kept.get("s3.endpoint"):
-            check_endpoint(endpoint)
-        return Files(kept, Reach(roots))
-
-
-def _is_place(text: str) -> bool:
-    """Not the address of a service, or the name of a warehouse."""
-    return "/" in text and not text.startswith(("http:", "https:", "postgresql"))
-
-
-def _table_folder(metadata: Location) -> Location:
-    return metadata.parent.parent if metadata.parent.name == "metadata" else metadata.parent
-
-
-# --------------------
-# Sources by kind. Further kinds come from packages, as entry points of the group `skiway.sources`.
-
+__all__ = ["KINDS", "FolderLayout", "FolderSource", "SourceRequest", "is_hidden", "open_source"]
 
 KINDS: Final = {
     "iceberg": "skiway.formats.iceberg.sources:open_iceberg",
@@ -77,18 +27,75 @@ KINDS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class SourceRequest:
+    """What an opener gets: an address, options, credentials, which are never shown, and the cache to use."""
+
+    kind: str
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    name: str = "source"
+    cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
+
+    @property
+    def root(self) -> Location:
+        """The location of a source that consists of files."""
+        return location(self.uri)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Options and credentials in one mapping."""
+        return {**self.options, **self.credentials}
+
+    @property
+    def as_table(self) -> TableName | None:
+        """The name of the table if, according to the options, the address is a single table."""
+        name = self.options.get("external.table-name")
+        namespace = tuple(filter(None, self.options.get("external.namespace", "").split(".")))
+        return TableName(namespace, name) if name else None
+
+    def files(self, vended: Mapping[str, str] | None = None) -> Files:
+        """The files the source may read: below its address, its warehouse and the option `allowed-locations`.
+
+        `vended` are S3 properties that a catalog returned for one table.
+        """
+        named = [self.uri.removeprefix("sqlite:///"), self.options.get("warehouse", "")]
+        named += self.options.get("allowed-locations", "").split(",")
+        roots = tuple(location(each.strip()) for each in named if _is_location(each.strip()))
+        if roots and roots[0].name.endswith((".metadata.json", ".metadata.json.gz")):
+            roots = (_table_folder(roots[0]), *roots)
+        given = {**self.properties, **(vended or {})}
+        s3 = {key: value for key, value in given.items() if key.startswith("s3.")}
+        if endpoint := s3.get("s3.endpoint"):
+            check_endpoint(endpoint)
+        return Files(s3, Reach(roots), self.cache)
+
+
+def _is_location(text: str) -> bool:
+    """Is it a location of files, rather than the address of a service or the name of a warehouse?"""
+    return "/" in text and not text.startswith(("http:", "https:", "postgresql"))
+
+
+def _table_folder(metadata: Location) -> Location:
+    return metadata.parent.parent if metadata.parent.name == "metadata" else metadata.parent
+
+
 def open_source(
     kind: str,
     uri: str,
     *,
     options: Mapping[str, str] | None = None,
     credentials: Mapping[str, str] | None = None,
+    cache: FileCache | None = None,
 ) -> Source:
-    """The source at `uri`: an upstream catalog, a folder of tables, or one table.
+    """Open the source at `uri`: an upstream catalog, a folder of tables, or a single table.
 
-    `options` and `credentials` are listed in docs/formats.md. The address is checked before anything is asked of it.
+    `options` and `credentials` are listed in docs/formats.md. The address is checked before any request is made. Sources
+    that are given the same `cache` share what they read; without one, the source gets its own.
     """
-    return _opener(kind)(SourceRequest(kind, uri, dict(options or {}), dict(credentials or {})))
+    cache = FileCache() if cache is None else cache
+    return _opener(kind)(SourceRequest(kind, uri, dict(options or {}), dict(credentials or {}), cache=cache))
 
 
 def _opener(kind: str) -> Callable[[SourceRequest], Source]:
@@ -99,9 +106,94 @@ def _opener(kind: str) -> Callable[[SourceRequest], Source]:
     others: dict[str, EntryPoint] = {each.name: each for each in entry_points(group="skiway.sources")}
     if kind not in others:
         raise InvalidArgument(
-            f"there is no kind of source called {kind!r}; there are {', '.join(sorted({*KINDS, *others}))}",
+            f"unknown kind of source {kind!r}; known kinds are {', '.join(sorted({*KINDS, *others}))}",
             key="source.kind",
             kind=kind,
         )
     loaded: Callable[[SourceRequest], Source] = others[kind].load()
     return loaded
+
+
+class FolderLayout(Protocol):
+    """How a format lays out tables in folders."""
+
+    def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:
+        """Is `folder`, which contains these folders and files, a table?"""
+
+    def is_table_file(self, file: Found) -> bool:
+        """Is this file, in a folder that is not a table, a table on its own?"""
+
+    def open(self, name: TableName, place: Location) -> TableHandle:
+        """Open the table at `place`."""
+
+
+def is_hidden(name: str) -> bool:
+    """Is it a name that engines use for their own files next to the data? `_year=2026` is data."""
+    return name.startswith((".", "_")) and "=" not in name
+
+
+class FolderSource(Source):
+    """The tables of one format below `root`; the folders on the way to a table are its namespace.
+
+    If `root` itself is a table, it is the only one and is named after the folder. With `as_table`, `root` is taken to be
+    the table of that name, whatever it contains.
+    """
+
+    def __init__(
+        self, files: Files, root: Location, layout: FolderLayout, *, as_table: TableName | None = None
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._layout = layout
+        self._as_table = as_table
+
+    def namespaces(self) -> list[Namespace]:
+        return sorted({name.namespace for name, _ in self._all()})
+
+    def tables(self, namespace: Namespace) -> list[str]:
+        found = sorted(name.name for name, _ in self._all() if name.namespace == namespace)
+        if not found:
+            raise NotFound(
+                f"{self._root} has no tables in namespace {'.'.join(namespace)!r}; list its namespaces",
+                key="namespace.not_found",
+            )
+        return found
+
+    def load(self, namespace: Namespace, table: str) -> TableHandle:
+        wanted = TableName(namespace, table)
+        for name, place in self._all(towards=wanted):
+            if name == wanted:
+                return self._layout.open(name, place)
+        raise NotFound(
+            f"{self._root} has no table {str(wanted)!r}; list its tables", key="table.not_found", table=str(wanted)
+        )
+
+    def _all(self, towards: TableName | None = None) -> Iterator[tuple[TableName, Location]]:
+        """The tables with their locations; only those on the path `towards` one, if given."""
+        if self._as_table is not None:
+            yield self._as_table, self._root
+            return
+        folders, files = self._files.children(self._root)
+        if self._layout.is_table(self._root, folders, files):
+            yield TableName((), self._root.name), self._root
+        else:
+            yield from self._below((), folders, files, towards)
+
+    def _below(
+        self, namespace: Namespace, folders: list[Location], files: list[Found], towards: TableName | None
+    ) -> Iterator[tuple[TableName, Location]]:
+        for file in files:
+            if self._layout.is_table_file(file) and not is_hidden(file.location.name):
+                yield TableName(namespace, file.location.name.rpartition(".")[0]), file.location
+        for folder in folders:
+            if is_hidden(folder.name) or not _is_on_path((*namespace, folder.name), towards):
+                continue
+            inner, found = self._files.children(folder)
+            if self._layout.is_table(folder, inner, found):
+                yield TableName(namespace, folder.name), folder
+            else:
+                yield from self._below((*namespace, folder.name), inner, found, towards)
+
+
+def _is_on_path(path: Namespace, towards: TableName | None) -> bool:
+    return towards is None or (*towards.namespace, towards.name)[: len(path)] == path

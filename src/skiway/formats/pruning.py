@@ -1,7 +1,7 @@
-"""Units of rows that a filter cannot match, found by their statistics: whole files, and row groups in a file.
+"""Prune units of rows (files, or row groups of a file) with their statistics.
 
-A unit is left out only where its statistics prove that the filter is true on none of its rows. What is unknown proves
-nothing, and neither does what the filter says in words that are not understood.
+A unit is left out only if its statistics prove that the filter is true for none of its rows. Unknown statistics prove
+nothing, and neither do parts of the filter that cannot be translated.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.filters.arrow import joined, literal_type, scalar
-from skiway.airport.filters.logic import Unsaid, column_path, encode, literal_prefix, match_parts, sided
+from skiway.airport.filters.arrow import join_balanced, literal_type, scalar
+from skiway.airport.filters.logic import (
+    Inexpressible,
+    column_path,
+    constant_right,
+    like_parts,
+    literal_prefix,
+    translate,
+)
 from skiway.airport.filters.nodes import (
     ColumnRef,
     Compare,
@@ -32,20 +39,26 @@ from skiway.formats.schemas import leaves
 
 __all__ = ["pruned"]
 
-_MOST_CONDITIONS: Final = 500
-_MOST_VALUES: Final = 50  # of an IN that are looked for one by one
+_MAX_CONDITIONS: Final = 500
+_MAX_VALUES: Final = 50  # of an IN that are tested one by one; beyond, only their range is
 
 
 def pruned(units: pa.Table, filter: Filter | None, schema: pa.Schema) -> pa.Table:  # noqa: A002
-    """The rows of `units`, a table with a column `stats`, that may hold rows on which `filter` is true.
+    """The rows of `units`, a table with a column `stats`, whose unit may have rows that match `filter`.
 
-    `schema` has the columns the filter speaks of, with their ids.
+    `schema` has the columns that the filter refers to, with their ids.
     """
     if not filter or not units.num_rows:
         return units
     maybe = _Maybe(schema, units.schema.field("stats").type)
-    said = encode(filter, maybe.say, every=joined(pc.and_kleene), some=joined(pc.or_kleene), limit=_MOST_CONDITIONS)
-    return units if said is None else units.filter(said)
+    condition = translate(
+        filter,
+        maybe.condition,
+        all_of=join_balanced(pc.and_kleene),
+        any_of=join_balanced(pc.or_kleene),
+        limit=_MAX_CONDITIONS,
+    )
+    return units if condition is None else units.filter(condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +73,34 @@ class _Column:
 
     @property
     def has_values(self) -> pc.Expression:
-        return _unless_known(self["null_count"] < self["value_count"])
+        return _true_if_unknown(self["null_count"] < self["value_count"])
 
     @property
     def has_nulls(self) -> pc.Expression:
-        return _unless_known(self["null_count"] > 0)
+        return _true_if_unknown(self["null_count"] > 0)
 
     @property
     def has_nan(self) -> pc.Expression:
-        return _unless_known(self["nan_count"] > 0) if pa.types.is_floating(self.type) else pc.scalar(False)
+        return _true_if_unknown(self["nan_count"] > 0) if pa.types.is_floating(self.type) else pc.scalar(False)
 
 
-def _unless_known(said: pc.Expression) -> pc.Expression:
-    """`said`, or true where it is not known."""
-    return pc.coalesce(said, pc.scalar(True))
+def _true_if_unknown(condition: pc.Expression) -> pc.Expression:
+    return pc.coalesce(condition, pc.scalar(True))
 
 
 class _Maybe:
-    """Says of a condition when it may be true on some row of a unit."""
+    """Translates a filter node to a condition on the statistics: may it be true for some row of a unit?"""
 
     def __init__(self, schema: pa.Schema, stats: pa.StructType) -> None:
         self.columns = {leaf.path: str(leaf.id) for leaf in leaves(schema)}
         self.stats = stats
 
-    def say(self, node: Node) -> pc.Expression:
+    def condition(self, node: Node) -> pc.Expression:
         match node:
             case Constant(None | bool() as value, LogicalType("BOOLEAN")):
                 return pc.scalar(bool(value))
             case Comparison():
-                return self.comparison(sided(node))
+                return self.comparison(constant_right(node))
             case ColumnRef() | Function("struct_extract") if _is_boolean(node):
                 return self.compared(node, Compare.EQ, pa.scalar(True))
             case Operator("NOT", ((ColumnRef() | Function("struct_extract")) as child,)) if _is_boolean(child):
@@ -102,20 +114,20 @@ class _Maybe:
             case Function():
                 return self.prefixed(node)
             case _:
-                raise Unsaid
+                raise Inexpressible
 
     def column(self, node: Node) -> _Column:
         number = self.columns.get(column_path(node), "")
         place = self.stats.get_field_index(number)
         of = type_of(node)
         if place < 0 or of is None or of.alias not in ("", "JSON") or of.collation:
-            raise Unsaid
+            raise Inexpressible
         return _Column(number, self.stats.field(place).type.field("min").type)
 
-    def literal(self, node: Node, beside: Node) -> pa.Scalar:
-        of = type_of(beside)
+    def literal(self, node: Node, compared_with: Node) -> pa.Scalar:
+        of = type_of(compared_with)
         assert of is not None
-        return scalar(node, literal_type(of, self.column(beside).type))
+        return scalar(node, literal_type(of, self.column(compared_with).type))
 
     def comparison(self, node: Comparison) -> pc.Expression:
         column = self.column(node.left)
@@ -133,56 +145,56 @@ class _Maybe:
             case op, Constant():
                 return self.compared(node.left, op, self.literal(node.right, node.left))
             case _:
-                raise Unsaid
+                raise Inexpressible
 
     def compared(self, node: Node, op: Compare, value: pa.Scalar) -> pc.Expression:
         column = self.column(node)
         if pa.types.is_floating(column.type) and math.isnan(value.as_py()):
-            raise Unsaid  # NaN is outside of all bounds
+            raise Inexpressible  # bounds exclude NaN
         low, high = column["min"], column["max"]
         match op:
             case Compare.EQ:
-                maybe = _unless_known(low <= value) & _unless_known(high >= value)
+                maybe = _true_if_unknown(low <= value) & _true_if_unknown(high >= value)
             case Compare.LT:
-                maybe = _unless_known(low < value)
+                maybe = _true_if_unknown(low < value)
             case Compare.LE:
-                maybe = _unless_known(low <= value)
+                maybe = _true_if_unknown(low <= value)
             case Compare.GT:  # NaN is greater than every number
-                maybe = _unless_known(high > value) | column.has_nan
+                maybe = _true_if_unknown(high > value) | column.has_nan
             case Compare.GE:
-                maybe = _unless_known(high >= value) | column.has_nan
+                maybe = _true_if_unknown(high >= value) | column.has_nan
             case _:
-                maybe = _unless_known((low != value) | (high != value)) | column.has_nan
+                maybe = _true_if_unknown((low != value) | (high != value)) | column.has_nan
         return maybe & column.has_values
 
     def among(self, probe: Node, among: Sequence[Node]) -> pc.Expression:
         values = [self.literal(one, probe) for one in among if not (isinstance(one, Constant) and one.value is None)]
         if not values:
             return pc.scalar(False)
-        if len(values) <= _MOST_VALUES:
-            return joined(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
+        if len(values) <= _MAX_VALUES:
+            return join_balanced(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
         ends = pc.min_max(pa.array(values, values[0].type))
         least, most = ends["min"], ends["max"]
         return self.compared(probe, Compare.GE, least) & self.compared(probe, Compare.LE, most)
 
     def prefixed(self, node: Function) -> pc.Expression:
-        """Texts that begin alike lie beside each other."""
+        """Strings with a common prefix are adjacent in sort order."""
         match node:
             case Function("prefix" | "starts_with", (text, Constant(str() as prefix)), _, True):
                 pass
             case _:
-                text, pattern, escape = match_parts(node)
+                text, pattern, escape = like_parts(node)
                 prefix = literal_prefix(pattern, escape)
         column = self.column(text)
         if not prefix or column.type != pa.string():
-            raise Unsaid
-        maybe = _unless_known(column["max"] >= prefix) & column.has_values
+            raise Inexpressible
+        maybe = _true_if_unknown(column["max"] >= prefix) & column.has_values
         after = _following(prefix)
-        return maybe if after is None else maybe & _unless_known(column["min"] < after)
+        return maybe if after is None else maybe & _true_if_unknown(column["min"] < after)
 
 
 def _following(prefix: str) -> str | None:
-    """The least text after all that begin with `prefix`."""
+    """The smallest string greater than all that begin with `prefix`; None if there is none."""
     last = ord(prefix[-1]) + 1
     return None if last > 0x10FFFF or 0xD800 <= last <= 0xDFFF else prefix[:-1] + chr(last)
 

@@ -1,8 +1,8 @@
-"""Schemas whose fields have ids.
+"""Arrow schemas with field ids.
 
-A table's schema, and that of each of its files, is an Arrow schema in which every field carries an id, in the metadata
-that Arrow itself uses for the field ids of Parquet. Fields are the same where their ids are, whatever their names.
-Formats without ids of their own know a field by its name alone: there the id is made of the path of names.
+Every field of a table's schema, and of the schemas of its files, has an id in the metadata key that Arrow uses for
+Parquet's field ids. Fields with the same id are the same column, whatever their names. In formats without field ids, a
+field is identified by name; its id is then a digest of the path of names.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ __all__ = [
     "Path",
     "TableSchema",
     "field_id",
-    "identified",
     "leaves",
     "path_id",
     "schema_json",
     "type_name",
     "with_id",
+    "with_ids",
 ]
 
 Path: TypeAlias = tuple[str, ...]
 
 _ID: Final = b"PARQUET:field_id"
 _DOC: Final = b"doc"
-_KEPT: Final = (_DOC, *EXTENSION)
-_MOST: Final[int] = 2**31 - 1  # ids are positive int32 numbers in all formats
+_PRESERVED: Final = (_DOC, *EXTENSION)
+_MAX_ID: Final[int] = 2**31 - 1  # field ids are positive int32 numbers in all formats
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """A table's schema: `id` within the table, as Arrow with field ids, and as Iceberg-style JSON."""
+    """The schema of a table: its id within the table, as Arrow with field ids, and as Iceberg-style JSON."""
 
     id: int
     arrow: pa.Schema
@@ -49,7 +49,7 @@ class TableSchema:
 
     @classmethod
     def of(cls, arrow: pa.Schema) -> TableSchema:
-        """The schema of a table whose format has no ids for schemas: equal schemas get the same."""
+        """The schema of a table whose format has no schema ids: the id is a digest of the schema."""
         body = schema_json(arrow)
         number = _digest(body)
         return cls(number, arrow, json.dumps({**json.loads(body), "schema-id": number}, sort_keys=True))
@@ -57,7 +57,7 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of single values, also within structs; `index` counts all leaves, as Parquet counts its columns."""
+    """A column of a primitive type, possibly nested in structs. `index` counts all leaves, like Parquet's columns."""
 
     id: int
     path: Path
@@ -66,28 +66,29 @@ class Leaf:
 
 
 def field_id(field: pa.Field) -> int | None:
+    """The id of a field; None if it has none."""
     found = (field.metadata or {}).get(_ID)
     return None if found is None else int(found)
 
 
 def with_id(field: pa.Field, number: int | None) -> pa.Field:
-    """`field` with this id, or without any."""
-    kept = {key: value for key, value in (field.metadata or {}).items() if key in _KEPT}
-    return field.with_metadata(kept if number is None else {**kept, _ID: str(number).encode()})
+    """`field` with the id `number`, or without an id."""
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key in _PRESERVED}
+    return field.with_metadata(metadata if number is None else {**metadata, _ID: str(number).encode()})
 
 
 def path_id(path: Path) -> int:
-    """The id of the field at `path` where a format knows fields by name."""
+    """The id of the field at `path` in formats that identify fields by name."""
     return _digest("\0".join(path))
 
 
 def _digest(text: str) -> int:
     number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
-    return number % _MOST + 1
+    return number % _MAX_ID + 1
 
 
-def identified(schema: pa.Schema, id_of: Callable[[Path], int | None] = path_id) -> pa.Schema:
-    """`schema` with the ids that `id_of` gives to the paths of its fields, instead of those it had."""
+def with_ids(schema: pa.Schema, id_of: Callable[[Path], int | None] = path_id) -> pa.Schema:
+    """Replace the ids of all fields of `schema` with those that `id_of` returns for their paths."""
     return pa.schema([_identified(field, (field.name,), id_of) for field in schema])
 
 
@@ -99,7 +100,7 @@ def _identified(field: pa.Field, path: Path, id_of: Callable[[Path], int | None]
 
 
 def _rebuilt(of: pa.DataType, part: Callable[[pa.Field, str], pa.Field]) -> pa.DataType:
-    """The nested type `of` with its fields replaced. The element of a list is called so, whatever its writer says."""
+    """Replace the fields of a nested type. The field of a list is always named `element`."""
     if pa.types.is_struct(of):
         return pa.struct([part(child, child.name) for child in of])
     if pa.types.is_map(of):
@@ -114,7 +115,7 @@ def _is_list(of: pa.DataType) -> bool:
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
-    """The columns of single values that have ids, those in structs included; not what lists and maps hold."""
+    """The columns of primitive types that have ids, including those in structs, but not in lists and maps."""
     found = []
     for index, (path, field) in enumerate(_all_leaves(list(schema), (), repeated=False)):
         number = field_id(field) if path else None
@@ -124,7 +125,7 @@ def leaves(schema: pa.Schema) -> list[Leaf]:
 
 
 def _all_leaves(fields: list[pa.Field], above: Path, *, repeated: bool) -> Iterator[tuple[Path, pa.Field]]:
-    """Every leaf; with no path where it repeats."""
+    """All leaves; those inside lists and maps have an empty path."""
     for field in fields:
         children = [field.type.field(place) for place in range(field.type.num_fields)]
         inside = repeated or not (pa.types.is_struct(field.type) or not children)
@@ -137,7 +138,7 @@ def _all_leaves(fields: list[pa.Field], above: Path, *, repeated: bool) -> Itera
 
 
 def schema_json(schema: pa.Schema) -> str:
-    """The schema as Iceberg writes schemas, with the narrowest of its types that holds all values of the column's."""
+    """The schema in Iceberg's JSON form, with the narrowest Iceberg type that represents all values of a column."""
     return json.dumps({"type": "struct", "fields": [_field_json(field) for field in schema]}, sort_keys=True)
 
 
@@ -178,7 +179,7 @@ def _type_json(of: pa.DataType, name: str) -> Any:
 
 
 def type_name(of: pa.DataType, column: str) -> str:
-    """What Iceberg calls a type of single values."""
+    """Iceberg's name of a primitive type; raises Unsupported if it has none."""
     if pa.types.is_dictionary(of):
         of = of.value_type
     if pa.types.is_decimal(of) and of.precision <= 38 and of.scale >= 0:
@@ -189,8 +190,7 @@ def type_name(of: pa.DataType, column: str) -> str:
         return f"timestamp{'tz' if of.tz else ''}{'_ns' if of.unit == 'ns' else ''}"
     if of not in _NAMES:
         raise Unsupported(
-            f"column {column!r} has type {of}, which tables cannot show; leave the column out, or store it as another "
-            "type",
+            f"column {column!r} has type {of}, which is not supported; leave the column out, or store it as another type",
             key="column.type",
             column=column,
         )

@@ -1,10 +1,10 @@
-"""Tables of others, read through one small interface.
+"""The interface of all formats.
 
     Source            an upstream catalog, or a folder of tables
-      └── TableHandle   one table: what it is, its snapshots, their files, their rows
+      └── TableHandle   one table: its schema and properties, its snapshots, their files and rows
 
-The files of a snapshot are one Arrow table, the *file table*, a row per file (see `FILE_COLUMNS`). It is all that is
-needed to plan: files are pruned by filtering it, and `read` takes what is left.
+The files of a snapshot are an Arrow table with a row per file, the *file table* (see `FILE_COLUMNS`). Planning needs
+nothing else: files are pruned by filtering it, and `read` takes the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
-from skiway.formats.parquet.reading import DataFile, Identifier, Scan, opened, rows_of
+from skiway.formats.parquet.reading import DataFile, IdAssigner, Scan, open_file, read_rows
 from skiway.formats.pruning import pruned
 from skiway.formats.schemas import TableSchema
 
@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 Namespace: TypeAlias = tuple[str, ...]
-"""The path to a namespace; the empty one is the root of a folder."""
+"""The path of a namespace; the empty path is the root of a folder."""
 
 
 class Format(StrEnum):
-    """How a table is kept."""
+    """The format of a table."""
 
     ICEBERG = "iceberg"
     DELTA = "delta"
@@ -53,7 +53,7 @@ class Format(StrEnum):
 
 
 class Content(StrEnum):
-    """What a file of a table holds."""
+    """The content of a file of a table."""
 
     DATA = "data"
     POSITION_DELETES = "position_deletes"
@@ -62,33 +62,33 @@ class Content(StrEnum):
 
 FILE_COLUMNS: Final = pa.schema(
     {
-        "ordinal": pa.int32(),  # the file's number within the snapshot, in the order of paths
+        "ordinal": pa.int32(),  # number of the file within the snapshot, in the order of paths
         "path": pa.string(),
         "format": pa.string(),
         "content": pa.string(),
         "row_count": pa.int64(),
         "size_bytes": pa.int64(),
-        "etag": pa.string(),  # of the content, where files are not immutable by their format
+        "etag": pa.string(),  # of the content, in formats whose files are not immutable
         "spec_id": pa.int32(),
         "sequence_number": pa.int64(),
         "equality_ids": pa.list_(pa.int32()),
         "deletes": pa.list_(pa.int32()),  # the ordinals of the delete files that apply to this one
-        "deleted_rows": pa.int64(),  # how many rows they delete; NULL where only reading them tells
+        "deleted_rows": pa.int64(),  # how many rows they delete; NULL if unknown without reading them
     }
 )
-"""The columns of a file table that are the same for all tables. Two more depend on the table: `partition`, a struct of
-typed values named by the ids of the partition fields, and `stats` (see `skiway.formats.statistics`)."""
+"""The columns that all file tables have in common. Two more depend on the table: `partition`, a struct of typed values
+named after the ids of the partition fields, and `stats` (see `skiway.formats.statistics`)."""
 
 
 def data_files(files: pa.Table) -> pa.Table:
-    """Those rows of a file table that are data files; mostly all of them, which are then not copied."""
+    """The data files of a file table; not a copy if it has no delete files."""
     is_data = pc.equal(files["content"], Content.DATA)
     return files if pc.all(is_data, min_count=0).as_py() else files.filter(is_data)
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """Which table it is, within its source."""
+    """The name of a table within its source."""
 
     namespace: Namespace
     name: str
@@ -99,7 +99,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """How one partition value is made of a column; `transform` is written as Iceberg writes it."""
+    """How a partition value is derived from a column; `transform` is in Iceberg's notation."""
 
     id: int
     name: str
@@ -109,19 +109,21 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
+    """How a table is partitioned; an empty spec means unpartitioned."""
+
     id: int
     fields: tuple[PartitionField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state of a table. `digest` identifies the content where snapshots have no ids upstream."""
+    """A state of a table. `digest` identifies the content if snapshots have no ids upstream."""
 
     id: int
     created_at: datetime
     parent_id: int | None = None
     sequence_number: int = 0
-    schema_id: int | None = None  # None where only reading the snapshot tells
+    schema_id: int | None = None  # None if unknown without reading the snapshot
     summary: Mapping[str, str] = field(default_factory=dict)
     refs: tuple[str, ...] = ()
     manifest_list: str = ""
@@ -129,22 +131,22 @@ class Snapshot:
 
 
 class Source(ABC):
-    """An upstream catalog, or a folder of tables. A context manager; `close` lets go of its connections."""
+    """An upstream catalog, or a folder of tables. A context manager that closes its connections."""
 
     @abstractmethod
     def namespaces(self) -> list[Namespace]:
-        """Those that can hold tables, by name."""
+        """List the namespaces that can have tables, sorted by name."""
 
     @abstractmethod
     def tables(self, namespace: Namespace) -> list[str]:
-        """The tables in one, by name; NotFound where there is no such namespace."""
+        """List the tables of a namespace, sorted by name; raises NotFound if it does not exist."""
 
     @abstractmethod
     def load(self, namespace: Namespace, table: str) -> TableHandle:
-        """The table as it is now; NotFound where there is none, Unsupported where it cannot be read rightly."""
+        """Load the current state of a table; raises NotFound, or Unsupported if it cannot be read correctly."""
 
-    def close(self) -> None:  # noqa: B027 - most sources hold nothing
-        """Let go of connections."""
+    def close(self) -> None:  # noqa: B027 - most sources have no connections
+        """Close the connections."""
 
     def __enter__(self) -> Source:
         return self
@@ -154,7 +156,7 @@ class Source(ABC):
 
 
 class TableHandle(ABC):
-    """One table, as it was when it was loaded. Safe to use from several threads."""
+    """A table in the state in which it was loaded. Safe to use from several threads."""
 
     name: TableName
     location: str
@@ -168,27 +170,27 @@ class TableHandle(ABC):
 
     @property
     def partition_spec(self) -> PartitionSpec | None:
-        """How new files are partitioned; None where there is no word for it."""
+        """The spec that new files are partitioned by; None if the table has no specs."""
         return max(self.partition_specs, key=lambda each: each.id, default=None)
 
     @abstractmethod
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
-        """The snapshot that is current; None for a table that never had one.
+        """The current snapshot; None for a table without snapshots.
 
-        `known` are those already seen, for tables whose snapshots are numbered by whoever looks at them.
+        `known` are the snapshots recorded so far. Tables whose format does not number snapshots continue their numbers.
         """
 
     @abstractmethod
     def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        """The snapshots that are not among `known`, older ones first."""
+        """The snapshots that are not among `known`, oldest first."""
 
     @abstractmethod
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
-        """The schema its rows are read in."""
+        """The schema in which the rows of a snapshot are read."""
 
     @abstractmethod
     def files(self, snapshot: Snapshot) -> pa.Table:
-        """The file table of a snapshot, in the order of paths."""
+        """The file table of a snapshot, sorted by path."""
 
     def plan(
         self,
@@ -197,9 +199,9 @@ class TableHandle(ABC):
         *,
         schema: pa.Schema | None = None,
     ) -> pa.Table:
-        """The data files of the file table that may hold rows on which `filter` is true.
+        """The data files that may have rows that match `filter`, as rows of the file table.
 
-        The filter calls columns as `schema` does; without it, as the snapshot's own.
+        The filter uses the column names of `schema`, by default the schema of the snapshot.
         """
         data = data_files(self.files(snapshot))
         return pruned(data, filter, self.schema_at(snapshot).arrow if schema is None else schema)
@@ -215,37 +217,37 @@ class TableHandle(ABC):
         positions: bool = False,
         batch_rows: int = 65536,
     ) -> pa.RecordBatchReader:
-        """The rows of a snapshot: all on which `filter` is true, and such others as only the caller can tell apart.
+        """Read the rows of a snapshot: all that match `filter`, and possibly others that the caller must filter out.
 
-        `files` are rows of its file table, when fewer than `plan` gives are wanted. `schema`, one with field ids, asks
-        for the rows in another form than the snapshot had: that of the table now (`handle.schema.arrow`), or the one
-        that a client knows; columns are matched by id. With `positions`, two more columns say where a row is: the
-        file's ordinal and the row's place in it. A few batches are in memory at a time.
+        `files` are rows of the file table, to read fewer files than `plan` returns. `schema`, with field ids, is the
+        schema to return the rows in, such as the current one of the table (`handle.schema.arrow`) or the one that a
+        client has bound; columns are matched by id. With `positions`, two more columns hold the ordinal of the file and
+        the position of the row in it. Only a few batches are in memory at a time.
         """
-        answered = self.schema_at(snapshot).arrow if schema is None else schema
-        wanted = answered.names if columns is None else list(columns)
-        self._check_columns(answered, wanted)
-        chosen = self.plan(snapshot, filter, schema=schema) if files is None else pruned(files, filter, answered)
+        target = self.schema_at(snapshot).arrow if schema is None else schema
+        names = target.names if columns is None else list(columns)
+        self._check_columns(target, names)
+        chosen = self.plan(snapshot, filter, schema=schema) if files is None else pruned(files, filter, target)
         scan = Scan(
             self._files,
-            answered,
-            wanted,
-            self._identifier(snapshot),
+            target,
+            names,
+            self._id_assigner(snapshot),
             filter=filter,
             positions=positions,
             batch_rows=batch_rows,
         )
-        return rows_of(scan, self._data_files(snapshot, chosen))
+        return read_rows(scan, self._data_files(snapshot, chosen))
 
     def file_schema(self, snapshot: Snapshot, path: str, *, etag: str | None = None) -> pa.Schema:
-        """The columns of a data file of a snapshot, from its footer, with the ids of the table's.
+        """Read the schema of a data file from its footer, with the field ids of the table.
 
-        Conflict where the file is not the one any more that had this `etag`.
+        Raises Conflict if the file has changed since it had this `etag`.
         """
         if etag is not None:
             self._files.check_unchanged(path, etag)
-        with opened(self._files, path) as parquet:
-            return self._identifier(snapshot)(parquet.schema_arrow, path)
+        with open_file(self._files, path) as parquet:
+            return self._id_assigner(snapshot)(parquet.schema_arrow, path)
 
     def _check_columns(self, schema: pa.Schema, columns: Sequence[str]) -> None:
         for column in columns:
@@ -257,16 +259,16 @@ class TableHandle(ABC):
                 )
 
     @abstractmethod
-    def _identifier(self, snapshot: Snapshot) -> Identifier:
-        """What gives ids to the fields of a file's schema."""
+    def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:
+        """The function that adds the field ids of the table to the schema of a file."""
 
     @abstractmethod
     def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:
-        """The files to read, each with the rows that were deleted from it."""
+        """The files to read, each with its deleted rows."""
 
     def _no_snapshot(self, snapshot: Snapshot) -> NotFound:
         return NotFound(
-            f"table {str(self.name)!r} has no snapshot {snapshot.id}, or no longer; list its snapshots",
+            f"table {str(self.name)!r} has no snapshot {snapshot.id}; it may have expired, list its snapshots",
             key="snapshot.not_found",
             table=str(self.name),
             snapshot=str(snapshot.id),

@@ -1,10 +1,10 @@
-"""What is known about the values of columns in a unit of rows, a file or a row group: one Arrow struct per column.
+"""Column statistics of units of rows (files or row groups): one Arrow struct per column.
 
-A table of units has a column `stats`: a struct with one child per column of single values, named by the field's id:
+A table of units has a column `stats`, a struct with one child per primitive column, named after the field id:
 
-    value_count, null_count, nan_count   int64, of all values with those that are NULL or NaN; NULL where not known
-    min, max                             of the column's type; no value lies outside of them; NaN does not count
-    exact                                whether `min` and `max` are values of the column, rather than just bounds
+    value_count, null_count, nan_count   int64; `value_count` includes NULL and NaN; NULL if unknown
+    min, max                             of the column's type; all values other than NaN lie between them; NULL if unknown
+    exact                                whether `min` and `max` occur in the column, rather than being just bounds
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNTS = ("value_count", "null_count", "nan_count")
 
 
 def bound_type(of: pa.DataType) -> pa.DataType:
-    """The type in which bounds of a column of type `of` are kept."""
+    """The type of the bounds of a column of type `of`."""
     if pa.types.is_dictionary(of):
         of = of.value_type
     if isinstance(of, pa.BaseExtensionType):
@@ -29,12 +29,12 @@ def bound_type(of: pa.DataType) -> pa.DataType:
     if of in (pa.large_string(), pa.string_view()):
         return pa.string()
     if pa.types.is_decimal(of) and of.precision <= 38:
-        return pa.decimal128(of.precision, of.scale)  # Arrow computes little with the others
+        return pa.decimal128(of.precision, of.scale)  # Arrow supports few computations on other decimal types
     return pa.binary() if of in (pa.large_binary(), pa.binary_view()) else of
 
 
 def column_stats(of: pa.DataType, units: int, *, exact: bool | pa.Array = False, **known: pa.Array) -> pa.StructArray:
-    """The statistics of one column in all units; what is not given is unknown."""
+    """The statistics of one column in all units; figures that are not given are unknown."""
     bounds = bound_type(of)
     if not pa.types.is_floating(of):
         known["nan_count"] = pa.repeat(pa.scalar(0, pa.int64()), units)
@@ -52,25 +52,25 @@ def _without_nan(bounds: pa.Array) -> pa.Array:
 
 
 def constant_stats(values: pa.Array, row_counts: pa.Array) -> pa.StructArray:
-    """The statistics of a column that has one value in each unit, such as a partition column."""
+    """The statistics of a column with a single value per unit, such as a partition column."""
     nulls = pc.if_else(values.is_null(), row_counts, pa.scalar(0, pa.int64()))
     is_nan = pc.fill_null(pc.is_nan(values), False) if pa.types.is_floating(values.type) else None
     nans = {} if is_nan is None else {"nan_count": pc.if_else(is_nan, row_counts, 0)}
-    kept = values.cast(bound_type(values.type))
+    bounds = values.cast(bound_type(values.type))
     return column_stats(
-        values.type, len(values), exact=True, value_count=row_counts, null_count=nulls, min=kept, max=kept, **nans
+        values.type, len(values), exact=True, value_count=row_counts, null_count=nulls, min=bounds, max=bounds, **nans
     )
 
 
 def merged_stats(stats: pa.StructArray) -> pa.StructArray:
-    """The statistics of all units together, as one unit."""
+    """Merge the statistics of all units into those of one."""
 
     def total(name: str) -> Any:
         return pc.sum(stats.field(name), skip_nulls=False, min_count=0)
 
     empty = pc.fill_null(pc.equal(stats.field("null_count"), stats.field("value_count")), False)
     counted = {name: total(name) for name in _COUNTS}
-    # A bound is known where every unit has it, or has no value at all.
+    # A bound is known if every unit has it or has no values.
     bounds = {name: stats.field(name) for name in ("min", "max")}
     known = all(pc.all(pc.or_(empty, each.is_valid()), min_count=0).as_py() for each in bounds.values())
     low, high = (pc.min(bounds["min"]), pc.max(bounds["max"])) if known else (pa.scalar(None, bounds["min"].type),) * 2
@@ -86,9 +86,3 @@ def stats_struct(columns: Mapping[int, pa.StructArray], units: int) -> pa.Struct
     if not columns:
         return pa.nulls(units, pa.struct([]))
     return pa.StructArray.from_arrays(list(columns.values()), names=[str(number) for number in columns])
-
-
-# --------------------
-# Statistics of files as text, in the form the metastore keeps: a list per file, with a struct per column.
-#
-# Whole columns are turned into text at once. Bytes and UUIDs, for which Arrow has no words, are spelled one by one.

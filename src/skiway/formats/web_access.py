@@ -1,8 +1,9 @@
-"""Which machines a source may be at: addresses of others come from users, and from answers of the others themselves.
+"""Protection against server-side request forgery: which addresses sources may be at.
 
-What a user could not reach, the server must not reach for them: above all not the services at link-local addresses, at
-which clouds tell their machines' secrets. The address that counts is the one connected to, so neither a name that leads
-there, nor a redirect, nor a name that changes its mind between the look and the call comes through.
+The addresses of sources come from users, and from the responses of upstream catalogs. The server must not connect to what
+a user could not reach, above all not to the metadata services of clouds, which hand out credentials at link-local
+addresses. The check applies to the address of the actual connection, so neither a host name, nor a redirect, nor a DNS
+record that changes between check and use can circumvent it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from skiway.errors import PermissionDenied, Unavailable
 if TYPE_CHECKING:
     from requests import Session
 
-__all__ = ["Addresses", "check_endpoint", "check_named", "guarded", "permit"]
+__all__ = ["Addresses", "check_endpoint", "check_named", "guard_session", "permit"]
 
 CONNECT_S: Final = 10.0
 ANSWER_S: Final = 60.0
@@ -30,23 +31,24 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Addresses(StrEnum):
-    """Which addresses are permitted; each permits what the one before does."""
+    """The addresses that sources may be at; each level includes the one before."""
 
     PUBLIC = "public"
     PRIVATE = "private"
     ANY = "any"
 
 
-_permitted: Final = [Addresses.PRIVATE]  # of a process, whoever opens a source in it
+# Process-wide on purpose: this is a security boundary. A caller that forgets to pass it on must not thereby lift it.
+_permitted: Final = [Addresses.PRIVATE]
 
 
 def permit(addresses: Addresses) -> None:
-    """From now on sources may be at these. For those who start a process."""
+    """Set which addresses all sources of this process may be at. To be called once, when the process starts."""
     _permitted[:] = [addresses]
 
 
 def check_endpoint(url: str) -> str:
-    """`url`, whose host may be connected to now; PermissionDenied if it may not, Unavailable if its name is unknown."""
+    """Return `url` if its host resolves to permitted addresses; raises PermissionDenied or Unavailable otherwise."""
     parts = urlsplit(url if "://" in url else f"https://{url}")
     for found in _resolved(parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)):
         _check(found, url)
@@ -54,7 +56,7 @@ def check_endpoint(url: str) -> str:
 
 
 def check_named(url: str) -> str:
-    """The same as far as that can be told without asking anybody: of an address that is a number, or this machine's."""
+    """Return `url` unless its host is a forbidden IP address or localhost; host names are not resolved."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     named = "127.0.0.1" if host == "localhost" or host.endswith(".localhost") else host
     try:
@@ -65,8 +67,8 @@ def check_named(url: str) -> str:
     return url
 
 
-def guarded(session: Session) -> None:
-    """Let a session of requests connect to permitted addresses only, wherever it is redirected, and wait no longer than bearable."""
+def guard_session(session: Session) -> None:
+    """Make a session of `requests` connect to permitted addresses only, also on redirects, and time out."""
     from requests.adapters import HTTPAdapter
     from requests.utils import select_proxy
     from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -92,7 +94,7 @@ def guarded(session: Session) -> None:
             self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
 
         def send(self, request: Any, **named: Any) -> Any:  # type: ignore[override]
-            # A proxy looks for names itself, perhaps where we cannot.
+            # A proxy resolves names itself, possibly in another network.
             check = check_named if select_proxy(request.url, named.get("proxies")) else check_endpoint
             check(request.url)
             return super().send(request, **{**named, "timeout": named.get("timeout") or (CONNECT_S, ANSWER_S)})
@@ -102,7 +104,7 @@ def guarded(session: Session) -> None:
 
 
 def _checked(connected: socket.socket, host: str) -> socket.socket:
-    """What was connected to may be another than what the name stood for a moment before."""
+    """Check the peer of a connection: the name may have resolved to another address before."""
     try:
         _check(ip_address(connected.getpeername()[0].partition("%")[0]), host)
     except PermissionDenied:
@@ -116,36 +118,37 @@ def _resolved(host: str, port: int) -> Iterator[IPv4Address | IPv6Address]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise Unavailable(
-            f"there is no machine called {host!r} ({error}); check the address of the source, then try again",
+            f"host {host!r} cannot be resolved; check the address of the source, then try again",
             key="source.unavailable",
+            detail=str(error),
         ) from error
     for *_, address in found:
         yield ip_address(str(address[0]).partition("%")[0])
 
 
-def _check(found: IPv4Address | IPv6Address, asked: str) -> None:
+def _check(found: IPv4Address | IPv6Address, url: str) -> None:
     (permitted,) = _permitted
     inner = _embedded(found)
-    if _needed(inner) <= list(Addresses).index(permitted):
+    if _level(inner) <= list(Addresses).index(permitted):
         return
     raise PermissionDenied(
-        f"{asked!r} is at {inner}, where sources may not be (reconciler.source_addresses is {permitted}); give another"
-        " address, or have the operator permit it",
+        f"{url!r} is at {inner}, where sources may not be (reconciler.source_addresses is {permitted}); use another "
+        "address, or ask the operator to permit it",
         key="address.refused",
         address=str(inner),
     )
 
 
 def _embedded(found: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The address of version 4 that one of version 6 stands for; itself, where it stands for none."""
+    """The IPv4 address that is embedded in an IPv6 address; the address itself if there is none."""
     if isinstance(found, IPv4Address):
         return found
     translated = IPv4Address(int(found) & 0xFFFFFFFF) if found in _TRANSLATED else None
     return found.ipv4_mapped or found.sixtofour or translated or found
 
 
-def _needed(found: IPv4Address | IPv6Address) -> int:
-    """The least of `Addresses` that permits it, by its number."""
+def _level(found: IPv4Address | IPv6Address) -> int:
+    """The index of the lowest level of `Addresses` that permits the address."""
     if found.is_loopback:
         return 1
     if found in _METADATA or found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved:

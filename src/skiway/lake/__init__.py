@@ -1,5 +1,9 @@
-"""The metastore's catalogs, attached by DuckDB over Airport: tables of connectors to read, managed tables to write."""
+"""The lake: the metastore's catalogs as DuckDB attaches them over Airport.
 
+Tables of connectors can be read, managed tables can be read and written.
+"""
+
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.lake.opened_tables import Handles, Sources
 from skiway.lake.service import LakeCatalogs, airport_service, signing_key
 

@@ -1,7 +1,7 @@
-"""A table's columns, as it stores them and as its clients know them.
+"""The columns of a table, as they are stored and as they are announced to clients.
 
-Clients match columns by name without regard to case, and have a hidden column `rowid`. Tables match them by field id. So
-what is announced may differ in names: of two that are one to clients, the later gets a number behind it.
+Clients match columns by name, case-insensitively, and have a hidden column `rowid`. Tables match columns by field id.
+So announced names may differ: of two names that are equal to clients, the second gets a number as a suffix.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from skiway.errors import PreconditionFailed, Unsupported
-from skiway.formats.conform import fitting
+from skiway.formats.conform import converter
 from skiway.formats.geometry import EXTENSION, as_geometry
 from skiway.formats.schemas import field_id
 
@@ -30,20 +30,20 @@ _ROWID_FIELD: Final = pa.field(ROWID, pa.int64(), metadata={"is_rowid": "1"})
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table in one of its schemas. `stored` has field ids; names are those that clients know."""
+    """The columns of a table in one of its schemas. `stored` has field ids; its names are those that clients know."""
 
     id: str
     stored: pa.Schema
 
     @cached_property
     def announced(self) -> pa.Schema:
-        """What clients are told: comments instead of ids, what is geometry, and the row id last."""
+        """The columns as they are announced to clients: comments instead of ids, geometries marked, the row id last."""
         return pa.schema([*map(_announced, self.stored), _ROWID_FIELD])
 
     def readable(self, now: pa.Schema, *, table: str) -> pa.Schema:
-        """Those of the columns that a table still has, whose columns are `now`; the others are NULL to this client.
+        """The columns that the table, whose columns are `now`, still has. The others are NULL for this client.
 
-        Raises where the client would take what it gets for something else, and where nothing is left of what it knows.
+        Raise if the client would misinterpret a column, and if no column is left.
         """
         present = {field_id(field): field for field in now}
         kept = []
@@ -55,13 +55,13 @@ class Columns:
             elif not field.nullable:
                 raise table_changed(table, f"column {field.name!r} was dropped")
         if not kept:
-            raise table_changed(table, "it was replaced, and has other columns")
+            raise table_changed(table, "it was replaced and has other columns")
         return pa.schema(kept)
 
 
 def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
     try:
-        fitting(now, known, file=table)
+        converter(now, known, file=table)
     except Unsupported:
         raise table_changed(table, f"column {known.name!r} is {now.type} now") from None
     if now.nullable and not known.nullable:
@@ -69,7 +69,7 @@ def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
 
 
 def table_changed(table: str, how: str) -> PreconditionFailed:
-    """The error of a client that knows a table as it no longer is."""
+    """The error for a client that knows an outdated schema of a table."""
     return PreconditionFailed(
         f"table {table!r}: the table changed ({how}): DETACH and ATTACH again", key="table.changed", table=table
     )
@@ -77,7 +77,7 @@ def table_changed(table: str, how: str) -> PreconditionFailed:
 
 @lru_cache(maxsize=10_000)
 def columns_of(schema_json: str) -> Columns:
-    """The columns that a schema in the form of Iceberg's JSON tells of; ValueError if it does not."""
+    """The columns of a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.schema import Schema
 
@@ -95,7 +95,7 @@ def columns_of(schema_json: str) -> Columns:
 
 
 def _with_geometries(arrow: pa.Schema, schema: Schema) -> pa.Schema:
-    """`arrow`, in which columns that are geometries by `schema` are marked as such; their values are WKB."""
+    """`arrow` with its geometry columns marked as such; their values are WKB."""
     from pyiceberg.types import GeometryType
 
     return pa.schema(
@@ -107,10 +107,10 @@ def _with_geometries(arrow: pa.Schema, schema: Schema) -> pa.Schema:
 
 
 def _schema_id(parsed: dict[str, object]) -> str:
-    """The number that the table's format gives to the schema, or where there is none, a digest."""
+    """The id of the schema in the table's format with a digest, or only the digest if it has no id."""
     number = parsed.get("schema-id")
-    told = json.dumps({**parsed, "schema-id": None}, sort_keys=True)
-    digest = blake2b(told.encode(), digest_size=6).hexdigest()
+    content = json.dumps({**parsed, "schema-id": None}, sort_keys=True)
+    digest = blake2b(content.encode(), digest_size=6).hexdigest()
     return digest if number is None else f"{number}-{digest}"
 
 
@@ -128,10 +128,10 @@ def _with_distinct_names(schema: pa.Schema) -> pa.Schema:
 
 def _announced(field: pa.Field) -> pa.Field:
     metadata = field.metadata or {}
-    told = {key: metadata[key] for key in EXTENSION if key in metadata}
+    announced = {key: metadata[key] for key in EXTENSION if key in metadata}
     if b"doc" in metadata:
-        told[b"comment"] = metadata[b"doc"]
-    return pa.field(field.name, _without_ids(field.type), field.nullable, metadata=told or None)
+        announced[b"comment"] = metadata[b"doc"]
+    return pa.field(field.name, _without_ids(field.type), field.nullable, metadata=announced or None)
 
 
 def _without_ids(of: pa.DataType) -> pa.DataType:

@@ -1,93 +1,108 @@
-"""Rows as clients send them, made rows of the table as it is now.
+"""INSERT and CREATE TABLE … AS: rows stream into data files as they arrive, and one commit adds all files.
 
-A client sends the columns that it knows, in the types of its session. Columns are matched by id with those of now: they
-may be called otherwise, or be wider. One that was dropped cannot be written any more.
+A client sends the columns that it knows, in the types of its session. They are matched by id with the table's current
+columns, which may have other names or wider types. A dropped column cannot be written any more.
+
+A table that CREATE TABLE … AS creates or replaces exists only as its binding, which describes it, until its first rows
+arrive. So any server can continue, and a client that disconnects has changed nothing.
 """
 
 from __future__ import annotations
 
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pyarrow as pa
 
-from skiway.airport import Statement, Write
-from skiway.airport.memory import to_column
-from skiway.errors import Conflict, ConstraintViolation, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.airport import Bindable, ScanOptions, Statement, Table, Writable, Write
+from skiway.airport.conversion import to_column
+from skiway.airport.writing import Operation
+from skiway.errors import (
+    Conflict,
+    ConstraintViolation,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+)
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.types import arrow_schema
+from skiway.formats.iceberg.types import arrow_schema, iceberg_schema
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.schemas import field_id
-from skiway.lake.changes import Changes
-from skiway.lake.columns import ROWID, Columns, table_changed
+from skiway.lake.columns import ROWID, Columns, columns_of, table_changed
+from skiway.lake.commits import Changes
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["BUFFER_BYTES", "REFUSALS", "Incoming", "InsertRows", "Target"]
+__all__ = ["BUFFER_BYTES", "REFUSALS", "Incoming", "InsertRows", "PendingCreate", "PendingTable", "Target"]
+
+BUFFER_BYTES: Final = 32 << 20
+"""The size of a statement's buffer; many statements may run at once."""
+
+REFUSALS: Final = (Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed)
+"""Errors after which a commit has certainly not happened. After other errors its files may be in use."""
+
+_PENDING: Final = "rows-follow:"
+_MAX_BINDING_BYTES: Final = 4 << 20  # a client sends the binding
 
 
 class Incoming:
-    """Converts the batches of one statement; `given` is their schema, `known` the columns that the client knows."""
+    """Converts the batches of one statement. `given` is their schema, `known` the columns that the client knows."""
 
     def __init__(self, table: str, given: pa.Schema, *, known: Columns, now: pa.Schema) -> None:
         self._table = table
-        names_now = {field_id(field): field for field in now}
-        self.columns: list[tuple[int, pa.Field, pa.Field]] = []  # place in the input, as announced, as it is now
-        for place, name in enumerate(given.names):
+        current = {field_id(field): field for field in now}
+        self.columns: list[tuple[int, pa.Field, pa.Field]] = []  # index in the input, announced field, current field
+        for index, name in enumerate(given.names):
             if name != ROWID:
                 at = _position(known.stored, name, table)
-                found = names_now.get(field_id(known.stored.field(at)))
+                found = current.get(field_id(known.stored.field(at)))
                 if found is None:
                     raise table_changed(table, f"column {name!r} was dropped")
-                self.columns.append((place, known.announced.field(at), found))
+                self.columns.append((index, known.announced.field(at), found))
 
     @property
     def names(self) -> Sequence[str]:
-        """What the columns that come are called now."""
-        return [now.name for _, _, now in self.columns]
+        """The current names of the columns in the input."""
+        return [current.name for _, _, current in self.columns]
 
     def announced(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows in the types that the client was told; what does not fit them, or may not be NULL, is refused."""
-        columns = [to_column(rows.column(place), told) for place, told, _ in self.columns]
-        for column, (_, told, now) in zip(columns, self.columns, strict=True):
-            if column.null_count and not now.nullable:
+        """The rows in the announced types. Raise if a value does not fit, or is NULL where it must not be."""
+        columns = [to_column(rows.column(index), announced) for index, announced, _ in self.columns]
+        for column, (_, announced, current) in zip(columns, self.columns, strict=True):
+            if column.null_count and not current.nullable:
                 raise ConstraintViolation(
-                    f"NOT NULL constraint failed: {self._table}.{told.name}", key="column.not_null", column=told.name
+                    f"NOT NULL constraint failed: {self._table}.{announced.name}",
+                    key="column.not_null",
+                    column=announced.name,
                 )
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema([told for _, told, _ in self.columns]))
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema([announced for _, announced, _ in self.columns]))
 
     def stored(self, announced: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows under the names of now."""
+        """The same rows under the current names of the columns."""
         return announced.rename_columns(list(self.names))
 
 
 def _position(schema: pa.Schema, name: str, table: str) -> int:
-    for place, known in enumerate(schema.names):
+    for index, known in enumerate(schema.names):
         if known.casefold() == name.casefold():
-            return place
+            return index
     raise InvalidArgument(
         f"table {table!r} has no column {name!r}; it has {', '.join(schema.names)}", key="column.unknown", column=name
     )
 
 
-# --------------------
-# INSERT: rows stream into data files as they come, and all files are committed at once.
-
-
-BUFFER_BYTES: Final = 32 << 20
-"""How much of a statement waits in memory; many may run at once."""
-
-REFUSALS: Final = (Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed)
-"""Errors after which a commit is known not to have happened; after others its files may be in use."""
-
-
 @dataclass(frozen=True)
 class Target:
-    """Where rows go: the table and the state of it that they are written for, and what commits their files."""
+    """The table that rows are written to, the state they are written for, and the function that commits their files."""
 
     name: str
     files: TableFiles
@@ -97,13 +112,13 @@ class Target:
 
     @classmethod
     def of(cls, changes: Changes) -> Target:
-        """An existing table, to which rows are appended, whatever is there by then."""
+        """An existing table, to which the rows are appended, whatever others commit meanwhile."""
         base = changes.load()
         return cls(changes.record.display_name, base.files, base.metadata, lambda files: changes.commit(append(files)))
 
 
 class InsertRows(Statement):
-    """New rows. What waits in memory is bounded; files that are not committed are removed."""
+    """Inserts rows. The buffer is bounded, and files that are not committed are deleted."""
 
     def __init__(self, target: Target, write: Write, *, known: Columns) -> None:
         self._target = target
@@ -114,14 +129,14 @@ class InsertRows(Statement):
         self._writer = DataFileWriter(target.files, target.metadata, buffer_bytes=BUFFER_BYTES)
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take new rows."""
+        """Write rows; with RETURNING, return them."""
         taken = self._incoming.announced(rows)
         self._writer.write(self._incoming.stored(taken))
         return taken if self._returning else None
 
     def commit(self) -> int:
-        """Make the rows visible."""
-        with self._writer:  # which removes what it wrote if anything goes wrong on the way
+        """Commit the rows, and return their number."""
+        with self._writer:  # deletes what it wrote if anything fails
             files = self._writer.close()
         if files or self._target.also_without_rows:
             try:
@@ -132,14 +147,92 @@ class InsertRows(Statement):
         return self._writer.row_count
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Delete the files that were written."""
         self._writer.abort()
 
     def _check_required(self, now: pa.Schema, table: str) -> None:
         missing = [field.name for field in now if not field.nullable and field.name not in self._incoming.names]
         if missing:
             raise ConstraintViolation(
-                f"NOT NULL constraint failed: {table}.{missing[0]} is not given: DETACH and ATTACH again to see it",
+                f"NOT NULL constraint failed: {table}.{missing[0]} is missing: DETACH and ATTACH again to see it",
                 key="column.not_null",
                 column=missing[0],
             )
+
+
+# --- CREATE TABLE … AS ------------------------------------------------------------------------------------------------
+
+
+class PendingCreate(msgspec.Struct, frozen=True, array_like=True):
+    """The definition of a table that is created when its first rows arrive."""
+
+    columns: bytes  # a serialized Arrow schema
+    replace: bool
+    comment: str = ""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return pa.ipc.read_schema(pa.py_buffer(self.columns))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the table."""
+        return {"comment": self.comment} if self.comment else {}
+
+    def binding(self) -> str:
+        """The definition as a text that clients send back."""
+        return _PENDING + urlsafe_b64encode(zlib.compress(msgspec.msgpack.encode(self))).decode()
+
+    @classmethod
+    def of(cls, binding: str) -> PendingCreate | None:
+        """The definition in a binding; None for the binding of an existing table."""
+        if not binding.startswith(_PENDING):
+            return None
+        try:
+            packed = urlsafe_b64decode(binding.removeprefix(_PENDING))
+            found = msgspec.msgpack.decode(zlib.decompressobj().decompress(packed, _MAX_BINDING_BYTES), type=cls)
+            _ = found.schema
+        except (ValueError, zlib.error, msgspec.MsgspecError, pa.ArrowException, OSError) as error:
+            raise InvalidArgument(
+                "the table's binding is not from this server: CREATE the table again", key="table.binding"
+            ) from error
+        return found
+
+
+class PendingTable(Table, Bindable, Writable):
+    """A table that is created by its first INSERT. `target` is called when the rows begin to arrive."""
+
+    operations: frozenset[Operation] = frozenset({"insert"})
+
+    def __init__(self, name: str, pending: PendingCreate, target: Callable[[], Target]) -> None:
+        self.name, self.comment = name, pending.comment
+        self._pending, self._target = pending, target
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return columns_of(arrow_schema(iceberg_schema(self._pending.schema)).json)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, without the row id because there are no rows."""
+        return pa.schema(list(self._columns.announced)[:-1])
+
+    def binding(self) -> str:
+        """The definition of the table."""
+        return self._pending.binding()
+
+    def bound(self, binding: str) -> PendingTable:  # noqa: ARG002
+        """The table itself, because it was found by its binding."""
+        return self
+
+    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
+        """Raise `PreconditionFailed`, because the table does not exist yet."""
+        raise PreconditionFailed(
+            f"table {self.name!r} is created with its first rows: INSERT them first", key="table.awaited"
+        )
+
+    def write(self, write: Write) -> Statement:
+        """Start the INSERT that creates the table when it commits."""
+        target = self._target()
+        return InsertRows(target, write, known=columns_of(arrow_schema(target.metadata.schema()).json))

@@ -1,4 +1,4 @@
-"""From a connector to the source it stands for."""
+"""Opened tables, of connectors and of the warehouse, which are cached while they are unchanged."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
 
+from skiway.cache import Cache
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
-from skiway.formats import Snapshot, Source, TableHandle
-from skiway.formats.cache import Kept
-from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats import Snapshot, Source, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.parquet.table import ParquetTable
-from skiway.metastore import Realm
-from skiway.metastore.managed.commits import handle_of
-from skiway.metastore.managed.locations import folder_of
-from skiway.metastore.reconcile.sources import stored_upstream
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT
-from skiway.metastore.resources.current_snapshot import current
-from skiway.metastore.statistics.api import file_statistics
+from skiway.metastore import Realm, connectors, snapshots, statistics
+from skiway.metastore.managed import open_current
+from skiway.metastore.reconcile.upstream import Opener, stored_upstream
 from skiway.metastore.statistics.file_table import DIGEST
 from skiway.model import v1
 from skiway.security import SecretsStore
@@ -30,39 +24,37 @@ __all__ = ["Handles", "OpenedTable", "Sources"]
 
 
 class Sources:
-    """The sources behind connectors, each opened once for as long as its connector is not changed."""
+    """The sources of connectors. Each is opened once, until its connector changes."""
 
-    def __init__(self, secrets: SecretsStore, *, keep: int = 64) -> None:
+    def __init__(self, secrets: SecretsStore, *, opener: Opener = open_source, keep: int = 64) -> None:
         self._secrets = secrets
-        self._kept = Kept[tuple[str, str], Source](keep)
+        self._opener = opener
+        self._cache = Cache[tuple[str, str], Source](keep)
 
     def of(self, realm: Realm, connector_id: str) -> Source:
-        """The source of the connector with that id."""
-        found = realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id))
+        """The source of the connector with this id."""
+        found = connectors.find(realm, connector_id)
         if found is None:
             raise NotFound(
-                f"connector {connector_id!r}, which brought the table in, was deleted: create it again, or drop the table",
+                f"connector {connector_id!r}, which mirrored the table, was deleted: create it again, or drop the table",
                 key="connector",
             )
         connector = found.value
         if connector.state == v1.CS_DELETING:
             raise PreconditionFailed(f"connector {connector.display_name!r} is being deleted", key="connector.deleting")
-        # The secret is looked up where the source is opened only: other credentials are another record of the connector.
-        return self._kept.get(
-            (realm.account_id, found.pointer.blob_uri),
-            lambda: stored_upstream(realm, connector, self._secrets).open(),
+        # The secret is read only when the source is opened: new credentials also change the connector's record.
+        return self._cache.get(
+            (realm.account_id, found.etag),
+            lambda: stored_upstream(realm, connector, self._secrets).open(self._opener),
         )
-
-
-# --------------------
-# Opened tables: those of connectors and those of the warehouse, kept while they are used.
 
 
 @dataclass(frozen=True)
 class OpenedTable:
-    """A table as it is now. `known` are the snapshots that the metastore knows, of tables that nobody else numbers.
+    """A table in its current state.
 
-    `recall` finds what reads such a snapshot; all others are read by the one handle.
+    Tables whose snapshots have no ids upstream have the stored ones in `known`, and `recall` returns a handle to read
+    each. All other snapshots are read by the one handle.
     """
 
     handle: TableHandle
@@ -72,16 +64,16 @@ class OpenedTable:
 
     @cached_property
     def snapshots(self) -> Sequence[Snapshot]:
-        """All of them, older ones first."""
+        """All snapshots, from old to new."""
         return [*self.known, *self.handle.snapshots(self.known)]
 
     def at(self, snapshot: Snapshot) -> TableHandle:
-        """What reads the snapshot."""
+        """The handle that reads the snapshot."""
         return self.handle if self.recall is None else self.recall(snapshot)
 
 
 class Handles:
-    """Opens tables. A table that was not changed since it was last opened is not opened again.
+    """Opens tables. A table that is unchanged since it was last opened is not opened again.
 
     Without a warehouse there are no managed tables.
     """
@@ -89,31 +81,30 @@ class Handles:
     def __init__(self, sources: Sources, warehouse: Warehouse | None, *, keep: int = 512) -> None:
         self._sources = sources
         self._warehouse = warehouse
-        self._kept = Kept[tuple[str, str, str], OpenedTable](keep)
+        self._cache = Cache[tuple[str, str, str], OpenedTable](keep)
 
     @property
     def warehouse(self) -> Warehouse:
-        """Where managed tables are."""
+        """The warehouse of managed tables."""
         if self._warehouse is None:
             raise PreconditionFailed("this server has no warehouse: set warehouse.uri", key="warehouse.missing")
         return self._warehouse
 
     def open(self, realm: Realm, table: v1.Table) -> OpenedTable:
-        """The table, in the state that the metastore says is current."""
+        """Open the table in the state that is current in the metastore."""
         if table.metadata_location:
             key = (realm.account_id, table.resource_id.id, table.metadata_location)
-            return self._kept.get(key, lambda: self._managed(realm, table))
-        with _told_of(table.display_name):
-            now = current(realm, table.resource_id.id)
-            if now is None:  # never synchronised: what the source says now, and nothing tells when that changes
+            return self._cache.get(key, lambda: self._managed(realm, table))
+        with _naming_table(table.display_name):
+            now = snapshots.current(realm, table.resource_id.id)
+            if now is None:  # never synchronised: not cached, because nothing tells when the source changes
                 handle = self._load(realm, table)
                 return OpenedTable(handle, handle.current())
-            key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.pointer.blob_uri}")
-            return self._kept.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+            key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.etag}")
+            return self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
 
     def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:
-        files = self.warehouse.files(folder_of(realm, self.warehouse, table.resource_id.id))
-        handle = handle_of(table, read_metadata(files, table.metadata_location), files)
+        handle = open_current(realm, self.warehouse, table)
         return OpenedTable(handle, handle.current())
 
     def _mirrored(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable:
@@ -125,13 +116,16 @@ class Handles:
             if each.id == snapshot_id:
                 return replace(opened, current=each)
         raise PreconditionFailed(
-            f"its snapshot {snapshot_id} is no longer there upstream; synchronise the connector", key="snapshot.gone"
+            f"its snapshot {snapshot_id} no longer exists upstream; synchronise the connector", key="snapshot.gone"
         )
 
     def _listed(self, realm: Realm, table_id: str, handle: ParquetTable, snapshot_id: int) -> OpenedTable:
-        """The listing that was synchronised last; where its files are gone, what is there instead, as the next one."""
-        known = [_snapshot(each) for each in _records(realm, table_id)]
-        older = Kept[str, TableHandle](8)
+        """Open the last synchronised listing.
+
+        If its files are gone, open the current listing instead, as the next one.
+        """
+        known = [_snapshot(each) for each in snapshots.scan(realm, table_id)]
+        older = Cache[str, TableHandle](8)
 
         def recall(snapshot: Snapshot) -> TableHandle:
             return older.get(snapshot.digest, lambda: handle.as_listed(snapshot, _etags(realm, table_id, snapshot.id)))
@@ -148,8 +142,7 @@ class Handles:
         upstream = table.upstream
         if not upstream.HasField("connector_id"):
             raise PreconditionFailed(
-                "it has no connector, so nothing says where its data is and by what right it is read; create a connector "
-                "and synchronise it",
+                "it has no connector, which is needed to find and read its data; create a connector and synchronise it",
                 key="table.no_connector",
             )
         source = self._sources.of(realm, upstream.connector_id.id)
@@ -157,15 +150,8 @@ class Handles:
         return source.load(tuple(upstream.namespace_path), name)
 
 
-def _records(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
-    for pointer in realm.stores.pointers.scan(f"{keys.of_table(realm.account_id, table_id)}snapshots/by-id/"):
-        found = realm.all(SNAPSHOT).follow(pointer)
-        if found is not None:
-            yield found.value
-
-
 def _etags(realm: Realm, table_id: str, snapshot_id: int) -> dict[str, str]:
-    files = file_statistics(realm, table_id, snapshot_id)
+    files = statistics.file_statistics(realm, table_id, snapshot_id)
     return dict(zip(files["file_path"].to_pylist(), files["etag"].to_pylist(), strict=True))
 
 
@@ -183,8 +169,8 @@ def _snapshot(record: v1.Snapshot) -> Snapshot:
 
 
 @contextmanager
-def _told_of(table: str) -> Iterator[None]:
-    """A block in which what goes wrong is told of this table."""
+def _naming_table(table: str) -> Iterator[None]:
+    """A block in which errors are prefixed with the name of the table."""
     try:
         yield
     except SkiwayError as error:

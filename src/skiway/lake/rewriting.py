@@ -1,6 +1,6 @@
-"""UPDATE and DELETE: the files that hold the rows named are written anew, and replaced in one snapshot.
+"""UPDATE and DELETE: the files that contain the rows are rewritten, and replaced in one snapshot.
 
-Rows that others add meanwhile stay. If others rewrote one of the same files, the commit fails and nothing has changed.
+Rows that others insert meanwhile stay. If others rewrote one of the same files, the commit fails and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport import Statement, Write, find_rowid_column
-from skiway.airport.memory import to_column
+from skiway.airport.conversion import to_column
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, TableHandle, data_files
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.lake.changes import Changes
 from skiway.lake.columns import Columns
+from skiway.lake.commits import Changes
 from skiway.lake.inserting import BUFFER_BYTES, REFUSALS, Incoming
 from skiway.lake.row_ids import RowIds
 from skiway.lake.spill import WaitingRows
@@ -31,7 +31,7 @@ __all__ = ["DeleteRows", "UpdateRows"]
 
 
 class _ByRowId(Statement):
-    """What both share: rows named by id, found again at the commit. Memory is bounded, however many they are."""
+    """The common part of UPDATE and DELETE: rows that are named by id and found again at the commit, in bounded memory."""
 
     def __init__(self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: TableHandle) -> None:
         self._changes = changes
@@ -45,19 +45,19 @@ class _ByRowId(Statement):
         files = handle.files(snapshot)
         self._row_ids = RowIds.of(changes.record.resource_id.id, snapshot.id, files)
         self._files = data_files(files)
-        self._counts = np.zeros(files.num_rows + 1, dtype=np.int64)  # rows by ordinal; none beyond the last
+        self._counts = np.zeros(files.num_rows + 1, dtype=np.int64)  # row counts by ordinal; 0 beyond the last
         self._counts[self._files["ordinal"].to_numpy()] = self._files["row_count"].to_numpy()
         self._touched = np.zeros(files.num_rows, dtype=bool)
         self._named = WaitingRows(_disk_of(self._base.files))
         self._writer = DataFileWriter(self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES)
 
     def commit(self) -> int:
-        """Replace the files that hold the rows; each row counts once."""
+        """Replace the files that contain the rows, and return the number of rows. Each row counts once."""
         touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=self._ordinals))
         if not touched.num_rows:
             self._named.close()
             return 0
-        with closing(self._named), self._writer:  # which removes what it wrote if anything goes wrong on the way
+        with closing(self._named), self._writer:  # deletes what it wrote if anything fails
             self._named.seal()
             count = sum(self._rewrite(touched.slice(place, 1)) for place in range(touched.num_rows))
             added = self._writer.close()
@@ -72,20 +72,23 @@ class _ByRowId(Statement):
         return count
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Delete the files that were written."""
         self._named.close()
         self._writer.abort()
 
     @abstractmethod
     def _rewrite(self, file: pa.Table) -> int:
-        """Write what becomes of a file, a row of the file table; how many rows of it were named."""
+        """Rewrite a file, which is a row of the file table, and return how many of its rows were named."""
 
     @property
     def _ordinals(self) -> pa.Array:
         return pa.array(np.flatnonzero(self._touched), pa.int32())
 
     def _take(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.Array:
-        """The ids of a batch, once they are known to be those of rows of the snapshot; the rows wait with `values`."""
+        """Store the rows of a batch with `values`, and return their ids.
+
+        Raise unless all are ids of rows of the snapshot.
+        """
         ids = rows.column(self._rowid).cast(pa.int64())
         ordinals, positions = self._row_ids.decode(ids)
         beyond = positions >= self._counts[np.minimum(ordinals, len(self._counts) - 1)]
@@ -99,18 +102,20 @@ class _ByRowId(Statement):
         return ids
 
     def _named_before(self, file: pa.Table, position: int) -> tuple[np.ndarray, pa.RecordBatch] | None:
-        """The positions of rows of a file that were named, up to one, and their values; those not asked for before."""
+        """The positions of the named rows of a file before `position` and their values, except for those returned
+        before.
+        """
         found = self._named.take(self._row_ids.first(_ordinal(file), position))
         return None if found is None else (self._row_ids.decode(pa.array(found[0]))[1], found[1])
 
     def _rows_of(self, file: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The rows of a file as the table has them now, each with its place."""
+        """The rows of a file in the table's current columns, each with its position."""
         schema = self._base.handle.schema.arrow
         return iter(self._handle.read(self._snapshot, files=file, schema=schema, positions=True))
 
 
 class DeleteRows(_ByRowId):
-    """Rows to remove."""
+    """Deletes rows."""
 
     def __init__(
         self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: TableHandle, known: Columns
@@ -119,14 +124,14 @@ class DeleteRows(_ByRowId):
         self._known = known
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take the ids of rows; with RETURNING, read them first."""
+        """Take the ids of rows to delete; with RETURNING, read and return the rows."""
         ids = self._take(rows, rows.select([]))
         return self._as_they_were(ids) if self._returning else None
 
     def _rewrite(self, file: pa.Table) -> int:
         found = self._named_before(file, _rows(file))
         positions = np.array([], dtype=np.int64) if found is None else found[0]
-        if len(positions) < _rows(file) - (file["deleted_rows"][0].as_py() or 0):  # else nothing is left of it
+        if len(positions) < _rows(file) - (file["deleted_rows"][0].as_py() or 0):  # otherwise no row is left
             for batch in self._rows_of(file):
                 here = batch.column(ROW_POSITION).to_numpy()
                 kept = batch.filter(pa.array(~np.isin(here, positions, assume_unique=True)))
@@ -156,7 +161,7 @@ class DeleteRows(_ByRowId):
 
 
 class UpdateRows(_ByRowId):
-    """Other values for some columns of existing rows."""
+    """Sets new values for some columns of existing rows."""
 
     def __init__(
         self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: TableHandle, known: Columns
@@ -170,7 +175,7 @@ class UpdateRows(_ByRowId):
         self._take(rows, self._incoming.stored(self._incoming.announced(rows)))
         if not self._returning:
             return None
-        # The client reads them by position, the row id last.
+        # The client reads the columns by position, with the row id last.
         return rows.select([*(place for place in range(rows.num_columns) if place != self._rowid), self._rowid])
 
     def _rewrite(self, file: pa.Table) -> int:
@@ -181,15 +186,15 @@ class UpdateRows(_ByRowId):
             rows = batch.select(batch.schema.names[:-2])
             self._writer.write(rows if found is None else self._changed(rows, here, *found))
             count += 0 if found is None else len(found[0])
-        left = self._named_before(file, _rows(file))  # of rows that delete files had removed at the end
+        left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
         return count if left is None else count + len(left[0])
 
     def _changed(
         self, rows: pa.RecordBatch, here: np.ndarray, positions: np.ndarray, new: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """`rows`, which are at the places `here`, with the values of `new` for those at `positions`."""
+        """`rows`, which are at the positions `here`, with the values of `new` for those at `positions`."""
         found = np.minimum(np.searchsorted(positions, here), len(positions) - 1)
-        # Of old and new values behind each other, those that each row has from now on.
+        # Indexes into the old values followed by the new ones.
         chosen = pa.array(np.where(positions[found] == here, found + rows.num_rows, np.arange(rows.num_rows)))
         columns = [
             pa.concat_arrays([column, _as(new.column(name), column.type)]).take(chosen)
@@ -209,7 +214,7 @@ def _rows(file: pa.Table) -> int:
 
 
 def _disk_of(files: TableFiles) -> str | None:
-    """A folder for what is too much for memory: on the warehouse's disk, or where temporary files are."""
+    """The folder for rows that exceed memory: on the warehouse's disk; None for the folder of temporary files."""
     root = files.reach.roots[0]
     return root.path if root.scheme == "file" else None
 
@@ -219,5 +224,5 @@ def _is_one_of(ordinals: pa.ChunkedArray, wanted: np.ndarray) -> pa.ChunkedArray
 
 
 def _as(column: pa.Array, of: pa.DataType) -> pa.Array:
-    """The same values in the type that the column has now, which is the same or wider."""
+    """The same values in the column's current type, which is the same or wider."""
     return to_column(column, pa.field("", of))

@@ -1,9 +1,9 @@
-"""Row ids: where a row is, in one number that needs no memory on the server.
+"""Row ids: the location of a row as one number, so that the server does not have to remember ids.
 
     0 | tag of the snapshot | ordinal of the file | position in the file
 
-How many bits the last two take follows from the snapshot's own files, and the tag takes what is left. So an id of another
-snapshot, or of another table, is told from those of this one, and refused.
+The numbers of bits of the last two follow from the snapshot's files, and the tag takes the rest. So an id of another
+snapshot or table is recognized and rejected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RowIds:
         left = _BITS - file_bits - position_bits
         if left < _SHORTEST_TAG:
             raise LimitExceeded(
-                f"a snapshot of {files.num_rows} files with up to {positions} rows each has no room for row ids in 63 bits: "
+                f"a snapshot of {files.num_rows} files with up to {positions} rows each is too large for row ids of 63 bits: "
                 "rewrite it into fewer or smaller files",
                 key="rowid.room",
             )
@@ -49,23 +49,23 @@ class RowIds:
         return cls(int.from_bytes(digest) >> (64 - left), file_bits, position_bits)
 
     def first(self, ordinal: int, position: int = 0) -> int:
-        """The least id of a row at this place or behind it; ids ascend with files, and within files with positions."""
+        """The lowest id of a row at this position or later. Ids ascend with files, and within files with positions."""
         return (((self.tag << self.file_bits) | ordinal) << self.position_bits) + position
 
     def encode(self, ordinals: pa.Array, positions: pa.Array) -> pa.Array:
-        """The ids of rows by the ordinal of their file and their place in it."""
+        """The ids of rows, given the ordinals of their files and their positions."""
         files = ordinals.to_numpy(zero_copy_only=False).astype(np.int64) << self.position_bits
         start = self.tag << (self.file_bits + self.position_bits)
         return pa.array(files + positions.to_numpy(zero_copy_only=False) + start)
 
     def decode(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Ordinals and positions; `Conflict` where an id is not one of this snapshot."""
+        """The ordinals and positions of ids. Raise `Conflict` if an id does not belong to this snapshot."""
         numbers = ids.to_numpy(zero_copy_only=False)
         foreign = numbers >> (self.file_bits + self.position_bits) != self.tag
         if foreign.any():
             raise Conflict(
-                f"row id {numbers[foreign][0]} is not one of the snapshot that this statement changes: the table was "
-                "changed in between, or the id is from elsewhere; run the statement again",
+                f"row id {numbers[foreign][0]} does not belong to the snapshot that this statement changes: the table was "
+                "changed in between, or the id is of another table; run the statement again",
                 key="rowid.foreign",
             )
         ordinals = (numbers >> self.position_bits) & ((1 << self.file_bits) - 1)

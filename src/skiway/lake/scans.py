@@ -1,4 +1,4 @@
-"""A large scan in several parts, about equally heavy."""
+"""Large scans are split into parts of about equal size, and recent scans of this process are logged."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     ordinals: list[int]
 
     def packed(self) -> bytes:
-        """The part as it travels."""
+        """The part as bytes, for a ticket."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def unpacked(cls, data: bytes) -> Part:
-        """The part that travelled."""
+        """The part from bytes."""
         return msgspec.msgpack.decode(data, type=cls)
 
     def of(self, files: pa.Table) -> pa.Table:
-        """Its rows of a file table."""
+        """The rows of a file table that belong to the part."""
         return files.filter(pc.is_in(files["ordinal"], value_set=pa.array(self.ordinals, pa.int32())))
 
 
 def split(snapshot_id: int, files: pa.Table, *, part_bytes: int = PART_BYTES, most: int = MAX_PARTS) -> list[Part]:
-    """`files` of a snapshot in parts: the largest file first, each to the part that has the least so far."""
+    """Split `files` of a snapshot into parts: each file, largest first, goes to the smallest part so far."""
     sizes: list[int] = files["size_bytes"].to_pylist()
     wanted = min(most, files.num_rows, -(-sum(sizes) // part_bytes) or 1)
     if not wanted:
@@ -56,13 +56,9 @@ def split(snapshot_id: int, files: pa.Table, *, part_bytes: int = PART_BYTES, mo
     return [Part(snapshot_id, sorted(ordinals)) for ordinals in chosen]
 
 
-# --------------------
-# Which files recent scans of this process looked at, and which their filters spared them.
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One scan as it was planned. `account_id` is whose table it was; sizes are those of whole files."""
+    """A planned scan. `account_id` is the owner of the table; sizes are those of whole files."""
 
     account_id: str
     planned_at: datetime
@@ -81,16 +77,16 @@ class Plan:
 
 
 class PlanLog:
-    """The last plans, of all callers."""
+    """The most recent plans, of all callers."""
 
     def __init__(self, keep: int = 1000, *, clock: Callable[[], datetime] = utc_now) -> None:
         self.clock = clock
         self._plans: deque[Plan] = deque(maxlen=keep)
 
     def add(self, plan: Plan) -> None:
-        """Remember a plan, and forget the oldest if there are too many."""
+        """Add a plan, and drop the oldest if there are too many."""
         self._plans.append(plan)
 
     def of_account(self, account_id: str) -> list[Plan]:
-        """Those about tables of an account, older ones first."""
+        """The plans for tables of an account, from old to new."""
         return [plan for plan in list(self._plans) if plan.account_id == account_id]

@@ -1,10 +1,18 @@
-"""A namespace of the metastore as a schema: its tables, looked up one by one or listed."""
+r"""A namespace of the metastore as a schema in DuckDB, and the names of schemas.
+
+Each namespace path has one schema name:
+
+("sales", "eu")     sales.eu
+("v1.2", "a\b")     v1\.2.a\\b
+("main",)           main_       DuckDB lists a schema `main`, but cannot look up tables in it
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -12,16 +20,12 @@ from skiway.airport import CreateTable, DynamicSchema, Schema
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Replacement, replacing
 from skiway.formats.iceberg.types import iceberg_schema
-from skiway.lake.changes import Changes, check_alone, check_managed
 from skiway.lake.columns import ROWID, columns_of
+from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
-from skiway.lake.create_as import Awaited, AwaitedTable
-from skiway.lake.inserting import Target
-from skiway.lake.names import schema_name
+from skiway.lake.inserting import PendingCreate, PendingTable, Target
 from skiway.lake.writable import WritableTable
-from skiway.metastore import Realm, managed
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import TABLE
+from skiway.metastore import managed, tables
 from skiway.metastore.records.names import folded, normal_text
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
@@ -29,9 +33,41 @@ from skiway.model import v1
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
-__all__ = ["LakeSchema", "table_records"]
+__all__ = ["SYSTEM_SCHEMA", "LakeSchema", "namespace_path", "schema_name"]
+
+SYSTEM_SCHEMA: Final = "skiway"
+
+_MAIN: Final = re.compile(r"main_*", re.IGNORECASE)
+_PART: Final = re.compile(r"(?:[^.\\]|\\[.\\])+")
 
 log = logging.getLogger("skiway.lake")
+
+
+def schema_name(path: Sequence[str]) -> str:
+    r"""The schema name of a namespace, which is unique.
+
+    >>> schema_name(["sales", "v1.2"])
+    'sales.v1\\.2'
+    """
+    name = ".".join(segment.replace("\\", "\\\\").replace(".", "\\.") for segment in path)
+    return f"{name}_" if _MAIN.fullmatch(name) else name
+
+
+def namespace_path(name: str) -> tuple[str, ...]:
+    r"""The path of the namespace with the schema name `name`.
+
+    >>> namespace_path("sales.v1\\.2")
+    ('sales', 'v1.2')
+    """
+    plain = name[:-1] if _MAIN.fullmatch(name) and name.endswith("_") else name
+    parts = _PART.findall(plain)
+    if not parts or ".".join(parts) != plain:
+        raise InvalidArgument(
+            f"{name!r} is not a schema name: write a.b for namespace b in a, and put a backslash before a dot or backslash "
+            "that is part of a name",
+            key="schema.name",
+        )
+    return tuple(re.sub(r"\\(.)", r"\1", part) for part in parts)
 
 
 class LakeSchema(Schema, DynamicSchema):
@@ -45,15 +81,15 @@ class LakeSchema(Schema, DynamicSchema):
         self._namespace = namespace
 
     def tables(self) -> Sequence[WritableTable]:
-        """All tables; one whose columns cannot be understood is left out, and logged."""
+        """All tables. A table with an invalid schema is left out and logged."""
         realm = self._context.callers.realm()
         if not self._context.callers.may("table.read"):
             return []
-        found = table_records(realm, self._namespace)
-        return [self._table(record, listing=True) for record in found if self._can_be_shown(record)]
+        found = tables.scan(realm, self._namespace.resource_id.id)
+        return [self._table(record, listing=True) for record in found if self._has_valid_schema(record)]
 
     def table(self, name: str) -> WritableTable | None:
-        """The table of that name."""
+        """The table with this name, or None."""
         self._context.callers.require("table.read")
         record = self._record(name)
         if record is None:
@@ -62,23 +98,24 @@ class LakeSchema(Schema, DynamicSchema):
             columns_of(record.schema_json)
         except ValueError as error:
             raise PreconditionFailed(
-                f"table {name!r} has a schema that is not understood: {_first_line(error)}; synchronise its connector",
+                f"table {name!r} has an invalid schema: {_first_line(error)}; synchronise its connector",
                 key="table.schema",
             ) from error
         return self._table(record)
 
     # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
 
-    def create_table(self, create: CreateTable) -> WritableTable | AwaitedTable:
-        """A new managed table, without rows. One that is replaced keeps its id and its older snapshots."""
+    def create_table(self, create: CreateTable) -> WritableTable | PendingTable:
+        """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots."""
         self._context.callers.require("table.write")
         check_managed(self._catalog)
         wanted = _iceberg_columns(create)
-        found = self._called(create.name)
+        found = self._find_any_case(create.name)
         if found is not None and create.on_conflict == "ignore":
             return self._table(found)
         if create.rows_follow and (found is None or create.on_conflict == "replace"):
-            return self._awaited_table(create.name, _awaited(create, wanted))
+            pending = PendingCreate(wanted.serialize().to_pybytes(), create.on_conflict == "replace", create.comment)
+            return self._pending_table(create.name, pending)
         properties = {"comment": create.comment} if create.comment else {}
         if found is not None and create.on_conflict == "replace":
             return self._table(self._replaced(found, wanted, properties))
@@ -93,29 +130,29 @@ class LakeSchema(Schema, DynamicSchema):
         self._changed()
         return self._table(made.table)
 
-    def awaited(self, name: str, binding: str) -> AwaitedTable | None:
-        """The table that a binding says how to make, with rows."""
-        awaited = Awaited.of(binding)
-        return None if awaited is None else self._awaited_table(name, awaited)
+    def pending_table(self, name: str, binding: str) -> PendingTable | None:
+        """The table that a binding defines and that is created with its first rows; None for an existing table."""
+        pending = PendingCreate.of(binding)
+        return None if pending is None else self._pending_table(name, pending)
 
-    def _awaited_table(self, name: str, awaited: Awaited) -> AwaitedTable:
+    def _pending_table(self, name: str, pending: PendingCreate) -> PendingTable:
         managed.require_addressable(name)
-        return AwaitedTable(name, awaited, lambda: self._target(name, awaited))
+        return PendingTable(name, pending, lambda: self._target(name, pending))
 
-    def _target(self, name: str, awaited: Awaited) -> Target:
-        """A new table, or the one of this name to be replaced; nothing has changed until the target commits."""
+    def _target(self, name: str, pending: PendingCreate) -> Target:
+        """A new table, or the one with this name to be replaced. Nothing changes until the target commits."""
         self._context.callers.require("table.write")
         check_managed(self._catalog)
-        check_alone()
-        _check_names(awaited.schema)
-        found = self._called(name) if awaited.replace else None
+        check_auto_commit()
+        _check_names(pending.schema)
+        found = self._find_any_case(name) if pending.replace else None
         if found is None:
-            return self._new(name, awaited)
+            return self._new(name, pending)
         changes = Changes(self._context, found)
         changes.check_allowed()
         base = changes.load()
-        schema = iceberg_schema(awaited.schema, format_version=base.metadata.format_version)
-        made = Replacement.of(base.metadata, schema, properties=awaited.properties)
+        schema = iceberg_schema(pending.schema, format_version=base.metadata.format_version)
+        made = Replacement.of(base.metadata, schema, properties=pending.properties)
         return Target(
             name,
             base.files,
@@ -124,15 +161,15 @@ class LakeSchema(Schema, DynamicSchema):
             also_without_rows=True,
         )
 
-    def _new(self, name: str, awaited: Awaited) -> Target:
+    def _new(self, name: str, pending: PendingCreate) -> Target:
         realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
         staged = managed.create(
             realm,
             warehouse,
             namespace_id=self._namespace.resource_id,
             name=name,
-            schema=awaited.schema,
-            properties=awaited.properties,
+            schema=pending.schema,
+            properties=pending.properties,
             stage=True,
         )
 
@@ -149,7 +186,7 @@ class LakeSchema(Schema, DynamicSchema):
         return changes.commit(replacing(schema, properties=properties)).table
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove a table; its files go when nobody can be reading them any more."""
+        """Drop a table. Garbage collection deletes its files later, because queries may still read them."""
         record = self._required(name, if_exists=if_exists)
         if record is not None:
             warehouse = self._context.handles.warehouse
@@ -158,7 +195,7 @@ class LakeSchema(Schema, DynamicSchema):
             )
 
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
-        """Give a table another name."""
+        """Rename a table."""
         record = self._required(name, if_exists=if_exists)
         if record is not None:
             Changes(self._context, record).run(
@@ -172,30 +209,25 @@ class LakeSchema(Schema, DynamicSchema):
             raise NotFound(f"schema {self.name!r} has no table {name!r}", key="table", table=name)
         return record
 
-    def _called(self, name: str) -> v1.Table | None:
-        """The table of that name, in any case."""
+    def _find_any_case(self, name: str) -> v1.Table | None:
+        """The table with this name, compared case-insensitively."""
         realm = self._context.callers.realm()
         wanted = folded(normal_text(name))
-        return next(
-            (each for each in table_records(realm, self._namespace) if folded(each.display_name) == wanted), None
-        )
+        found = tables.scan(realm, self._namespace.resource_id.id)
+        return next((each for each in found if folded(each.display_name) == wanted), None)
 
     def _changed(self) -> None:
         self._context.versions.changed(self._context.callers.realm())
 
-    # -- finding ------------------------------------------------------------------------------------------------------
-
     def _record(self, name: str) -> v1.Table | None:
-        realm = self._context.callers.realm()
-        key = keys.table_name(realm.account_id, self._namespace.resource_id.id, normal_text(name))
-        return realm.all(TABLE).named(key) if normal_text(name) else None
+        return tables.find(self._context.callers.realm(), self._namespace.resource_id.id, name)
 
     def _table(self, record: v1.Table, *, listing: bool = False) -> WritableTable:
         return WritableTable(
             self._context, record, catalog=self._catalog.display_name, schema_name=self.name, listing=listing
         )
 
-    def _can_be_shown(self, record: v1.Table) -> bool:
+    def _has_valid_schema(self, record: v1.Table) -> bool:
         try:
             columns_of(record.schema_json)
         except ValueError as error:
@@ -204,34 +236,21 @@ class LakeSchema(Schema, DynamicSchema):
         return True
 
 
-def table_records(realm: Realm, namespace: v1.Namespace) -> Iterator[v1.Table]:
-    """The tables of a namespace, by name."""
-    prefix = keys.table_name(realm.account_id, namespace.resource_id.id)
-    for pointer in realm.stores.pointers.scan(prefix):
-        found = realm.all(TABLE).follow(pointer)
-        if found is not None:
-            yield found.value
-
-
-def _awaited(create: CreateTable, wanted: pa.Schema) -> Awaited:
-    return Awaited(wanted.serialize().to_pybytes(), create.on_conflict == "replace", create.comment)
-
-
 def _iceberg_columns(create: CreateTable) -> pa.Schema:
-    """The columns as Iceberg takes them; rules that it cannot keep are refused, not forgotten."""
-    rules = {"PRIMARY KEY": create.primary_key, "UNIQUE": create.unique, "CHECK": create.checks}
-    for rule, given in rules.items():
+    """The columns as Iceberg stores them. Raise `Unsupported` for constraints that it does not have."""
+    constraints = {"PRIMARY KEY": create.primary_key, "UNIQUE": create.unique, "CHECK": create.checks}
+    for constraint, given in constraints.items():
         if given:
             raise Unsupported(
-                f"table {create.name!r} was to have {rule}, which managed tables, being Iceberg tables, cannot keep: leave "
-                "it out",
+                f"table {create.name!r} cannot have {constraint}: managed tables are Iceberg tables, which do not support "
+                "it; leave it out",
                 key="table.feature",
             )
     _check_names(create.schema)
     for field in create.schema:
         if (field.metadata or {}).get(b"default"):
             raise Unsupported(
-                f"column {field.name!r} was to have a default, which managed tables cannot keep: leave it out",
+                f"column {field.name!r} cannot have a default: managed tables do not support it; leave it out",
                 key="table.feature",
             )
     return pa.schema(
@@ -242,7 +261,7 @@ def _iceberg_columns(create: CreateTable) -> pa.Schema:
 def _check_names(schema: pa.Schema) -> None:
     for name in schema.names:
         if name.casefold() == ROWID:
-            raise InvalidArgument(f"a column cannot be called {name!r}: that is the row id", key="column.reserved")
+            raise InvalidArgument(f"a column cannot be named {name!r}: that is the row id", key="column.reserved")
 
 
 def _first_line(error: Exception) -> str:

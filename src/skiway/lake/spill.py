@@ -1,7 +1,7 @@
-"""Rows that wait for the end of a statement, in the order of their ids. What is more than fits in memory waits on disk.
+"""Rows that are buffered until the end of a statement, sorted by id. What exceeds memory is on disk.
 
-Rows come in any order. Each time the buffer is full it is sorted and becomes a run; at the end the runs are merged, a
-little of each at a time. They are all in one file without a name, which is gone with the process whatever happens to it.
+Rows arrive in any order. Each time the buffer is full it is sorted and becomes a run; at the end the runs are merged in
+small pieces. All runs are in one unnamed temporary file, which disappears with the process.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from skiway.errors import Unavailable
 __all__ = ["WaitingRows"]
 
 _BUFFER_BYTES: Final = 16 << 20
-_PIECE_BYTES: Final = 256 << 10  # of each run, so much is in memory while they are merged
+_PIECE_BYTES: Final = 256 << 10  # how much of each run is in memory while they are merged
 
 
 class WaitingRows:
-    """Rows by id; of an id that comes twice the last row counts. For one thread; to be closed."""
+    """Rows by id. Of rows with the same id the last one counts. Not thread-safe; must be closed."""
 
     def __init__(self, folder: str | None = None, *, buffer_bytes: int = _BUFFER_BYTES) -> None:
         self._folder, self._buffer_bytes = folder, buffer_bytes
@@ -37,7 +37,7 @@ class WaitingRows:
         self._end = 0
 
     def add(self, ids: pa.Array, values: pa.RecordBatch) -> None:
-        """Take rows over; all batches have the same columns."""
+        """Add rows. All batches must have the same columns."""
         rows = pa.RecordBatch.from_arrays([ids, *values.columns], names=["", *values.schema.names])
         self._buffered.append(rows)
         self._bytes += rows.nbytes
@@ -46,19 +46,20 @@ class WaitingRows:
                 self._runs.append(self._spilled(_sorted(self._buffered)))
             except OSError as error:
                 raise Unavailable(
-                    f"there is no room on disk for the rows of this statement ({error}): make some, or change fewer at once",
+                    f"the disk is full, so the rows of this statement cannot be buffered ({error}): free some space, or "
+                    "change fewer rows at once",
                     key="statement.room",
                 ) from error
             self._buffered, self._bytes = [], 0
 
     def seal(self) -> None:
-        """All rows have come."""
+        """Finish adding rows."""
         if self._buffered:
             self._runs.append(_Run([_Piece(_sorted(self._buffered))]))
             self._buffered = []
 
     def take(self, before: int) -> tuple[np.ndarray, pa.RecordBatch] | None:
-        """The rows with ids below `before` that were not taken yet, ids ascending; None where there are none."""
+        """The rows with ids below `before` that were not taken yet, sorted by id; None if there are none."""
         found = [part for run in self._runs for part in run.take(before)]
         if not found:
             return None
@@ -66,7 +67,7 @@ class WaitingRows:
         return rows.column(0).to_numpy(), rows.select(range(1, rows.num_columns))
 
     def close(self) -> None:
-        """Forget all rows."""
+        """Discard all rows."""
         self._buffered, self._runs = [], []
         self._open.close()
 
@@ -76,7 +77,7 @@ class WaitingRows:
 
     def _written(self, rows: pa.RecordBatch) -> _Piece:
         if self._file is None:
-            opened = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with all else
+            opened = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by the ExitStack
             self._file = self._open.enter_context(opened).fileno()
         data = memoryview(rows.serialize())
         piece = _Piece(None, rows.schema, self._file, self._end, len(data))
@@ -88,7 +89,7 @@ class WaitingRows:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some rows of a run: in memory, or where they are in a file."""
+    """Some rows of a run: in memory, or their location in a file."""
 
     rows: pa.RecordBatch | None
     schema: pa.Schema | None = None
@@ -104,11 +105,11 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Run:
-    """Rows in the order of their ids, read piece by piece."""
+    """Rows sorted by id, read piece by piece."""
 
     pieces: list[_Piece]
-    next: int = 0  # the piece that comes after what was read
-    rows: pa.RecordBatch | None = field(default=None, repr=False)  # what was read and not taken
+    next: int = 0  # the next piece to read
+    rows: pa.RecordBatch | None = field(default=None, repr=False)  # rows that were read but not taken
 
     def take(self, before: int) -> list[pa.RecordBatch]:
         found = []
@@ -128,10 +129,10 @@ class _Run:
 
 
 def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of all batches by id, each once: the last."""
+    """The rows of all batches sorted by id, the last one of each id."""
     rows = pa.concat_batches(batches)
     ids = rows.column(0).to_numpy()
-    if len(ids) < 2 or (ids[1:] > ids[:-1]).all():  # as they mostly come
+    if len(ids) < 2 or (ids[1:] > ids[:-1]).all():  # the usual case
         return rows
     _, from_the_end = np.unique(ids[::-1], return_index=True)
     return rows.take(pa.array(len(ids) - 1 - from_the_end))

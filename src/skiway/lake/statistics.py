@@ -1,11 +1,11 @@
-"""What DuckDB's optimizer is told of a column. It believes that, so bounds may be wider than the data, never narrower.
+"""Column statistics for DuckDB's optimizer, which relies on them: bounds may be wider than the data, never narrower.
 
-Profiles, where the snapshot has been profiled, tell most. Else the statistics that a table's own files carry are merged.
+They come from the profile of the snapshot or, if it was not profiled, are merged from the statistics of the table's
+files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,39 +16,21 @@ from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.formats.statistics import bound_type, merged_stats
 from skiway.lake.opened_tables import OpenedTable
-from skiway.metastore import Realm
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import COLUMN_STATS
-from skiway.metastore.resources.current_snapshot import current_id
+from skiway.metastore import Realm, statistics
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 
-__all__ = ["column_statistics", "has_statistics", "stored_columns"]
-
-
-def has_statistics(realm: Realm, table_id: str) -> bool:
-    """Whether the current snapshot has been profiled."""
-    pointers = realm.stores.pointers
-    now = pointers.get(keys.current_snapshot(realm.account_id, table_id))
-    if now is None:
-        return False
-    return pointers.get(keys.statistics(realm.account_id, table_id, current_id(now), of="columns")) is not None
-
-
-def stored_columns(realm: Realm, table_id: str, snapshot_id: int) -> Sequence[v1.ColumnStats]:
-    """What the metastore knows of the columns in a snapshot."""
-    found = realm.all(COLUMN_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
-    return found.columns if found else ()
+__all__ = ["column_statistics"]
 
 
 def column_statistics(
     realm: Realm, table_id: str, snapshot: Snapshot, *, field: pa.Field, opened: OpenedTable
 ) -> ColumnStatistics:
-    """What is known of the column `field` in a snapshot."""
+    """The statistics of the column `field` in a snapshot."""
     if field.type.num_fields or pa.types.is_dictionary(field.type):
         return ColumnStatistics()
     number = field_id(field)
-    for column in stored_columns(realm, table_id, snapshot.id):
+    for column in statistics.column_statistics(realm, table_id, snapshot.id):
         if column.column_id == number:
             return _of_profile(column, field.type)
     return _of_files(opened, snapshot, field) if isinstance(opened.handle, IcebergTable) else ColumnStatistics()
@@ -86,7 +68,7 @@ def _of_files(opened: OpenedTable, snapshot: Snapshot, field: pa.Field) -> Colum
 
 
 def _has_no_nan(of: pa.DataType, nans: int | None) -> bool:
-    """NaN is greater than all numbers to DuckDB, and does not count in bounds: with one, the upper bound is none."""
+    """Whether the column has no NaN, which DuckDB treats as greater than all numbers but bounds do not cover."""
     return not pa.types.is_floating(of) or nans == 0
 
 
@@ -95,7 +77,7 @@ def _given(column: v1.ColumnStats, name: str) -> int | None:
 
 
 def _value(kind: str, text: str, of: pa.DataType) -> pa.Scalar | None:
-    """A bound as a value of the column's type; None where it is not one, such as after the type was changed."""
+    """A bound as a value of the column's type; None if it is invalid, for example after a change of the type."""
     try:
         value: Any = bound(logical_type(kind), text).value
         return None if value is None else pa.scalar(value, bound_type(of))

@@ -1,5 +1,7 @@
-"""Which snapshot a time-travel query means: an id or a name (a version, for Delta; a listing's number, for Parquet), or the
-one that was current at a moment.
+"""A table of the lake as clients read it: managed or mirrored, in its current state or at a point in time.
+
+Time travel names a snapshot by id, by name (a branch or tag of Iceberg, a version of Delta, the number of a Parquet
+listing), or by the time at which it was current.
 """
 
 from __future__ import annotations
@@ -32,17 +34,15 @@ from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
 from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split
-from skiway.lake.statistics import column_statistics, has_statistics
-from skiway.metastore import Realm
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import SNAPSHOT
+from skiway.lake.statistics import column_statistics
+from skiway.metastore import Realm, snapshots, statistics
 from skiway.model import v1
 
 __all__ = ["LakeTable", "snapshot_as_of", "snapshot_at", "snapshot_with_id"]
 
 
 def snapshot_with_id(table: OpenedTable, snapshot_id: int) -> Snapshot:
-    """The snapshot with that id."""
+    """The snapshot with this id."""
     for snapshot in table.snapshots:
         if snapshot.id == snapshot_id:
             return snapshot
@@ -50,7 +50,7 @@ def snapshot_with_id(table: OpenedTable, snapshot_id: int) -> Snapshot:
 
 
 def snapshot_at(table: OpenedTable, point: TimePoint) -> Snapshot:
-    """The snapshot that `AT (…)` means."""
+    """The snapshot that `AT (…)` names."""
     if point.unit == "timestamp":
         found = snapshot_as_of(table, point.timestamp())
         if found is None:
@@ -66,7 +66,7 @@ def snapshot_at(table: OpenedTable, point: TimePoint) -> Snapshot:
 
 
 def snapshot_as_of(table: OpenedTable, moment: datetime) -> Snapshot | None:
-    """The snapshot that was current at `moment`; None where there was none yet."""
+    """The snapshot that was current at `moment`; None if there was none yet."""
     if isinstance(table.handle, IcebergTable):
         log = table.handle.metadata.snapshot_log
         earlier = [
@@ -79,21 +79,17 @@ def snapshot_as_of(table: OpenedTable, moment: datetime) -> Snapshot | None:
 
 def _none(table: OpenedTable, which: str) -> NotFound:
     return NotFound(
-        f"table {table.handle.name.name!r} has no snapshot {which}: see which there are in skiway.snapshots",
+        f"table {table.handle.name.name!r} has no snapshot {which}: skiway.snapshots lists its snapshots",
         key="snapshot.not_found",
         table=table.handle.name.name,
     )
-
-
-# --------------------
-# A table of the lake as clients read it: managed or mirrored, now or at a point in time.
 
 
 BATCH_ROWS = 65_536
 
 
 class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
-    """One table, for the time of one call. `columns` are those that the client knows, by default those of now."""
+    """A table, for the duration of one call. `columns` are those that the client knows, by default the current ones."""
 
     def __init__(
         self,
@@ -116,10 +112,10 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
 
     @property
     def id(self) -> str:
-        """The table's id, which it keeps whatever it is called."""
+        """The table's id, which does not change when the table is renamed."""
         return self.record.resource_id.id
 
-    # -- what clients know of it --------------------------------------------------------------------------------------
+    # -- columns ------------------------------------------------------------------------------------------------------
 
     @property
     def columns(self) -> Columns:
@@ -128,7 +124,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
 
     @property
     def schema(self) -> pa.Schema:
-        """The same as the client was told them."""
+        """The columns as they were announced to the client."""
         return self.columns.announced
 
     def binding(self) -> str:
@@ -137,17 +133,17 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         return f"{self.id}@{found.id}"
 
     def bound(self, binding: str) -> LakeTable:
-        """The table as a client knows it that was told this binding."""
+        """The table as a client with this binding knows it."""
         table_id, _, columns_id = binding.rpartition("@")
         if table_id != self.id:
             raise table_changed(self.name, "it was replaced by another of the same name")
         return self._like(columns=self._context.columns(self.id, columns_id, lambda: self._known_columns(columns_id)))
 
     def at(self, point: TimePoint) -> LakeTable:
-        """The table as it was then, with the columns of then."""
+        """The table at a point in time, with the columns that it had then."""
         then = self._like(point=point)
         snapshot = then._snapshot()
-        assert snapshot is not None  # a point that no snapshot answers to is an error
+        assert snapshot is not None  # a point without a snapshot is an error
         then._columns = columns_of(then._opened.at(snapshot).schema_at(snapshot).json)
         return then
 
@@ -158,12 +154,12 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         return other
 
     def _known_columns(self, columns_id: str) -> Columns:
-        """Columns that this server did not announce itself, or so long ago that it forgot."""
+        """Columns that another server announced, or that are no longer in the cache."""
         for schema_json in self._schemas():
             found = columns_of(schema_json)
             if found.id == columns_id:
                 return found
-        raise table_changed(self.name, "how it looked when this client attached is no longer known")
+        raise table_changed(self.name, "its schema at the time of ATTACH is no longer known")
 
     def _schemas(self) -> Iterator[str]:
         from skiway.formats.iceberg.types import arrow_schema
@@ -172,13 +168,9 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         handle = self._opened.handle
         if isinstance(handle, IcebergTable):
             yield from (arrow_schema(schema).json for schema in handle.metadata.schemas)
-        prefix = f"{keys.of_table(self._realm.account_id, self.id)}snapshots/by-id/"
-        for pointer in self._realm.stores.pointers.scan(prefix):
-            found = self._realm.all(SNAPSHOT).follow(pointer)
-            if found is not None and found.value.schema_json:
-                yield found.value.schema_json
+        yield from (each.schema_json for each in snapshots.scan(self._realm, self.id) if each.schema_json)
 
-    # -- which state of it --------------------------------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def _realm(self) -> Realm:
@@ -189,7 +181,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         return self._context.handles.open(self._realm, self.record)
 
     def _snapshot(self) -> Snapshot | None:
-        """The snapshot that the call's transaction reads; None while the table has none."""
+        """The snapshot that the request's transaction reads; None if the table has none."""
         transaction = current_request().transaction_id
         point = f"{self._point.unit}:{self._point.value}" if self._point else ""
         found = self._context.transactions.pinned(transaction, self.id, point, find=self._find)
@@ -219,7 +211,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
             return []
         chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=self._readable(snapshot))
         parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=self._context.max_parts)
-        self._remember(options, snapshot, chosen, len(parts))
+        self._log_plan(options, snapshot, chosen, len(parts))
         return [part.packed() for part in parts]
 
     def scan(self, options: ScanOptions) -> pa.RecordBatchReader | Iterator[pa.RecordBatch]:
@@ -230,36 +222,37 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         return (batch for part in self.plan(options) for batch in self._read(Part.unpacked(part), options))
 
     def row_count(self) -> int | None:
-        """How many rows the part that is being read has; only a scan knows."""
+        """The number of rows of the part that is read; None before a scan."""
         return self._expected_rows
 
     def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         if options.batch_size is not None and options.batch_size < 1:
-            raise InvalidArgument(f"batches of {options.batch_size} rows were asked for: ask for at least one row")
+            raise InvalidArgument(f"the batch size is {options.batch_size}: use at least one row")
         snapshot = self._with_id(part.snapshot_id)
         handle = self._opened.at(snapshot)
         all_files = handle.files(snapshot)
         files = part.of(all_files)
         self._expected_rows = pc.sum(files["row_count"], min_count=0).as_py()
-        asked = self.schema.names if options.columns is None else options.columns
+        wanted = self.schema.names if options.columns is None else options.columns
         readable = self._readable(snapshot)
         rows = handle.read(
             snapshot,
-            columns=[name for name in asked if name in readable.names],
+            columns=[name for name in wanted if name in readable.names],
             filter=options.filter or None,
             files=files,
             schema=readable,
-            positions=ROWID in asked,
+            positions=ROWID in wanted,
             batch_rows=options.batch_size or BATCH_ROWS,
         )
-        numbered = _numbered(rows, RowIds.of(self.id, snapshot.id, all_files)) if ROWID in asked else iter(rows)
-        # The client filters once more, so with a filter nobody here knows which rows it keeps.
+        numbered = _numbered(rows, RowIds.of(self.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
+        # The client filters again, so with a filter the server does not know which rows count towards the limit.
         return numbered if options.limit is None or options.filter else _first(numbered, options.limit)
 
     def _readable(self, snapshot: Snapshot) -> pa.Schema:
-        """The columns that are read: of the past, those of then; else those that the client knows and there still are.
+        """The columns to read: in time travel those of the snapshot, otherwise those that the client knows and that
+        still exist.
 
-        A transaction that began before the last change reads an older snapshot, and has the columns of then too.
+        A transaction that began before the last change reads an older snapshot, and also has its columns.
         """
         if self._point is not None:
             return self.columns.stored
@@ -271,7 +264,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
             there = pa.schema([*there, *(field for field in then if field_id(field) not in ids)])
         return self.columns.readable(there, table=self.name)
 
-    def _remember(self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table, parts: int) -> None:
+    def _log_plan(self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table, parts: int) -> None:
         files = self.files(snapshot)
         callers, plans = self._context.callers, self._context.plans
         plans.add(
@@ -296,7 +289,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
     # -- statistics ---------------------------------------------------------------------------------------------------
 
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
-        """What is known of the column in the snapshot that the transaction reads, and from then on keeps reading."""
+        """The statistics of the column in the snapshot that the transaction reads, which is pinned by this call."""
         if self._listing:
             return self._announceable
         self._context.callers.require("table.read")
@@ -308,14 +301,17 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
 
     @cached_property
     def _announceable(self) -> ColumnStatistics:
-        """What a listing is answered: that asking is worth it. Files of managed tables always tell bounds."""
-        if not self.record.metadata_location and not has_statistics(self._realm, self.id):
-            raise Unsupported(f"table {self.name!r} was not profiled yet")
+        """The statistics in a listing, which only say that statistics exist.
+
+        Files of managed tables always have bounds.
+        """
+        if not self.record.metadata_location and not statistics.has_column_statistics(self._realm, self.id):
+            raise Unsupported(f"table {self.name!r} has no statistics yet")
         return ColumnStatistics(has_not_null=False)
 
 
 def _numbered(rows: pa.RecordBatchReader, ids: RowIds) -> Iterator[pa.RecordBatch]:
-    """The batches with row ids in place of where rows are."""
+    """The batches with row ids instead of file ordinals and positions."""
     for batch in rows:
         numbers = ids.encode(batch.column(FILE_ORDINAL), batch.column(ROW_POSITION))
         columns = [*batch.columns[:-2], numbers]

@@ -1,19 +1,21 @@
-"""Transactions as DuckDB has them: an id for some statements, of whose end nobody hears.
+"""Transactions as DuckDB uses them: an id for some statements, whose end the server never learns.
 
-Beginning one costs nothing: the id is a signed token with the moment it began and the server that gave it. The first read
-of a table in a transaction pins its snapshot of then, in memory; later reads see the same. A write re-pins to what it
-committed. Another server, which cannot know what was pinned, falls back to the snapshot as of the transaction's begin.
+Beginning a transaction costs nothing: its id is a signed token with the time it began and the server that created it.
+The first read of a table in a transaction pins the current snapshot, in memory; later reads see the same. A write pins
+the snapshot that it committed. Another server does not know the pins, and reads the snapshot as of the transaction's
+begin.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Final
+
+from cachetools import LRUCache
 
 from skiway.airport import TransactionManager, TransactionStatus
 from skiway.errors import PreconditionFailed
@@ -25,7 +27,10 @@ _MAC: Final = 24  # hexadecimal digits
 
 
 class LakeTransactions(TransactionManager):
-    """Ids and pins. Each statement that writes commits by itself, so there is nothing to commit or to roll back here."""
+    """Transaction ids and pins.
+
+    Every statement that writes commits by itself, so commit and rollback have nothing to do.
+    """
 
     def __init__(
         self,
@@ -38,43 +43,42 @@ class LakeTransactions(TransactionManager):
     ) -> None:
         self._key = key
         self._ttl = ttl
-        self._keep = keep
         self._clock = clock
         self._server = server or secrets.token_hex(4)
         self._lock = Lock()
-        self._pins: OrderedDict[tuple[str, str, str], int | None] = OrderedDict()
+        self._pins: LRUCache[tuple[str, str, str], int | None] = LRUCache(keep)
 
     def begin(self) -> str:
-        """A new id."""
+        """Return a new transaction id."""
         micros = int(self._clock().timestamp() * 1_000_000)
         body = f"{micros:x}.{self._server}.{secrets.token_hex(8)}"
         return f"{body}.{self._mac(body)}"
 
     def commit(self, transaction_id: str) -> None:
-        """Nothing is left to do: what was written is visible."""
+        """Do nothing: writes are committed already."""
 
     def rollback(self, transaction_id: str) -> None:
-        """What failed has left nothing behind; what was committed before stays."""
+        """Do nothing: failed statements have left nothing behind, and committed ones stay."""
 
     def status(self, transaction_id: str) -> TransactionStatus | None:
-        """Active, until it is too old; None for an id that is not one of ours."""
+        """Active until the transaction is too old; None for an unknown id."""
         began = self._began(transaction_id)
         return None if began is None or self._clock() - began > self._ttl else TransactionStatus.ACTIVE
 
     def pinned(
         self, transaction_id: str, table_id: str, point: str, *, find: Callable[[datetime | None], int | None]
     ) -> int | None:
-        """The snapshot of a table that a transaction reads; `find` looks for it, as of a moment or as of now.
+        """The snapshot of a table that a transaction reads. `find` returns the one as of a time, or the current one.
 
-        `point` says which time the statement asks for, if it does. Without a transaction, each call finds anew.
+        `point` is the time travel clause of the statement, if any. Without a transaction, every call finds the snapshot
+        again.
         """
         began = self._began(transaction_id) if transaction_id else None
         if began is None:
             return find(None)
         if self._clock() - began > self._ttl:
             raise PreconditionFailed(
-                f"this transaction began more than {self._ttl} ago, and what it saw is no longer kept: COMMIT or ROLLBACK, "
-                "then begin a new one",
+                f"this transaction began more than {self._ttl} ago and has expired: COMMIT or ROLLBACK, then begin a new one",
                 key="transaction.expired",
             )
         key = (transaction_id, table_id, point)
@@ -83,20 +87,14 @@ class LakeTransactions(TransactionManager):
                 return self._pins[key]
         found = find(None if self._is_ours(transaction_id) else began)
         with self._lock:
-            return self._put(key, self._pins.get(key, found))
+            pinned: int | None = self._pins.setdefault(key, found)
+            return pinned
 
     def repin(self, transaction_id: str, table_id: str, snapshot_id: int | None) -> None:
-        """Let the transaction see what it has just written."""
+        """Pin the snapshot that the transaction has just written."""
         if transaction_id and self._began(transaction_id) is not None:
             with self._lock:
-                self._put((transaction_id, table_id, ""), snapshot_id)
-
-    def _put(self, key: tuple[str, str, str], snapshot_id: int | None) -> int | None:
-        self._pins[key] = snapshot_id
-        self._pins.move_to_end(key)
-        while len(self._pins) > self._keep:
-            self._pins.popitem(last=False)
-        return snapshot_id
+                self._pins[transaction_id, table_id, ""] = snapshot_id
 
     def _is_ours(self, transaction_id: str) -> bool:
         return transaction_id.split(".")[1] == self._server

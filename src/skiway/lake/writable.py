@@ -1,4 +1,4 @@
-"""A table of the lake with all that can be done to it. What cannot be done to a table of a connector is refused by name."""
+"""A table of the lake with all statements that change it. On a table of a connector they are rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skiway.formats.iceberg.schema_changes import (
     WidenColumn,
     evolve,
 )
-from skiway.lake.changes import Changes
+from skiway.lake.commits import Changes
 from skiway.lake.inserting import InsertRows, Target
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable
@@ -27,14 +27,14 @@ __all__ = ["WritableTable"]
 
 
 class WritableTable(LakeTable, Writable, DynamicTable):
-    """INSERT, UPDATE, DELETE and ALTER TABLE, each a commit of its own."""
+    """INSERT, UPDATE, DELETE and ALTER TABLE, each of which is one commit."""
 
     @property
     def _changes(self) -> Changes:
         return Changes(self._context, self.record)
 
     def write(self, write: Write) -> Statement:
-        """Begin a statement."""
+        """Start a statement."""
         self._changes.check_allowed()
         if write.operation == "insert":
             return InsertRows(Target.of(self._changes), write, known=self.columns)
@@ -48,68 +48,69 @@ class WritableTable(LakeTable, Writable, DynamicTable):
     # -- ALTER TABLE --------------------------------------------------------------------------------------------------
 
     def add_column(self, field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """A new last column, NULL in the rows there are."""
+        """Add a column at the end, which is NULL in existing rows."""
         if if_not_exists and self._column(field.name) is not None:
             return
         _refuse_rules(field)
         self._alter(AddColumn(field.name, _type(field), _comment(field)))
 
     def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:  # noqa: ARG002
-        """Remove a column."""
+        """Drop a column."""
         found = self._column(name)
         if found is None and if_exists:
             return
         self._alter(DropColumn(found or name))
 
     def rename_column(self, name: str, new_name: str) -> None:
-        """Give a column another name."""
+        """Rename a column."""
         self._alter(RenameColumn(self._column(name) or name, new_name))
 
     def change_column_type(self, field: pa.Field, expression: str) -> None:
-        """A wider type; old rows keep their values, so an expression that makes others of them is refused."""
+        """Widen a column's type. Existing values stay, so an expression that changes them is rejected."""
         name = self._column(field.name) or field.name
         if expression and not _is_plain_cast(expression, name):
             raise Unsupported(
-                f"column {name!r} cannot be converted by {expression!r}: its type can become wider, with the same values; "
+                f"column {name!r} cannot be converted by {expression!r}: a type can only be widened, which keeps the values; "
                 "add a column, UPDATE it and drop the old one instead",
                 key="column.change",
             )
         self._alter(WidenColumn(name, _type(field)))
 
     def set_not_null(self, name: str) -> None:
-        """Refused, unless it is so already: Iceberg columns can only become optional."""
+        """Raise `Unsupported`, unless the column is NOT NULL already: Iceberg columns can only become optional."""
         found = self._column(name)
         if found is None or self.schema.field(found).nullable:
             raise Unsupported(
-                f"column {name!r} may be NULL, and an Iceberg column stays so: create the table anew with NOT NULL",
+                f"column {name!r} cannot become NOT NULL, because Iceberg does not support it: create the table again with "
+                "NOT NULL",
                 key="column.change",
             )
 
     def drop_not_null(self, name: str) -> None:
-        """Allow NULLs."""
+        """Allow NULLs in a column."""
         self._alter(MakeOptional(self._column(name) or name))
 
     def set_default(self, name: str, expression: str) -> None:
-        """Refused."""
+        """Raise `Unsupported`: managed tables have no defaults."""
         raise _unsupported(f"DEFAULT {expression} of column {name!r}")
 
     def add_constraint(self, constraint: str) -> None:
-        """Refused."""
+        """Raise `Unsupported`: managed tables have no constraints but NOT NULL."""
         raise _unsupported(constraint)
 
     def add_field(self, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """A new last member of the struct at `path`."""
+        """Add a member at the end of the struct at `path`."""
         if if_not_exists and self._has_member(path, field.name):
             return
         _refuse_rules(field)
         self._alter(AddColumn((*path, field.name), _type(field), _comment(field)))
 
     def rename_field(self, path: Sequence[str], new_name: str) -> None:
-        """Give the struct member at `path` another name."""
+        """Rename the struct member at `path`."""
         self._alter(RenameColumn(tuple(path), new_name))
 
     def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:  # noqa: ARG002
-        """Remove the struct member at `path`."""
+        """Drop the struct member at `path`."""
         if if_exists and not self._has_member(path[:-1], path[-1]):
             return
         self._alter(DropColumn(tuple(path)))
@@ -119,7 +120,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         self._changes.commit(evolve([change]))
 
     def _column(self, name: str) -> str | None:
-        """The column as it is written, however its name is."""
+        """The stored name of a column, which is looked up case-insensitively."""
         return next((known for known in self.columns.stored.names if known.casefold() == name.casefold()), None)
 
     def _has_member(self, path: Sequence[str], name: str) -> bool:
@@ -131,25 +132,25 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
 
 class NothingToChange(Statement):
-    """UPDATE or DELETE of a table that never had a row."""
+    """UPDATE or DELETE of a table without a snapshot."""
 
     def __init__(self, table: str) -> None:
         self._table = table
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """No id can be right."""
+        """Raise `NotFound`, because no row id can be valid."""
         raise NotFound(f"table {self._table!r} has no row with id {rows.column(rows.num_columns - 1)[0]}", key="row")
 
     def commit(self) -> int:
-        """None."""
+        """Return 0, because no row was changed."""
         return 0
 
     def abort(self) -> None:
-        """Nothing was done."""
+        """Do nothing."""
 
 
 def _type(field: pa.Field) -> pa.DataType:
-    """The type with what its metadata says, such as that bytes are a UUID."""
+    """The type, taking extension types in the metadata into account."""
     return pa.uuid() if (field.metadata or {}).get(b"ARROW:extension:name") == b"arrow.uuid" else field.type
 
 
@@ -161,7 +162,7 @@ def _comment(field: pa.Field) -> str | None:
 def _refuse_rules(field: pa.Field) -> None:
     if not field.nullable:
         raise ConstraintViolation(
-            f"column {field.name!r} cannot be added as NOT NULL: it is NULL in the rows there are",
+            f"column {field.name!r} cannot be added as NOT NULL: it is NULL in existing rows",
             key="column.not_null",
         )
     if (field.metadata or {}).get(b"default"):
@@ -170,7 +171,7 @@ def _refuse_rules(field: pa.Field) -> None:
 
 def _unsupported(what: str) -> Unsupported:
     return Unsupported(
-        f"{what} cannot be kept: managed tables are Iceberg tables, which have NOT NULL, and no defaults, keys, UNIQUE or "
+        f"{what} is not supported: managed tables are Iceberg tables, which have NOT NULL, but no defaults, keys, UNIQUE or "
         "CHECK",
         key="table.feature",
     )

@@ -1,10 +1,11 @@
-"""The catalog of catalogs as plain functions: they take and return messages and know nothing about transports.
+"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, connectors, jobs and queries.
 
-The modules exported here have the calls that the doors serve. A `Realm` is the metastore as one account sees it, and
-the first argument of every call; `PLATFORM` is the account of the operator.
+The exported modules are plain functions that take and return messages, independent of any transport. Their first argument
+is a `Realm`, the metastore as one account sees it; `PLATFORM` is the account of the operators.
 """
 
-from skiway.metastore import connectors, jobs, managed, queries, statistics
+import skiway.extras.lake  # noqa: F401 - names the extra to install
+from skiway.metastore import connectors, jobs, managed, platform, queries, statistics
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs, directory, namespaces, snapshots, tables, views
 
@@ -18,6 +19,7 @@ __all__ = [
     "jobs",
     "managed",
     "namespaces",
+    "platform",
     "queries",
     "snapshots",
     "statistics",

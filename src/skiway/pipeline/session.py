@@ -1,4 +1,4 @@
-"""The one place that knows how a Spark session is made."""
+"""Spark sessions: in this process, on a cluster, or on a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.java import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Setting", "SparkPlace", "own_session", "session", "settings_for", "work_at"]
+__all__ = ["Setting", "SparkPlace", "session", "settings_for"]
 
 Setting: TypeAlias = bool | int | float | str
 
@@ -25,7 +26,7 @@ _DEFAULTS: dict[str, Setting] = {
     "spark.ui.showConsoleProgress": False,
 }
 
-# On one machine nobody outside has a reason to reach the driver. The executors of a cluster do.
+# In local mode nothing outside this machine needs to reach the driver. The executors of a cluster do.
 _LOOPBACK: dict[str, Setting] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -34,39 +35,31 @@ _LOOPBACK: dict[str, Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """Where a process has its Spark session: at a master, or at a Connect server, with settings of Spark's own."""
+    """Where Spark runs: on a master, or on a Spark Connect server if `remote` is set. `conf` are Spark settings."""
 
     master: str = "local[*]"
     remote: str = ""
     conf: Mapping[str, Setting] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        settings_for(self.master, **self.conf)  # raises InvalidArgument for a wrong name
 
-# A process has one Spark session at most, whoever asks for it; so it has one place for it, chosen when it starts.
-_chosen: Final = [SparkPlace()]
-
-
-def work_at(place: SparkPlace) -> None:
-    """From now on `own_session` is there. For those who start a process; a session that runs stays where it is."""
-    settings_for(place.master, **place.conf)
-    _chosen[:] = [place]
-
-
-def own_session() -> SparkSession:
-    """The Spark session of this process, made where `work_at` has said, on this machine unless it has."""
-    (place,) = _chosen
-    return session("skiway", place.master, remote=place.remote, **place.conf)
+    def session(self) -> SparkSession:
+        """Return the Spark session of this process, starting it here if there is none."""
+        return session("skiway", self.master, remote=self.remote, **self.conf)
 
 
 def session(app: str, master: str = "local[*]", *, remote: str = "", **settings: Setting) -> SparkSession:
-    """The Spark session of this process, made if there is none.
+    """Return the Spark session of this process, starting one if there is none.
 
-    `settings` are Spark's own (`**{"spark.driver.memory": "2g"}`) and win over `settings_for(master)`. No jars are
-    needed. A running session is given again, with its runtime settings changed, if it can be what is asked for;
-    otherwise PreconditionFailed says what differs.
+    `settings` are Spark settings (`**{"spark.driver.memory": "2g"}`) and override `settings_for(master)`. No jars are
+    needed. A running session is reused, with its runtime settings changed. If it differs in a setting that cannot be
+    changed at run time, PreconditionFailed names the setting.
 
-    With `remote`, the address of a Spark Connect server (`sc://host:15002`), the session is there: this process needs
-    no Java, `master` is the server's own affair, and of the settings only those that can change at run time count.
+    With `remote`, the address of a Spark Connect server (`sc://host:15002`), the session runs on that server. This
+    process then needs no Java, `master` is ignored, and only runtime settings are applied.
     """
+    extras.require("pyspark", extra="spark", purpose="a Spark session")
     if remote:
         return _remote_session(remote, settings_for(remote, **settings))
     wanted = settings_for(master, **settings)
@@ -82,7 +75,7 @@ def _remote_session(remote: str, settings: dict[str, Setting]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if not remote.startswith("sc://"):
-        raise InvalidArgument(f"{remote!r} is no address of a Spark Connect server; write sc://host:15002")
+        raise InvalidArgument(f"{remote!r} is not the address of a Spark Connect server; use sc://host:15002")
     try:
         found = SparkSession.builder.remote(remote).getOrCreate()
         for name, value in settings.items():
@@ -90,18 +83,18 @@ def _remote_session(remote: str, settings: dict[str, Setting]) -> SparkSession:
                 found.conf.set(name, _as_text(value))
     except PySparkException as error:
         raise Unavailable(
-            f"the Spark Connect server at {remote} does not answer: {str(error).partition(chr(10))[0]}; is it running?",
+            f"the Spark Connect server at {remote} does not respond: {str(error).partition(chr(10))[0]}; is it running?",
             key="spark.remote",
         ) from error
     return found
 
 
 def settings_for(master: str, **settings: Setting) -> dict[str, Setting]:
-    """What a session on `master` is made with: UTC, no web page, errors only in the log, local ones on loopback."""
+    """The settings of a session on `master`: UTC, no web UI, log level ERROR, and loopback only in local mode."""
     for name in settings:
         if not name.startswith("spark."):
             raise InvalidArgument(
-                f"{name!r} is no Spark setting and would be ignored; their names start with 'spark.', "
+                f"{name!r} is not a Spark setting and would be ignored; the names of Spark settings start with 'spark.', "
                 'as in session("app", **{"spark.driver.memory": "2g"})'
             )
     return _DEFAULTS | (_LOOPBACK if _is_local(master) else {}) | settings
@@ -112,24 +105,24 @@ def _is_local(master: str) -> bool:
 
 
 def _prepare_environment(master: str) -> None:
-    """What Spark takes from the environment only."""
+    """Set what Spark reads from the environment."""
     ensure_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is on PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 on PATH
     if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _check_running(asked: dict[str, Setting]) -> None:
-    """Refuse what only a fresh session can have: Spark would write it down in the running one and not heed it."""
+def _check_running(settings: dict[str, Setting]) -> None:
+    """Raise if a setting differs that only a new session can have: a running one would store it but ignore it."""
     running = _running_session()
     if running is None:
         return
-    for name, value in asked.items():
+    for name, value in settings.items():
         found = running.conf.get(name, None)
         if found != _as_text(value) and not running.conf.isModifiable(name):
             raise PreconditionFailed(
-                f"asked for a Spark session with {name}={_as_text(value)}, but this process runs one where it is "
-                f"{'not set' if found is None else found}; stop() that one first, or ask from another process",
+                f"cannot start a Spark session with {name}={_as_text(value)}: this process runs one where it is "
+                f"{'not set' if found is None else found}; stop that session first, or use another process",
                 key="spark.session.running",
             )
 
@@ -139,11 +132,11 @@ def _running_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     try:
-        return SparkSession.active()  # of any thread, unlike getActiveSession()
+        return SparkSession.active()  # finds sessions of all threads, unlike getActiveSession()
     except PySparkRuntimeError:
         return None
 
 
 def _as_text(value: Setting) -> str:
-    """How Spark writes it down."""
+    """Format the value as Spark does."""
     return str(value).lower() if isinstance(value, bool) else str(value)

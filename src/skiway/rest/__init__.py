@@ -1,9 +1,10 @@
-"""Iceberg REST: the catalogs of an account, as PyIceberg, Spark, DuckDB and others speak to them.
+"""The Iceberg REST catalog, for PyIceberg, Spark, Trino, DuckDB's iceberg extension and other clients.
 
-`rest_app(realm_of, authenticator, authorizer, warehouse=…)` is an ASGI app, to be mounted at `/iceberg`.
+`RestApp(access, observers, warehouse=…)` is an ASGI app, usually mounted at `/iceberg`. `routes` lists what it serves.
 """
 
-from skiway.rest.app import RestApp, RestOptions, rest_app
-from skiway.rest.mirrored import Mirrors
+import skiway.extras.lake  # noqa: F401 - names the extra to install
+from skiway.rest.app import RestApp, RestOptions
+from skiway.rest.resolve import Mirrors
 
-__all__ = ["Mirrors", "RestApp", "RestOptions", "rest_app"]
+__all__ = ["Mirrors", "RestApp", "RestOptions"]

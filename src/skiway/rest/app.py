@@ -1,18 +1,16 @@
-"""The ASGI app: from a request to the function that answers it, and back.
+"""The ASGI app of the Iceberg REST catalog: routes requests through the request pipeline.
 
-found       the route, and what the call is known by
-admitted    who calls, and may they
-read        the body, no larger than allowed
-acted       the function of the route, on a thread: again where it lost a race, once where the caller gave a key
-told        errors become answers; metrics, a span, the audit trail
+Functions of routes block, so they run on threads. Callers are admitted before the body is read: strangers cannot make
+the server read anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -20,31 +18,20 @@ from starlette.responses import Response
 from starlette.routing import Route as AnyPath
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from skiway.errors import (
-    Cancelled,
-    Contention,
-    InvalidArgument,
-    LimitExceeded,
-    PermissionDenied,
-    SkiwayError,
-    Unavailable,
-)
+from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, Unavailable
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore.records.realm import Realm, random_id
-from skiway.rest.calls import CORRELATION_ID, Answer, Call, Lake, opened
-from skiway.rest.errors import disclosed, failed
+from skiway.metastore.records.realm import random_id
+from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries, disclosed, read_context
+from skiway.rest.calls import COMPONENT, Lake, RestCall, RestResponse
+from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
-from skiway.rest.mirrored import Mirrors
-from skiway.rest.observing import Observers
+from skiway.rest.resolve import Mirrors
 from skiway.rest.routes import matched
-from skiway.security import NOBODY, Authenticator, Authorizer, Principal
-from skiway.telemetry.audit import AuditLog
-from skiway.telemetry.metrics import Metrics
-from skiway.telemetry.traces import Traces
+from skiway.security import NOBODY
+from skiway.telemetry.context import serving
 
-__all__ = ["RestApp", "RestOptions", "rest_app"]
+__all__ = ["RestApp", "RestOptions"]
 
 T = TypeVar("T")
 
@@ -53,78 +40,45 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 @dataclass(frozen=True, slots=True)
 class RestOptions:
-    """`workers` calls are worked on at a time and `waiting` more may wait; a body has up to `max_body_bytes`."""
+    """Limits: `workers` calls run at a time, `waiting` more may wait, and a body has up to `max_body_bytes`."""
 
     workers: int = 16
     waiting: int = 256
     max_body_bytes: int = 16 * 1024 * 1024
-    retries: int = 5
-
-
-def rest_app(
-    realm_of: Callable[[Principal], Realm],
-    authenticator: Authenticator,
-    authorizer: Authorizer,
-    *,
-    warehouse: Warehouse,
-    mirrors: Mirrors | None = None,
-    metrics: Metrics | None = None,
-    traces: Traces | None = None,
-    audit: AuditLog | None = None,
-    options: RestOptions | None = None,
-    ids: Callable[[], str] = random_id,
-) -> RestApp:
-    """The app for callers that `authenticator` knows, each in the realm that `realm_of` gives them.
-
-    Managed tables are in `warehouse`; `mirrors` opens those of connectors, without it they are not served.
-    """
-    return RestApp(
-        realm_of,
-        authenticator,
-        authorizer,
-        lake=Lake(warehouse, mirrors),
-        observers=Observers(metrics, traces, audit),
-        options=options or RestOptions(),
-        ids=ids,
-    )
+    retries: Retries = field(default_factory=lambda: Retries(limit=5))
 
 
 class RestApp:
-    """An ASGI app, to be mounted anywhere. `close` when the server has ended."""
+    """An ASGI app that can be mounted anywhere; call `close` when its server has stopped.
+
+    Managed tables are in `warehouse`. `mirrors` opens tables of connectors; without it they are not served.
+    """
 
     def __init__(
         self,
-        realm_of: Callable[[Principal], Realm],
-        authenticator: Authenticator,
-        authorizer: Authorizer,
+        access: Access,
+        observers: Observers | None = None,
         *,
-        lake: Lake,
-        observers: Observers,
-        options: RestOptions,
-        ids: Callable[[], str],
+        warehouse: Warehouse,
+        mirrors: Mirrors | None = None,
+        options: RestOptions | None = None,
+        ids: Callable[[], str] = random_id,
     ) -> None:
-        self._realm_of = realm_of
-        self._authenticator = authenticator
-        self._authorizer = authorizer
-        self._lake = lake
-        self._observers = observers
-        self._options = options
-        self._ids = ids
-        self._threads = ThreadPoolExecutor(options.workers, thread_name_prefix="rest")
-        self._inside = 0
-        self._router = Router([AnyPath("/{path:path}", self._serve, methods=METHODS)])
-        self._retrying = Retrying(
-            retry=retry_if_exception_type(Contention),
-            stop=stop_after_attempt(options.retries + 1),
-            wait=wait_random_exponential(multiplier=0.005, max=0.2),
-            reraise=True,
+        self._lake = Lake(warehouse, mirrors)
+        self._pipeline = Pipeline(
+            access, observers or Observers(), log=logging.getLogger("skiway.rest"), status_of=status_of
         )
+        self._options = options or RestOptions()
+        self._ids = ids
+        self._threads = ThreadPoolExecutor(self._options.workers, thread_name_prefix="rest")
+        self._running = 0
+        self._router = Router([AnyPath("/{path:path}", self._serve, methods=METHODS)])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._router(scope, receive, send)
 
     def close(self) -> None:
-        """Let the calls that are worked on finish, and end the threads."""
+        """Wait for the calls that are running, and end the threads."""
         self._threads.shutdown()
 
     async def _serve(self, request: Request) -> Response:
@@ -132,62 +86,61 @@ class RestApp:
         try:
             route, names = matched(request.method, _raw_path(request.scope))
         except SkiwayError as error:
-            context = opened(headers, "none", ids=self._ids)
+            context, _ = read_context(headers, COMPONENT, ids=self._ids)
             return _response(request, failed(error, context.correlation_id), context.correlation_id)
-        context = opened(headers, route.name, ids=self._ids)
+        operation = route.operation
+        context, _ = read_context(headers, operation.full_name, ids=self._ids)  # an invalid correlation id is replaced
         target = f"{request.url.path}?{request.url.query}"
-        call = Call(route, names, dict(request.query_params), target, headers, context)
+        query = dict(request.query_params)
+        call = RestCall(operation, headers, context, route=route, names=names, query=query, target=target)
         return _response(request, await self._answered(request, call), context.correlation_id)
 
-    async def _answered(self, request: Request, call: Call) -> Answer:
-        if self._inside >= self._options.workers + self._options.waiting:
+    async def _answered(self, request: Request, call: RestCall) -> RestResponse:
+        if self._running >= self._options.workers + self._options.waiting:
             return failed(_overloaded(), call.context.correlation_id)
-        self._inside += 1
+        self._running += 1
         try:
             refusal: Exception | None = None
             try:
-                await self._on_thread(lambda: self._admit(call))
                 if call.route.permissions:
+                    await self._on_thread(lambda: self._admit(call))
                     call.body = await _body(request, self._options.max_body_bytes)
-            except Exception as error:  # noqa: BLE001 - told on the thread, with all that is to be told
+            except Exception as error:  # noqa: BLE001 - raised again inside the pipeline, on a thread
                 refusal = error
-            return await self._on_thread(lambda: self._observers.observed(call, lambda: self._act(call, refusal)))
+            return await self._on_thread(lambda: self._observed(call, refusal))
         finally:
-            self._inside -= 1
+            self._running -= 1
 
     async def _on_thread(self, act: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
-    def _admit(self, call: Call) -> None:
-        """Let in only callers who are known, are in an account, and have a permission of the route."""
-        if not call.route.permissions:
-            return
-        principal = self._authenticator.authenticate(call.headers)
-        call.principal = principal
-        call.context = replace(call.context, account_id=principal.account_id, subject=principal.subject)
-        self._authorizer.require(principal, *call.route.permissions)
-        if not principal.account_id:
-            raise PermissionDenied(
-                f"catalogs are in accounts, and {principal.subject} has none: call with credentials of an account",
-                key="account.required",
-                subject=principal.subject,
-            )
+    def _admit(self, call: RestCall) -> None:
+        with serving(call.context):
+            self._pipeline.admit(call)
 
-    def _act(self, call: Call, refusal: Exception | None) -> Answer:
-        if refusal is not None:
-            raise refusal
-        realm = self._realm_of(call.principal or NOBODY)
-        asked = call.asked(realm, self._lake)
+    def _observed(self, call: RestCall, refusal: Exception | None) -> RestResponse:
+        try:
+            with self._pipeline.observe(call):
+                if refusal is not None:
+                    raise refusal
+                return self._act(call)
+        except Exception as error:  # noqa: BLE001 - errors become answers here
+            return failed(error, call.context.correlation_id)
 
-        def attempt() -> Answer:
+    def _act(self, call: RestCall) -> RestResponse:
+        realm = self._pipeline.access.realm_of(call.principal or NOBODY)
+        request = call.request(realm, self._lake)
+        retrying = self._options.retries.retrying(on_retry=lambda _: self._pipeline.count_retry(call.operation))
+
+        def attempt() -> RestResponse:
             try:
-                return self._retrying(call.route.act, asked) if call.route.changes else call.route.act(asked)
+                return retrying(call.route.handler, request) if call.route.changes else call.route.handler(request)
             except SkiwayError as error:
-                told = failed(error, call.context.correlation_id)
-                if disclosed(error) is None or told.status >= 500:
+                answer = failed(error, call.context.correlation_id)
+                if disclosed(error) is None or answer.status >= 500:
                     raise
-                call.outcome = error.code
-                return told
+                call.outcome, call.status = error.code, str(answer.status)
+                return answer
 
         return once(realm, call, attempt)
 
@@ -236,7 +189,7 @@ def _overloaded() -> Unavailable:
     return Unavailable("the server has as many calls to answer as it can keep: try again in a moment", key="overloaded")
 
 
-def _response(request: Request, answer: Answer, correlation_id: str) -> Response:
+def _response(request: Request, answer: RestResponse, correlation_id: str) -> Response:
     headers = {CORRELATION_ID: correlation_id, **answer.headers}
     body = b"" if request.method == "HEAD" else answer.body
     return Response(body, answer.status, headers, media_type="application/json" if body else None)

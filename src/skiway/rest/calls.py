@@ -1,4 +1,4 @@
-"""What goes back to a client."""
+"""Calls of the REST catalog: routes, requests, responses and pagination."""
 
 from __future__ import annotations
 
@@ -7,75 +7,67 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from skiway.cache import Cache
 from skiway.errors import InvalidArgument
-from skiway.formats.cache import Kept
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
-from skiway.metastore.records.paging import MAX_SIZE
+from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.model import v1
-from skiway.security import Principal
-from skiway.telemetry.context import CallContext
+from skiway.requests import MAX_HEADER_LENGTH, Call, Operation, is_valid_header
 
 if TYPE_CHECKING:
-    from skiway.rest.mirrored import Mirrors
+    from skiway.rest.resolve import Mirrors
 
 __all__ = [
-    "CORRELATION_ID",
-    "NOTHING",
-    "Act",
-    "Answer",
-    "Asked",
-    "Call",
+    "COMPONENT",
+    "NO_CONTENT",
+    "Handler",
     "Lake",
+    "RestCall",
+    "RestRequest",
+    "RestResponse",
     "Route",
+    "json_response",
     "listing",
-    "opened",
-    "said",
     "short_header",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A status, a body in JSON or none, and headers beside those that every answer has."""
+class RestResponse:
+    """A status, a JSON body or none, and headers in addition to those of every response."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-NOTHING: Final = Answer(204)
-"""Done, and there is nothing to say."""
+NO_CONTENT: Final = RestResponse(204)
+"""The response of a change that returns nothing."""
 
 
-def said(value: Any, status: int = 200) -> Answer:
-    """An answer that says `value`."""
-    return Answer(status, json.dumps(value).encode())
+def json_response(value: Any, status: int = 200) -> RestResponse:
+    """A response with `value` as JSON."""
+    return RestResponse(status, json.dumps(value).encode())
 
 
-# --------------------
-# A call on its way, and what the functions that answer it are given.
-
-
-CORRELATION_ID: Final = "x-correlation-id"
-MAX_HEADER: Final = 128
-"""How long the value of one of our headers may be: they are echoed, logged and kept."""
+COMPONENT: Final = "IcebergRest"
 RENDERED_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Where tables are. `mirrors` opens those of connectors; without it only managed ones are served."""
+    """Access to tables. `mirrors` opens tables of connectors; without it only managed tables are served."""
 
     warehouse: Warehouse
     mirrors: Mirrors | None = None
-    rendered: Kept[tuple[str, ...], str] = field(default_factory=lambda: Kept(RENDERED_BYTES, size_of=len))
-    """Metadata in JSON, by where it is: files of metadata never change."""
+    rendered: Cache[tuple[str, ...], str] = field(default_factory=lambda: Cache(RENDERED_BYTES, weigh=len))
+    """Rendered metadata by location: metadata files never change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a function is given: whose resources, what is asked for, and where tables are."""
+class RestRequest:
+    """What a handler gets: whose resources, what is request for, and where tables are."""
 
     realm: Realm
     lake: Lake
@@ -85,69 +77,60 @@ class Asked:
     body: bytes
 
 
-Act: TypeAlias = Callable[[Asked], Answer]
+Handler: TypeAlias = Callable[[RestRequest], RestResponse]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One line of the table of routes. A caller needs one of the permissions; calls are audited as `category`."""
+    """One route. A caller needs one of the permissions; calls are audited as `category`."""
 
     method: str
     path: str
     name: str
-    act: Act
+    handler: Handler
     permissions: tuple[str, ...]
     category: str
     changes: bool = False
 
     @property
+    def operation(self) -> Operation:
+        """The operation that the request pipeline knows the route by."""
+        return Operation(COMPONENT, self.name, self.category, self.permissions)
+
+    @property
     def endpoint(self) -> str:
-        """As the configuration that clients ask for lists it."""
+        """The route as `/v1/config` lists it."""
         return f"{self.method} {self.path}"
 
 
-@dataclass(slots=True)
-class Call:
-    """One call. `principal` is known once it is admitted, `body` once it is read."""
+@dataclass(slots=True, kw_only=True)
+class RestCall(Call):
+    """A call of a route: `names` are those in the path, `target` is the path with the query as it was sent."""
 
     route: Route
     names: Mapping[str, str]
     query: Mapping[str, str]
     target: str
-    headers: Mapping[str, str]
-    context: CallContext
     body: bytes = b""
-    principal: Principal | None = None
-    outcome: str = "OK"
-    """For the audit trail: the code of the error that the answer tells."""
 
-    def asked(self, realm: Realm, lake: Lake) -> Asked:
-        """The call as functions see it."""
-        return Asked(realm, lake, self.names, self.query, self.headers, self.body)
-
-
-def opened(headers: Mapping[str, str], operation: str, *, ids: Callable[[], str]) -> CallContext:
-    """What the call is known by: the caller's correlation id, if it can be told again, or a new one."""
-    given = headers.get(CORRELATION_ID, "").strip()
-    fit = len(given) <= MAX_HEADER and given.isascii() and given.isprintable()
-    return CallContext(correlation_id=given if given and fit else ids(), operation=f"IcebergRest/{operation}")
+    def request(self, realm: Realm, lake: Lake) -> RestRequest:
+        """The call as its handler sees it."""
+        return RestRequest(realm, lake, self.names, self.query, self.headers, self.body)
 
 
 def short_header(headers: Mapping[str, str], name: str) -> str:
-    """The header, or nothing; InvalidArgument if it is too long to be kept."""
+    """The header's value, or ""; raises `InvalidArgument` if it is too long to be stored."""
     value = headers.get(name, "").strip()
-    if len(value) > MAX_HEADER or not value.isascii() or not value.isprintable():
+    if not is_valid_header(value):
         raise InvalidArgument(
-            f"header {name} must have up to {MAX_HEADER} printable ASCII characters: shorten it, or leave it out",
+            f"header {name} must have up to {MAX_HEADER_LENGTH} printable ASCII characters: shorten it, or leave it out",
             key="header.invalid",
             header=name,
         )
     return value
 
 
-# --------------------
-# Listings in pages, as the specification has them: whoever does not ask for pages gets everything at once.
-
+# -- pagination -------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -157,26 +140,29 @@ def listing(
     field: str,
     page: Callable[[v1.PageRequest], tuple[Sequence[T], v1.PageResponse]],
     shown: Callable[[T], Any],
-) -> Answer:
-    """The answer that lists what `page` finds as `field`, each item as `shown`; what is shown as None is left out."""
+) -> RestResponse:
+    """List what `page` returns as `field`, each item converted by `shown`; items converted to None are left out.
+
+    A request without pagination gets everything at once.
+    """
     paged = "pageToken" in query or "pageSize" in query
-    request = v1.PageRequest(page_size=_size(query.get("pageSize")), page_token=query.get("pageToken", ""))
-    found, response = page(request)
+    wanted = v1.PageRequest(page_size=_size(query.get("pageSize")), page_token=query.get("pageToken", ""))
+    found, response = page(wanted)
     items = list(found)
     while response.next_page_token and not paged:
-        found, response = page(v1.PageRequest(page_size=MAX_SIZE, page_token=response.next_page_token))
+        found, response = page(v1.PageRequest(page_size=MAX_PAGE_SIZE, page_token=response.next_page_token))
         items += found
     listed = [each for each in map(shown, items) if each is not None]
-    # Always there: some clients take a list without a token for one that is not paged.
-    return said({field: listed, "next-page-token": response.next_page_token or None})
+    # Always present: some clients take a list without a token for one that is not paginated.
+    return json_response({field: listed, "next-page-token": response.next_page_token or None})
 
 
 def _size(text: str | None) -> int:
     if text is None:
-        return MAX_SIZE
+        return MAX_PAGE_SIZE
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
         raise InvalidArgument(
-            f"pageSize is {text[:40]!r}: ask for a whole number from 1, of which up to {MAX_SIZE} are shown",
+            f"pageSize is {text[:40]!r}: ask for a whole number from 1, of which up to {MAX_PAGE_SIZE} are shown",
             key="page.size.invalid",
             field="pageSize",
         )

@@ -1,12 +1,12 @@
 """gRPC: the services of `proto/skiway/v1`, served from the metastore.
 
-`Door(realm_of, authenticator, authorizer).add_to(server)` adds all of them to a grpcio server.
+`Door(access).add_to(server)` adds all of them to a grpcio server. `services` says which function of the metastore each
+method calls and who may call it.
 """
 
-from skiway.rpc.acting import Patience
+import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rpc.door import Door
 from skiway.rpc.methods import Method, Rule, Service
 from skiway.rpc.services import all_services
-from skiway.rpc.status import Disclosure
 
-__all__ = ["Disclosure", "Door", "Method", "Patience", "Rule", "Service", "all_services"]
+__all__ = ["Door", "Method", "Rule", "Service", "all_services"]

@@ -1,80 +1,68 @@
-"""The gRPC door to the metastore: all services, each call through the same layers.
-
-in_context    what the call is known by; its ids go back to the caller
-told          errors become statuses
-observed      metrics, a span, the audit trail
-admitted      who calls, and may they
-acted         decode, call one function of the metastore, encode
-"""
+"""The gRPC door: all services of the metastore, each call through the request pipeline."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Never
 
 import grpc
 
-from skiway.metastore.records.realm import Realm, random_id
-from skiway.rpc.acting import Patience, acted
-from skiway.rpc.admission import admitted, streaming_few
-from skiway.rpc.answering import in_context, told
-from skiway.rpc.calls import open_call
+from skiway.config.server import Errors
+from skiway.errors import LimitExceeded
+from skiway.metastore.records.realm import random_id
+from skiway.requests import Access, Observers, Pipeline, Retries, echo_headers, read_context
+from skiway.rpc.handlers import RpcCall, handle
 from skiway.rpc.methods import Method, Service
-from skiway.rpc.observing import audited, counted, logged, retry_counter, traced
 from skiway.rpc.services import all_services
-from skiway.rpc.status import Disclosure
-from skiway.security import Authenticator, Authorizer, Principal
-from skiway.telemetry.audit import AuditLog
-from skiway.telemetry.metrics import Metrics
-from skiway.telemetry.traces import Traces
+from skiway.rpc.status import DETAILS, code_of, failure_of, language
 
 __all__ = ["Door"]
 
+LANGUAGE: Final = "accept-language"
+
 
 class Door:
-    """Serves `services`, by default all, for callers that `authenticator` knows, each in the realm that `realm_of` gives them.
+    """Serves `services`, by default all, to the callers that `access` admits.
 
-    `credentials` are the headers callers authenticate with, to be sent on to services called on their behalf.
-    `max_streams` calls may stream at a time, as each holds a thread of the server while its client sends.
+    `max_streams` calls may stream at a time, because each holds a thread of the server while its client sends.
     """
 
     def __init__(
         self,
-        realm_of: Callable[[Principal], Realm],
-        authenticator: Authenticator,
-        authorizer: Authorizer,
+        access: Access,
+        observers: Observers | None = None,
         *,
         services: Iterable[Service] | None = None,
-        metrics: Metrics | None = None,
-        traces: Traces | None = None,
-        audit: AuditLog | None = None,
-        disclosure: Disclosure | None = None,
-        patience: Patience | None = None,
-        credentials: tuple[str, ...] = ("authorization",),
+        disclosure: Errors | None = None,
+        retries: Retries | None = None,
         ids: Callable[[], str] = random_id,
         max_streams: int = 8,
     ) -> None:
         self.services = all_services() if services is None else tuple(services)
+        self._pipeline = Pipeline(
+            access,
+            observers or Observers(),
+            log=logging.getLogger("skiway.rpc"),
+            status_of=lambda error: code_of(error).name,
+        )
+        self._retrying = (retries or Retries()).retrying(
+            on_retry=lambda state: self._pipeline.count_retry(state.args[0].operation)
+        )
+        self._disclosure = disclosure or Errors()
         self._ids = ids
-        metrics = metrics or Metrics(enabled=False)
-        layers = acted(realm_of, patience or Patience(), on_retry=retry_counter(metrics))
-        layers = streaming_few(layers, max_streams)
-        layers = admitted(layers, authenticator, authorizer, credentials=credentials)
-        layers = audited(layers, audit)
-        layers = counted(layers, metrics)
-        layers = logged(layers, logging.getLogger("skiway.rpc"))
-        layers = traced(layers, traces)
-        layers = told(layers, disclosure or Disclosure())
-        self._handle = in_context(layers)
+        self._max_streams = max_streams
+        self._free_streams = threading.Semaphore(max_streams)
 
     @property
     def service_names(self) -> tuple[str, ...]:
-        """What is served, by full names: for health and reflection."""
+        """The full names of the services, for health and reflection."""
         return tuple(service.full_name for service in self.services)
 
     def add_to(self, server: grpc.Server) -> None:
-        """Serve on `server`, beside whatever else it serves."""
+        """Serve on `server`, next to its other services."""
         for service in self.services:
             handlers = {method.name: self._handler(method) for method in service.methods()}
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
@@ -85,18 +73,60 @@ class Door:
         make = grpc.stream_unary_rpc_method_handler if method.streamed else grpc.unary_unary_rpc_method_handler
 
         def serve(request: Any, client: grpc.ServicerContext) -> bytes:
-            return self._handle(open_call(method, client, ids=self._ids), request)
+            return self._serve(self._open(method, client), request)
 
-        return make(serve)  # no codecs: the layers see bytes, so that what cannot be decoded is told like other errors
+        return make(serve)  # no codecs: a request that cannot be decoded is an error like any other
 
     def _sender(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
-        """A handler that sends messages while it is called, so that all layers are around all of them."""
+        """A handler that sends messages while it runs, so that the whole response is inside the pipeline."""
 
         def serve(request: Any, client: grpc.ServicerContext, send: Callable[[bytes | None], None]) -> None:
-            call = open_call(method, client, ids=self._ids)
+            call = self._open(method, client)
             call.send = send
-            self._handle(call, request)
-            send(None)  # which ends the answer
+            self._serve(call, request)
+            send(None)  # ends the response
 
-        serve.experimental_non_blocking = True  # type: ignore[attr-defined]  # how gRPC knows that it sends by itself
+        serve.experimental_non_blocking = True  # type: ignore[attr-defined]  # tells gRPC that the handler sends itself
         return grpc.unary_stream_rpc_method_handler(serve)
+
+    def _open(self, method: Method, client: grpc.ServicerContext) -> RpcCall:
+        headers = {name: value for name, value in client.invocation_metadata() if isinstance(value, str)}
+        context, invalid = read_context(headers, method.operation.full_name, ids=self._ids)
+        return RpcCall(method.operation, headers, context, invalid, method=method, client=client)
+
+    def _serve(self, call: RpcCall, request: object) -> bytes:
+        echoed = echo_headers(call.context)
+        with contextlib.suppress(grpc.RpcError):  # the client may be gone already; `require_client` finds out
+            call.client.send_initial_metadata(echoed)
+        call.client.set_trailing_metadata(echoed)
+        try:
+            with self._pipeline.observe(call):
+                self._pipeline.admit(call)
+                with self._stream_slot(call.method):
+                    return handle(call, self._pipeline.access.realm_of, self._retrying, request)
+        except Exception as error:  # noqa: BLE001  (errors become statuses here)
+            self._abort(call, error)
+
+    @contextlib.contextmanager
+    def _stream_slot(self, method: Method) -> Iterator[None]:
+        """Refuse a stream beyond the limit instead of queueing it: each one holds a thread."""
+        if not method.streamed and not method.answers_many:
+            yield
+            return
+        if not self._free_streams.acquire(blocking=False):
+            raise LimitExceeded(
+                f"{self._max_streams} calls stream to or from this server, which is its limit: try again in a moment",
+                key="streams.limit",
+                limit=str(self._max_streams),
+            )
+        try:
+            yield
+        finally:
+            self._free_streams.release()
+
+    def _abort(self, call: RpcCall, error: Exception) -> Never:
+        locale = call.principal.locale if call.principal else ""
+        spoken = language(call.headers.get(LANGUAGE, ""), locale)
+        failure = failure_of(error, call.context, language=spoken, disclosure=self._disclosure)
+        call.client.set_trailing_metadata((*echo_headers(call.context), (DETAILS, failure.details)))
+        call.client.abort(failure.code, failure.message)

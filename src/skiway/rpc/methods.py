@@ -1,4 +1,4 @@
-"""Methods as they are served: what the descriptors of `proto/skiway/v1` say of them, and the rule for each."""
+"""Methods as they are served: their descriptors from `proto/skiway/v1`, and a rule for each."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from skiway.metastore import Realm
+from skiway.requests import Operation
 
 __all__ = ["Act", "Method", "Rule", "Service", "changes", "reads"]
 
 Act = Callable[[Realm, Any], Message | Iterator[Message]]
-"""A function of the metastore. What it is given is a message, or, where the client streams, an iterator of them; so is
-what it answers where the server does."""
+"""A function of the metastore. It takes a message, or an iterator of messages where the client streams, and returns the
+same where the server does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a method does: the function, any one of these permissions to call it, and whether it changes anything."""
+    """The function behind a method, the permissions of which a caller needs one, and whether it changes anything."""
 
     act: Act
     permissions: tuple[str, ...]
@@ -29,12 +30,12 @@ class Rule:
 
 
 def reads(act: Act, *any_of: str) -> Rule:
-    """A method that changes nothing."""
+    """A rule for a method that changes nothing."""
     return Rule(act, any_of, changes=False)
 
 
 def changes(act: Act, *any_of: str) -> Rule:
-    """A method that may change something, and is tried again when it lost a race."""
+    """A rule for a method that may change something, and is retried when it lost a race."""
     return Rule(act, any_of, changes=True)
 
 
@@ -45,21 +46,17 @@ class Method:
     name: str
     service: Service
     rule: Rule
+    operation: Operation
     request: type[Message]
     streamed: bool
-    """Does the client send many messages?"""
+    """Whether the client sends many messages."""
     answers_many: bool = False
-    """Does the server?"""
-
-    @property
-    def operation(self) -> str:
-        """What logs, metrics and audit call it, such as `TableService/GetTable`."""
-        return f"{self.service.name}/{self.name}"
+    """Whether the server sends many messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One service. Its calls are audited as `category`; only where `for_platform` may a caller be without an account."""
+    """One service. Its calls are audited as `category`. Only where `for_platform` is set may a caller be without account."""
 
     descriptor: ServiceDescriptor
     category: str
@@ -77,14 +74,16 @@ class Service:
         return self.descriptor.full_name
 
     def methods(self) -> Iterator[Method]:
-        """Its methods, in the order of the table."""
+        """Its methods, in the order of `rules`."""
         for name, rule in self.rules.items():
             described: MethodDescriptor = self.descriptor.methods_by_name[name]
             request = GetMessageClass(described.input_type)
+            operation = Operation(self.name, name, self.category, rule.permissions, needs_account=not self.for_platform)
             yield Method(
                 name,
                 self,
                 rule,
+                operation,
                 request,
                 streamed=described.client_streaming,
                 answers_many=described.server_streaming,

@@ -13,7 +13,7 @@ from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
-from skiway.metastore.reconcile.validation import validate
+from skiway.metastore.reconcile.upstream import validate
 from skiway.metastore.resources import accounts, catalogs, directory, namespaces, snapshots, tables, views
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs

@@ -18,11 +18,13 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from skiway import errors
+from skiway.config.server import Errors
 from skiway.metastore.records import errors as failures
 from skiway.model import v1
+from skiway.requests import disclosed, internal_error, status_in
 from skiway.telemetry.context import CallContext
 
-__all__ = ["CODES", "DETAILS", "DOMAIN", "Disclosure", "Failure", "code_of", "disclosed", "failure_of", "language"]
+__all__ = ["CODES", "DETAILS", "DOMAIN", "Failure", "code_of", "failure_of", "language"]
 
 DETAILS: Final = "grpc-status-details-bin"
 DOMAIN: Final = "skiway"
@@ -52,14 +54,6 @@ _PRIMARY_TAG: Final = re.compile(r"[A-Za-z]{2,3}(?![A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Disclosure:
-    """How much callers are told: how long a text may be, and whether they see what went wrong inside the server."""
-
-    max_detail_chars: int = 512
-    debug_details: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """An error as gRPC takes it; `details` are the bytes of the trailer."""
 
@@ -73,22 +67,15 @@ class Failure:
         return len(quote(self.message)) + (len(self.details) + 2) // 3 * 4
 
 
-def disclosed(error: Exception) -> errors.SkiwayError | None:
-    """The error as callers may see it; None for a fault of the server, of which they see no details."""
-    if isinstance(error, errors.SkiwayError) and error.code != errors.Internal.code:
-        return error
-    return None
-
-
-def code_of(error: Exception) -> grpc.StatusCode:
+def code_of(error: BaseException) -> grpc.StatusCode:
     """The canonical code of any exception."""
-    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), grpc.StatusCode.INTERNAL)
+    return status_in(CODES, error)
 
 
-def failure_of(error: Exception, context: CallContext, *, language: str = "en", disclosure: Disclosure) -> Failure:
+def failure_of(error: Exception, context: CallContext, *, language: str = "en", disclosure: Errors) -> Failure:
     """What a caller is told of `error`. Texts are cut until all of it fits into the trailers."""
     limit = disclosure.max_detail_chars
-    shown = disclosed(error) or _internal(context)
+    shown = disclosed(error) or internal_error(context.correlation_id)
     debug = error if disclosure.debug_details else None
     while True:
         told = _told(shown, context, language=language, limit=limit, debug=debug)
@@ -104,11 +91,6 @@ def language(accepted: str, locale: str) -> str:
         if tag and failures.sentences(tag[0].lower()):
             return tag[0].lower()
     return "en"
-
-
-def _internal(context: CallContext) -> errors.Internal:
-    message = f"internal error: the server's log tells more, look there for correlation id {context.correlation_id}"
-    return errors.Internal(message, key="internal.error", correlation_id=context.correlation_id)
 
 
 def _told(

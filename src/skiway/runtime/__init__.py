@@ -1,4 +1,6 @@
-"""One process of Skiway: from settings to open doors, and back to closed stores.
+"""The wiring of a Skiway process: it builds all parts from the settings, starts them, and stops them in reverse order.
 
-`skiway.runtime.process` is the whole of it; the other modules are its parts, one noun each.
+`skiway.runtime.process` starts a server and `skiway.runtime.workers` a worker; the other modules build their parts.
 """
+
+__all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The accounts of a store, as security asks for them."""
+"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles, and the lookup of accounts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 from skiway.config import Settings
 from skiway.errors import InvalidArgument
-from skiway.metastore.records import keys
-from skiway.metastore.records.names import normal_text
 from skiway.security import (
     Accounts,
     Authenticator,
@@ -18,44 +16,17 @@ from skiway.security import (
     TokenFile,
     TokenHeaders,
 )
-from skiway.storage import Pointer, PointerStore
 
-__all__ = ["AccountDirectory", "authenticator", "credential_headers", "roles"]
-
-
-class AccountDirectory:
-    """Always as fresh as the store: an account that was just deleted on another server lets nobody in here."""
-
-    def __init__(self, pointers: PointerStore) -> None:
-        self._pointers = pointers
-
-    def find(self, id_or_name: str) -> str | None:
-        """The id of the account with this id, or else with this name."""
-        if self._pointers.get(keys.account(id_or_name)) is not None:
-            return id_or_name
-        return _id(self._pointers.get(keys.account_name(normal_text(id_or_name))))
-
-    def first(self) -> str | None:
-        """The id of the account whose name comes first."""
-        page = self._pointers.page(keys.account_name(), size=1)
-        return _id(page.items[0]) if page.items else None
-
-
-def _id(pointer: Pointer | None) -> str | None:
-    return None if pointer is None else keys.owner(pointer).rpartition("/")[2]
-
-
-# --------------------
-# Who may enter, by the settings: the ways to authenticate, and which headers carry credentials.
+__all__ = ["authenticator", "credential_headers", "roles"]
 
 
 def roles(settings: Settings) -> Roles:
-    """The table of roles, with the platform's administrator under the name that the settings have."""
+    """The table of roles, with the configured name of the platform administrator role."""
     return Roles(settings.auth.platform_admin.role)
 
 
 def authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """The way callers authenticate, as `auth.mode` says."""
+    """The authenticator of `auth.mode`."""
     match settings.auth.mode:
         case "dev":
             header = settings.interceptor.dev_account.header
@@ -67,7 +38,7 @@ def authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
 
 
 def credential_headers(settings: Settings) -> tuple[str, ...]:
-    """The headers that callers authenticate with."""
+    """The headers that contain credentials."""
     headers = _headers(settings)
     return tuple(filter(None, (headers.session, headers.authorization)))
 
@@ -75,50 +46,51 @@ def credential_headers(settings: Settings) -> tuple[str, ...]:
 def _by_token(settings: Settings, accounts: Accounts) -> Authenticator:
     file = settings.auth.tokens.file
     if file is None:
-        raise InvalidArgument("auth.mode token needs auth.tokens.file: name the file of the known tokens")
+        raise InvalidArgument("auth.mode token requires auth.tokens.file: set the path of the tokens file")
     if not file.exists():
         raise InvalidArgument(
-            f"auth.mode is token, but the tokens file {file} does not exist: make a first token with "
+            f"auth.mode is token, but the tokens file {file} does not exist: create a first token with "
             "skiway tokens new NAME --account default --role administrator",
             key="tokens.file",
         )
     return TokenAuthenticator(
         TokenFile(file).entries,
-        accounts=_checked(settings, accounts),
+        accounts=_validated(settings, accounts),
         roles=roles(settings),
         headers=_headers(settings),
     )
 
 
 def _by_oidc(settings: Settings, accounts: Accounts) -> Authenticator:
-    # Here, because only this mode needs the libraries of cryptography.
-    from skiway.security.oidc import ALGORITHMS, ClaimNames, OidcAuthenticator, OidcRules, open_keys
+    # Imported here, because only this mode needs the cryptography libraries.
+    from skiway.security.oidc import ALGORITHMS, OidcAuthenticator, OidcRules, open_keys
 
-    oidc, session = settings.auth.oidc, settings.interceptor.session
+    oidc = settings.auth.oidc
     issuer = oidc.issuer or ""
     rules = OidcRules(
         issuer,
         audiences=[oidc.audience] if oidc.audience else [],
         leeway_s=oidc.leeway_seconds,
         algorithms=re.findall(r"\w+", oidc.algorithms or "") or ALGORITHMS,
-        claims=ClaimNames(account=session.account_claim, roles=session.role_claim),
+        claims=settings.interceptor.session,
         headers=_headers(settings),
     )
     keys = open_keys(
         issuer, public_key=_text(oidc.public_key), jwks_url=oidc.jwks_url or "", allow_http=oidc.allow_http
     )
-    return OidcAuthenticator(rules, keys, accounts=_checked(settings, accounts), roles=roles(settings))
+    return OidcAuthenticator(rules, keys, accounts=_validated(settings, accounts), roles=roles(settings))
 
 
 def _text(public_key: Path | None) -> str:
     try:
         return public_key.read_text() if public_key else ""
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidArgument(f"auth.oidc.public_key {public_key} cannot be read: {reason}") from None
 
 
-def _checked(settings: Settings, accounts: Accounts) -> Accounts | None:
+def _validated(settings: Settings, accounts: Accounts) -> Accounts | None:
+    """The accounts that tokens are checked against; None if they are not checked."""
     return accounts if settings.interceptor.validate.account else None
 
 

@@ -1,4 +1,4 @@
-"""The HTTP door: Iceberg REST at /iceberg, and what operators ask for: /healthz, /readyz, /metrics."""
+"""The HTTP server of a process: Iceberg REST at /iceberg, and /healthz, /readyz and /metrics for operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import uvicorn
@@ -16,19 +15,19 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from skiway.config.server import Http
 from skiway.errors import Unavailable
-from skiway.runtime.grpc_door import Tls
 
-__all__ = ["HttpDoor", "HttpOptions", "web_app"]
+__all__ = ["HttpDoor", "web_app"]
 
 START_S: Final = 10.0
-USUAL: Final = "127.0.0.1:8181"
-FREE: Final = "127.0.0.1:0"
+DEFAULT_ADDRESS: Final = "127.0.0.1:8181"
+FREE_PORT: Final = "127.0.0.1:0"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def web_app(*, iceberg: ASGIApp, metrics: Callable[[], str], is_ready: Callable[[], bool]) -> Starlette:
-    """What is served there. Health, readiness and metrics are open to everybody who reaches the port."""
+    """The web application. Health, readiness and metrics require no authentication."""
 
     def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -36,62 +35,57 @@ def web_app(*, iceberg: ASGIApp, metrics: Callable[[], str], is_ready: Callable[
     def readyz(_: Request) -> Response:
         return PlainTextResponse("ready\n") if is_ready() else PlainTextResponse("not ready\n", status_code=503)
 
-    def shown(_: Request) -> Response:
+    def metrics_text(_: Request) -> Response:
         return Response(metrics(), media_type=PROMETHEUS)
 
     return Starlette(
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
-            Route("/metrics", shown),
+            Route("/metrics", metrics_text),
             Mount("/iceberg", iceberg),
         ]
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """How the port is served."""
-
-    drain_s: float = 10.0
-    tls: Tls | None = None
-
-
 class HttpDoor:
-    """Serves `app` on `host:port`, on a thread of its own; port 0 takes one that is free, None the usual one or any."""
+    """An HTTP server for `app`, on a thread of its own.
 
-    def __init__(self, app: ASGIApp, address: str | None, options: HttpOptions) -> None:
-        self._address, self._options = address, options
-        tls = options.tls
+    If the configured port is 0, it picks a free one. Without an address, it uses port 8181, or a free one if that is in use.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Http, *, drain_s: float = 10.0) -> None:
+        self._settings, self._drain_s = settings, drain_s
+        tls = settings.tls
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
-            timeout_graceful_shutdown=max(1, round(options.drain_s)),
-            ssl_certfile=str(tls.certificate) if tls else None,
-            ssl_keyfile=str(tls.key) if tls else None,
+            timeout_graceful_shutdown=max(1, round(drain_s)),
+            ssl_certfile=str(tls.cert) if tls.cert else None,
+            ssl_keyfile=str(tls.key) if tls.key else None,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._socket: socket.socket | None = None
 
     def start(self) -> Mapping[str, str]:
-        """Listen; where."""
-        self._socket = _listening(self._address) if self._address else _usual()
+        """Start listening. Returns the URL as `http`."""
+        self._socket = _listening(self._settings.address) if self._settings.address else _listening_by_default()
         host, port = self._socket.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         self._thread.start()
         self._wait_for(lambda: self._server.started, START_S)
-        return {"http": f"http{'s' if self._options.tls else ''}://{host}:{port}"}
+        return {"http": f"http{'s' if self._settings.tls.cert else ''}://{host}:{port}"}
 
     def drain(self) -> None:
-        """Take no new calls, and return at once."""
+        """Stop accepting requests; returns immediately."""
         self._server.should_exit = True
 
     def close(self) -> None:
-        """Wait for the calls that run; uvicorn cancels those that take too long."""
-        self._thread.join(self._options.drain_s + START_S)
+        """Wait for running requests; uvicorn cancels those that exceed the drain period."""
+        self._thread.join(self._drain_s + START_S)
         if self._socket is not None:
             self._socket.close()
 
@@ -103,23 +97,23 @@ class HttpDoor:
         deadline = time.monotonic() + seconds
         while not holds():
             if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise Unavailable("the HTTP door did not open; the log tells why")
+                raise Unavailable("the HTTP server did not start; see the log")
             time.sleep(0.01)
 
 
-def _usual() -> socket.socket:
-    """The port that clients try first; a second server on a machine is found by its ready file."""
+def _listening_by_default() -> socket.socket:
+    """A socket on the port that clients try first, or on a free port if another server of this machine uses it."""
     try:
-        return _listening(USUAL)
+        return _listening(DEFAULT_ADDRESS)
     except Unavailable:
-        return _listening(FREE)
+        return _listening(FREE_PORT)
 
 
 def _listening(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), int(port), proto=socket.IPPROTO_TCP)[0]
-        # The protocol is named, because asyncio lets answers go without delay only on sockets that say they are TCP.
+        # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP, so the protocol is given.
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -133,6 +127,6 @@ def _listening(address: str) -> socket.socket:
         reason = (error.strerror or str(error)).partition(" (")[0].lower()
         raise Unavailable(
             f"cannot listen on {address}: {reason}; choose another address with --http or "
-            "server.http.address, with port 0 for any that is free",
+            "server.http.address, with port 0 for a free port",
             key="address.unavailable",
         ) from error

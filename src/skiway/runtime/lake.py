@@ -1,71 +1,60 @@
-"""The lake's parts of a process: the warehouse, the catalogs over Airport, and Iceberg REST."""
+"""The lake in a process: the warehouse of managed tables, and the catalogs over Airport and Iceberg REST."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 
 from skiway.airport import AirportService
 from skiway.config import Settings
+from skiway.formats import open_source
+from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
-from skiway.rest import RestApp, rest_app
-from skiway.runtime.telemetry import Observers
-from skiway.security import Authenticator, Authorizer, Principal, SecretsStore
+from skiway.metastore.reconcile.upstream import Opener
+from skiway.requests import Access, Observers
+from skiway.rest import RestApp
+from skiway.security import SecretsStore
 from skiway.storage import Stores
 
-__all__ = ["Entrance", "handles_of", "iceberg_rest", "lake_over_airport", "warehouse_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """Who may enter, and into which realm: the same for all doors."""
-
-    realm_of: Callable[[Principal], Realm]
-    authenticator: Authenticator
-    authorizer: Authorizer
+__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "warehouse_of"]
 
 
 def warehouse_of(settings: Settings) -> Warehouse:
-    """Where managed tables are kept."""
+    """The warehouse, which contains the files of managed tables."""
     uri = settings.warehouse.uri
     assert uri is not None, "its default is a place in the home, and a process has a home"
-    return Warehouse.at(uri, _s3(settings))
+    return Warehouse.at(uri, _s3(settings), cache=FileCache(settings.metadata.files.cache_max_weight))
+
+
+def opener_of(warehouse: Warehouse) -> Opener:
+    """The function that opens the sources of connectors; they share the file cache of the warehouse."""
+    return partial(open_source, cache=warehouse.cache)
 
 
 def handles_of(secrets: SecretsStore, warehouse: Warehouse) -> Handles:
     """What opens the tables of connectors and of the warehouse."""
-    return Handles(Sources(secrets), warehouse)
+    return Handles(Sources(secrets, opener=opener_of(warehouse)), warehouse)
 
 
-def lake_over_airport(entrance: Entrance, stores: Stores, handles: Handles) -> AirportService:
+def lake_over_airport(access: Access, observers: Observers, stores: Stores, handles: Handles) -> AirportService:
     """The catalogs of all accounts, for DuckDB to attach."""
-    return airport_service(
-        entrance.realm_of,
-        entrance.authenticator,
-        entrance.authorizer,
-        handles=handles,
-        key=signing_key(Realm(stores, PLATFORM)),
-    )
+    return airport_service(access, observers, handles=handles, key=signing_key(Realm(stores, PLATFORM)))
 
 
-def iceberg_rest(entrance: Entrance, handles: Handles, observers: Observers) -> RestApp:
-    """The same catalogs for clients of Iceberg."""
-    return rest_app(
-        entrance.realm_of,
-        entrance.authenticator,
-        entrance.authorizer,
+def iceberg_rest(access: Access, observers: Observers, handles: Handles) -> RestApp:
+    """The same catalogs for Iceberg clients."""
+    return RestApp(
+        access,
+        observers,
         warehouse=handles.warehouse,
         mirrors=lambda realm, table: handles.open(realm, table).handle,
-        metrics=observers.metrics,
-        traces=observers.traces,
-        audit=observers.audit,
     )
 
 
 def _s3(settings: Settings) -> Mapping[str, str]:
-    """How S3 is reached, by the names that files know it by."""
+    """The S3 settings, as properties of the warehouse's file access."""
     aws = settings.storage.aws
     given = {
         "s3.region": aws.region,

@@ -1,4 +1,4 @@
-"""A file that tells where the doors are, there exactly while all of them are open."""
+"""The lifecycle of a process: starting and draining its servers, the ready file, and signals that stop it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from skiway.errors import Unavailable
 
 __all__ = ["Door", "StopSignals", "announced", "opened"]
 
+POLL_S: Final = 0.5
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextmanager
 def announced(path: Path | None, addresses: Mapping[str, str]) -> Iterator[None]:
-    """While inside, `path` holds the addresses as JSON; it appears whole or not at all. Without a path, nothing does."""
+    """Write the addresses as JSON to the ready file `path`, atomically, for the duration of the block."""
     if path is None:
         yield
         return
@@ -39,7 +42,7 @@ def announced(path: Path | None, addresses: Mapping[str, str]) -> Iterator[None]
 
 
 def _remove(path: Path, text: str) -> None:
-    """Only what we wrote: another server may have put its own file there since."""
+    """Remove the file if it is still ours: another server may have replaced it."""
     try:
         if path.read_text() == text:
             path.unlink()
@@ -47,39 +50,33 @@ def _remove(path: Path, text: str) -> None:
         return
 
 
-# --------------------
-# SIGTERM and SIGINT: the first asks to stop, the second ends the process at once.
-
-
-STEP_S: Final = 0.5
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
-
-
 class StopSignals:
-    """Listens from `with` on, so that a signal which comes during the start is not lost. Main thread only."""
+    """Waits for SIGTERM or SIGINT. A second signal ends the process at once. Main thread only.
+
+    Signals are handled from the start of the `with` block, so that none is lost during startup.
+    """
 
     def __init__(self) -> None:
-        self._told: queue.SimpleQueue[int] = (
-            queue.SimpleQueue()
-        )  # not an Event: its lock may be held when we are called
+        # A SimpleQueue is reentrant. An Event is not: the handler may run while the main thread holds its lock.
+        self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def wait(self) -> signal.Signals:
-        """The signal, once it came."""
-        while True:  # in steps: a signal that another thread takes does not wake this one
+        """Wait for a signal and return it."""
+        while True:  # poll, because a signal delivered to another thread does not wake this one
             with contextlib.suppress(queue.Empty):
-                return signal.Signals(self._told.get(timeout=STEP_S))
+                return signal.Signals(self._received.get(timeout=POLL_S))
 
     def __enter__(self) -> Self:
         for number in STOPPING:
-            signal.signal(number, self._hear)
+            signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         _reset()
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
+    def _handle(self, number: int, _: FrameType | None) -> None:
         _reset()
-        self._told.put(number)
+        self._received.put(number)
 
 
 def _reset() -> None:
@@ -87,28 +84,25 @@ def _reset() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-# --------------------
-# Doors: the ports of a process, and what is served behind them.
-#
-# A process opens its doors one after the other and, when told to stop, lets all of them drain at the same time.
-
-
 class Door(Protocol):
-    """One port."""
+    """A server on one port."""
 
     def start(self) -> Mapping[str, str]:
-        """Listen; the addresses to tell clients, by what is served there (`rpc`, `airport`, `http`)."""
+        """Start listening. Returns the addresses by service (`rpc`, `airport`, `http`)."""
 
     def drain(self) -> None:
-        """Take no new calls, and return at once."""
+        """Stop accepting calls; returns immediately."""
 
     def close(self) -> None:
-        """Wait for the calls that run, no longer than the door's patience after `drain`, and cancel the rest."""
+        """Wait for running calls until the drain period ends, then cancel the rest."""
 
 
 @contextmanager
 def opened(doors: Sequence[Door]) -> Iterator[Mapping[str, str]]:
-    """All doors, listening; the addresses of all of them."""
+    """Start the servers one after the other, and drain all of them at the same time at the end of the block.
+
+    Yields the addresses of all of them.
+    """
     started: list[Door] = []
     addresses: dict[str, str] = {}
     try:

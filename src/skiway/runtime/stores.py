@@ -1,4 +1,4 @@
-"""The secrets store that the settings mean."""
+"""Open the configured stores: pointers, blobs and secrets."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from urllib.parse import urlencode
 
 from skiway.config import Settings, store_urls
 from skiway.errors import InvalidArgument, Unavailable
-from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.blob_cache import CachedBlobs
 from skiway.security import SecretsStore
 from skiway.security.secrets.opening import open_secrets
-from skiway.storage import OnCall, Stores, open_blobs, open_pointers
+from skiway.storage import Stores, open_blobs, open_pointers
+from skiway.telemetry.metrics import Metrics, observe_caches, store_calls
 
 __all__ = ["secrets_of", "stores_of"]
 
 
 def secrets_of(settings: Settings) -> SecretsStore:
-    """Where credentials of connectors are kept: encrypted files in the home, AWS Secrets Manager, or memory."""
+    """The secrets store: encrypted files in the home directory, AWS Secrets Manager, or memory."""
     match settings.secrets.backend:
         case "memory":
             return open_secrets("memory://")
         case "file":
             directory = settings.secrets.file.directory
             if directory is None:
-                raise InvalidArgument("secrets.backend file needs secrets.file.directory: name a directory")
+                raise InvalidArgument("secrets.backend file requires secrets.file.directory: set a directory")
             return open_secrets(directory.absolute().as_uri(), options=_keys(settings))
         case "aws":
             return open_secrets(_aws_url(settings), options=_aws_credentials(settings))
@@ -53,19 +54,20 @@ def _aws_credentials(settings: Settings) -> dict[str, str]:
     return {name: secret.reveal() for name, secret in given.items() if secret is not None}
 
 
-# --------------------
-# The stores that the settings mean.
-
-
 @contextmanager
-def stores_of(settings: Settings, home: Path, *, on_call: OnCall | None = None) -> Iterator[Stores]:
-    """The stores that the settings mean, with what was read kept in memory. Makes the home when it is missing."""
+def stores_of(settings: Settings, home: Path, *, metrics: Metrics | None = None) -> Iterator[Stores]:
+    """The pointer and blob stores, with a cache of blobs. Creates the home directory if it does not exist."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Unavailable(f"the home {home} cannot be made: {error.strerror}; choose another with --home") from error
-    urls = store_urls(settings, home)
+        raise Unavailable(
+            f"the home directory {home} cannot be created: {error.strerror}; choose another with --home"
+        ) from error
+    urls, on_call = store_urls(settings, home), store_calls(metrics) if metrics is not None else None
     with ExitStack() as parts:
         pointers = parts.enter_context(open_pointers(urls.pointers, on_call=on_call, options=urls.pointer_options))
         blobs = parts.enter_context(open_blobs(urls.blobs, on_call=on_call, options=urls.blob_options))
-        yield remembering(Stores(pointers, blobs), max_blobs=settings.metadata.graph.cache_max_size)
+        cache = CachedBlobs(blobs, max_blobs=settings.metadata.graph.cache_max_size)
+        if metrics is not None:
+            observe_caches(metrics, {"metadata.graph": cache.stats})
+        yield Stores(pointers, cache)

@@ -1,39 +1,32 @@
-"""What a process tells of itself: the log, metrics, traces, the audit trail; each as the settings say."""
+"""The telemetry of a process as configured: logs, metrics, traces, the audit log; and the metrics of its parts."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
-from skiway.config import Settings
+from skiway.config import Settings, without_effect
 from skiway.config.metastore import StorageUsage
-from skiway.metastore.records import keys
+from skiway.metastore import platform
+from skiway.requests import Observers
 from skiway.runtime.gc.schedule import Sweep, Tick
 from skiway.storage import Stores
 from skiway.telemetry import definitions, logs
 from skiway.telemetry.audit import AuditLog
-from skiway.telemetry.metrics import Metrics
+from skiway.telemetry.metrics import Metrics, Stored, observe_usage
 from skiway.telemetry.traces import Traces
-from skiway.telemetry.usage import Stored, observe_usage
 
-__all__ = ["GcMetrics", "Observers", "measure_usage", "observing"]
+__all__ = ["GcMetrics", "logging_as_configured", "measure_usage", "observing"]
 
-
-@dataclass(frozen=True, slots=True)
-class Observers:
-    """Whom the parts of a process tell what they do."""
-
-    metrics: Metrics
-    traces: Traces
-    audit: AuditLog | None
+log = logging.getLogger("skiway.runtime")
 
 
 @contextmanager
 def observing(settings: Settings) -> Iterator[Observers]:
-    """All of them, while inside; what they still hold at the end is written or sent."""
+    """Collect telemetry for the duration of the block; pending data is written or sent at its end."""
     with ExitStack() as parts:
-        parts.callback(logs.configure(settings.log))
+        parts.enter_context(logging_as_configured(settings))
         metrics = Metrics.start(settings.telemetry)
         parts.callback(metrics.close)
         traces = Traces.start(settings.telemetry)
@@ -44,39 +37,45 @@ def observing(settings: Settings) -> Iterator[Observers]:
         yield Observers(metrics, traces, audit)
 
 
+@contextmanager
+def logging_as_configured(settings: Settings) -> Iterator[None]:
+    """Configure logging for the duration of the block, and warn about settings that have no effect."""
+    undo = logs.configure(settings.log)
+    try:
+        for setting in without_effect(settings):
+            log.warning("the setting %s has no effect: %s", setting.key, setting.without_effect)
+        yield
+    finally:
+        undo()
+
+
 def measure_usage(metrics: Metrics, stores: Stores, settings: StorageUsage) -> None:
     """Let metrics tell how much each account stores."""
-
-    def accounts() -> Iterable[str]:
-        names = stores.pointers.scan(keys.account(""))
-        return (pointer.key.rpartition("/")[2] for pointer in names)
-
-    def blob_sizes(account: str) -> Iterable[int]:
-        return (head.size_bytes for head in stores.blobs.scan(keys.folder(keys.of_account(account)).rstrip("/")))
-
-    def pointers(account: str) -> int:
-        return stores.pointers.count(keys.of_account(account))
-
-    observe_usage(metrics, Stored(accounts, pointers, blob_sizes), settings)
+    stored = Stored(
+        accounts=lambda: platform.account_ids(stores),
+        pointers=lambda account: platform.pointer_count(stores, account),
+        blob_sizes=lambda account: platform.blob_sizes(stores, account),
+    )
+    observe_usage(metrics, stored, settings)
 
 
 class GcMetrics:
-    """Counts and times what the schedule of gc does."""
+    """The metrics of garbage collection."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def scheduled(self, sweeps: Iterable[Sweep]) -> None:
-        """These are the sweeps, on or off."""
+        """Report which sweeps are enabled."""
         for sweep in sweeps:
             self._metrics.set(definitions.TASK_ENABLED, int(sweep.enabled), task=_task(sweep.name))
 
     def began(self, sweep: Sweep) -> None:
-        """A tick of the sweep begins."""
+        """Report the start of a run."""
         self._metrics.set(definitions.TASK_RUNNING, 1, task=_task(sweep.name))
 
     def ended(self, tick: Tick) -> None:
-        """That is what it did."""
+        """Report the end of a run."""
         started_ms, task = tick.started_at.timestamp() * 1000, _task(tick.sweep)
         self._metrics.set(definitions.TASK_RUNNING, 0, task=task)
         self._metrics.set(definitions.TASK_LAST_START, started_ms, task=task)

@@ -1,4 +1,4 @@
-"""The work on connectors that a process does: jobs on threads of its own, and those that are due by their policies."""
+"""Workers: they run reconcile jobs, and create jobs for connectors whose policy is due."""
 
 from __future__ import annotations
 
@@ -17,45 +17,46 @@ from skiway.config.metastore import Reconciler as Settings
 from skiway.errors import SkiwayError
 from skiway.formats.web_access import Addresses, permit
 from skiway.metastore import Realm
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import JobRules
+from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.pipeline.session import SparkPlace, work_at
+from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
-from skiway.runtime.lake import warehouse_of
+from skiway.runtime.lake import opener_of, warehouse_of
 from skiway.runtime.lifecycle import StopSignals
 from skiway.runtime.stores import secrets_of, stores_of
+from skiway.runtime.telemetry import logging_as_configured
 from skiway.storage import Stores
-from skiway.telemetry import logs
 
 __all__ = ["at_work", "job_rules", "prepare", "spark_place", "work", "worker_of", "working"]
 
-PATIENCE_S: Final = 10.0
+STOP_S: Final = 10.0
 
 log = logging.getLogger("skiway.runtime")
 
 
 def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Work on the jobs of a store until SIGTERM or SIGINT, beside any servers; then give back what is under way.
+    """Run the jobs of a store until SIGTERM or SIGINT, alongside servers; then return unfinished jobs to the queue.
 
-    A second signal ends at once. Main thread only.
+    A second signal ends the process at once. Main thread only.
     """
     with ExitStack() as parts:
         signals = parts.enter_context(StopSignals())
-        parts.callback(logs.configure(settings.log))
+        parts.enter_context(logging_as_configured(settings))
         stores = parts.enter_context(stores_of(settings, home))
         prepare(settings.reconciler)
-        reconciler = Reconciler(secrets_of(settings), SparkProfile(), warehouse=warehouse_of(settings))
+        warehouse = warehouse_of(settings)
+        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
+        reconciler = Reconciler(secrets_of(settings), profile, opener_of(warehouse), warehouse)
         parts.enter_context(at_work(settings.reconciler, stores, reconciler))
         on_ready()
-        log.info("worker %s waits for jobs", worker_name())
-        log.info("told to stop by %s: jobs under way are given back", signals.wait().name)
+        log.info("worker %s is waiting for jobs", worker_name())
+        log.info("received %s: returning unfinished jobs to the queue", signals.wait().name)
 
 
 @contextmanager
 def working(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[None]:
-    """Jobs are done while inside, unless workers of their own do them; leaving gives back those that are under way."""
+    """Run jobs for the duration of the block, unless only separate workers do; then return unfinished jobs."""
     prepare(settings)
     if settings.backend != "local":
         yield
@@ -66,7 +67,7 @@ def working(settings: Settings, stores: Stores, reconciler: Reconciler) -> Itera
 
 @contextmanager
 def at_work(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[None]:
-    """Jobs are made by policies, and done, while inside."""
+    """Create jobs by policy, and run jobs, for the duration of the block."""
     schedule = JobSchedule(stores, lambda account_id: Realm(stores, account_id))
     with worker_of(settings, stores, reconciler), scheduling(schedule, every_s=settings.poll_every.total_seconds()):
         yield
@@ -74,7 +75,7 @@ def at_work(settings: Settings, stores: Stores, reconciler: Reconciler) -> Itera
 
 @contextmanager
 def scheduling(schedule: JobSchedule, *, every_s: float) -> Iterator[None]:
-    """Jobs are made by policies while inside."""
+    """Create jobs by policy for the duration of the block."""
     stop = threading.Event()
 
     def run() -> None:
@@ -82,7 +83,7 @@ def scheduling(schedule: JobSchedule, *, every_s: float) -> Iterator[None]:
             try:
                 schedule.begin_due()
             except SkiwayError as error:
-                log.warning("connectors that are due cannot be looked for: %s", error)
+                log.warning("the search for connectors that are due failed: %s", error)
             stop.wait(every_s)
 
     thread = threading.Thread(target=run, name="schedule", daemon=True)
@@ -91,23 +92,22 @@ def scheduling(schedule: JobSchedule, *, every_s: float) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(PATIENCE_S)
+        thread.join(STOP_S)
 
 
 def prepare(settings: Settings) -> None:
-    """What holds for the whole process, whoever asks a source or profiles: what may be reached, and where Spark is."""
+    """Set for the whole process which addresses sources may be at."""
     permit(Addresses(settings.source_addresses))
-    work_at(spark_place(settings.spark))
 
 
 def spark_place(settings: Spark) -> SparkPlace:
-    """Where the Spark session is."""
+    """The location and configuration of the Spark session."""
     conf = dict(each.split("=", 1) for each in settings.conf)
     return SparkPlace(settings.master, settings.remote or "", conf)
 
 
 def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler) -> Worker:
-    """A worker for the jobs of all accounts of a store."""
+    """A worker for the jobs of all accounts."""
     return Worker(
         JobQueue(stores, rules=job_rules(settings.job_store)),
         jobs_of(lambda account_id: Realm(stores, account_id), reconciler),
@@ -118,12 +118,12 @@ def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler) -> Wor
 
 
 def worker_name() -> str:
-    """Tells this process from others."""
+    """A name that identifies this process: host and process id."""
     return f"{gethostname()}-{getpid()}"
 
 
 def job_rules(settings: JobStore) -> JobRules:
-    """How often jobs are tried, and how long a worker may be silent."""
+    """The rules for retries and leases of jobs."""
     return JobRules(
         max_attempts=settings.max_attempts,
         base_backoff_s=settings.base_backoff_ms / 1000,

@@ -1,7 +1,7 @@
-"""Who calls, what they may, and where their secrets are kept.
+"""Authentication, authorization and the storage of secrets.
 
-An `Authenticator` makes a `Principal` of a call's headers, an `Authorizer` decides what it may do, a `SecretsStore`
-keeps credentials. Each has several forms; heavier ones are in modules of their own, which load what they need:
+An `Authenticator` turns the headers of a call into a `Principal`, an `Authorizer` decides what the principal may do, and a
+`SecretsStore` holds credentials. Implementations with heavy dependencies must be imported from their own modules:
 `skiway.security.oidc`, `skiway.security.secrets.files`, `skiway.security.secrets.aws`.
 """
 

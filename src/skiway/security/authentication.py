@@ -1,7 +1,7 @@
-"""What all ways to authenticate share: headers in, a principal out, `Unauthorized` for strangers.
+"""Authentication: from the headers of a call to a principal, or `Unauthorized`.
 
-Headers are a mapping with names in lower case, so that gRPC, HTTP and Flight are served by the same code. No error
-holds a token, or a part of one.
+This module has the parts that all modes share, and the mode `dev`, which requires no token. Header names are in lower case,
+so that the same code serves gRPC, HTTP and Flight. No error contains a token or a part of one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ MAX_TOKEN_CHARACTERS = 16_384
 
 
 class Authenticator(Protocol):
-    """Finds out who calls."""
+    """Authenticates calls."""
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """The caller; raises `Unauthorized`. Names of headers are in lower case."""
+        """The principal of a call with these headers, whose names are in lower case. Raises `Unauthorized`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenHeaders:
-    """Where a call carries its token. The session header, where one is named and sent, wins."""
+    """The headers that may contain a token. The session header, if configured and sent, takes precedence."""
 
     session: str = ""
     authorization: str = "authorization"
@@ -47,34 +47,34 @@ class TokenHeaders:
         object.__setattr__(self, "authorization", self.authorization.strip().lower() or "authorization")
 
     def token(self, headers: Mapping[str, str]) -> str:
-        """The token of the call, without its scheme."""
-        name, value = self._found(headers)
+        """The token of a call, without its scheme."""
+        name, value = self._find(headers)
         scheme, _, rest = value.partition(" ")
         token = rest.strip() if scheme.lower() == "bearer" else value
         if token.split() != [token] or not token.isascii():
-            raise Unauthorized(f"header {name} holds no token: write `{name}: Bearer <token>`", key="token.malformed")
+            raise Unauthorized(f"header {name} contains no token: send `{name}: Bearer <token>`", key="token.malformed")
         if len(token) > MAX_TOKEN_CHARACTERS:
             raise Unauthorized(
-                f"the token in header {name} has {len(token)} characters, and {MAX_TOKEN_CHARACTERS} are the most: "
-                "have one issued with fewer claims",
+                f"the token in header {name} has {len(token)} characters, the maximum is {MAX_TOKEN_CHARACTERS}: "
+                "get a token with fewer claims",
                 key="token.malformed",
             )
         return token
 
-    def _found(self, headers: Mapping[str, str]) -> tuple[str, str]:
+    def _find(self, headers: Mapping[str, str]) -> tuple[str, str]:
         for name in (self.session, self.authorization):
             if name and (value := headers.get(name, "").strip()):
                 return name, value
         either = f"{self.authorization} or {self.session}" if self.session else self.authorization
         raise Unauthorized(
-            f"this call has no token: send it in header {either}, as `{self.authorization}: Bearer <token>`",
+            f"the call has no token: send it in header {either}, as `{self.authorization}: Bearer <token>`",
             key="token.missing",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a valid token says of its bearer, before anything is made of it. `account` is an id, or empty."""
+    """The content of a valid token. `account` is an account id, or empty."""
 
     subject: str
     account: str
@@ -85,13 +85,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Makes principals of identities. With `accounts`, an account must exist; without, what a token says is believed."""
+    """Turns identities into principals. With `accounts`, the account must exist; without, any account is accepted."""
 
     roles: Roles
     accounts: Accounts | None
 
     def admit(self, identity: Identity) -> Principal:
-        """The principal, with what its roles allow; without an account, only the platform's administrator."""
+        """The principal with the permissions of its roles. Without an account, only the platform administrator is admitted."""
         roles = normal_roles(identity.roles)
         if not identity.account:
             roles = self._platform_roles(identity.subject, roles)
@@ -107,29 +107,25 @@ class Admission:
         )
 
     def _platform_roles(self, subject: str, roles: frozenset[str]) -> frozenset[str]:
-        """A role granted inside an account says nothing about the platform, so only its own role is left."""
+        """The platform role only: roles of an account grant nothing on the platform."""
         if self.roles.platform_admin not in roles:
             raise Unauthorized(
-                f"the token of {subject} names no account, which only the role {self.roles.platform_admin} may do "
-                "without: have a token issued that says for which account it is",
+                f"the token of {subject} has no account, which is allowed only with the role {self.roles.platform_admin}: get a "
+                "token for an account",
                 key="token.account",
             )
         return frozenset({self.roles.platform_admin})
 
     def _require_account(self, account: str) -> None:
-        """By id only: a name can be changed by those inside, who would so receive the callers of somebody else."""
+        """Require an existing account id. A name is not enough: members can change it, and would attract foreign callers."""
         found = account if self.accounts is None else self.accounts.find(account)
         if found != account:
-            seen = "that of no account here" if found is None else "the name of an account, not its id"
+            problem = "does not exist" if found is None else "is the name of an account, not its id"
             raise Unauthorized(
-                f"the token is for account {account}, which is {seen}: have one issued for the id of an account here",
+                f"the token is for account {account}, which {problem}: get a token for the id of an existing account",
                 key="token.account",
                 account_id=account,
             )
-
-
-# --------------------
-# Mode `dev`: everybody is the developer. For one's own machine.
 
 
 DEV_USER = "dev-user"
@@ -138,7 +134,7 @@ DEFAULT_ACCOUNT = "default"
 
 
 class DevAuthenticator:
-    """Asks for no token. The account is the one that a header names, else `default`, else the first there is."""
+    """Mode `dev`: every caller is the developer. The account is the one in a header, else `default`, else the first."""
 
     def __init__(
         self, accounts: Accounts, *, account_header: str = DEV_ACCOUNT_HEADER, roles: Roles | None = None
@@ -148,7 +144,7 @@ class DevAuthenticator:
         self._permissions = (roles or Roles()).developer()
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """The developer, in the account of choice."""
+        """The developer, in the selected account."""
         return Principal(DEV_USER, self._account(headers), frozenset({DEVELOPER_ROLE}), self._permissions)
 
     def _account(self, headers: Mapping[str, str]) -> str:
@@ -156,12 +152,12 @@ class DevAuthenticator:
             if found := self._accounts.find(named):
                 return found
             raise Unauthorized(
-                f"header {self._header} names account {named}, which does not exist: give the id or name of one that "
-                "does, or leave the header out",
+                f"header {self._header} names account {named}, which does not exist: send the id or name of an existing account, "
+                "or omit the header",
                 key="account.unknown",
                 account_id=named,
             )
         account = self._accounts.find(DEFAULT_ACCOUNT) or self._accounts.first()
         if account is None:
-            raise Unauthorized("there is no account yet: create one, then call again", key="account.none")
+            raise Unauthorized("there is no account yet: create one, then retry", key="account.none")
         return account

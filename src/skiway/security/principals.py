@@ -1,4 +1,8 @@
-"""Who calls."""
+"""Principals, roles and permissions: who a caller is, and what they may do.
+
+Role names are case-insensitive. A role that is not in the table grants nothing; identity providers add roles of their own to
+every token.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,12 @@ __all__ = [
 ]
 
 PLATFORM = ""
-"""The account of those who look after all accounts, and own nothing themselves."""
+"""The account id of platform administrators, who manage accounts and belong to none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. `permissions` decide; `roles` are where they came from, in lower case, also unknown ones."""
+    """An authenticated caller. Only `permissions` decide. `roles` are in lower case and include unknown ones."""
 
     subject: str
     account_id: str
@@ -41,34 +45,27 @@ class Principal:
 
     @property
     def is_nobody(self) -> bool:
-        """Nothing is known of the caller: its identity was lost on the way, or it was never asked."""
+        """Whether this is the empty principal, that is, the call was not authenticated."""
         return not (self.subject or self.account_id or self.roles or self.permissions)
 
     @property
     def is_platform(self) -> bool:
-        """The caller looks after accounts and is in none."""
+        """Whether this is a platform administrator, who belongs to no account."""
         return self.account_id == PLATFORM and not self.is_nobody
 
 
 NOBODY = Principal("", PLATFORM, frozenset(), frozenset())
-"""The empty principal: no authorizer lets it pass."""
+"""The empty principal. Authorizers reject it."""
 
 
 class Accounts(Protocol):
-    """The accounts there are, as far as security must know them."""
+    """Lookup of accounts."""
 
     def find(self, id_or_name: str) -> str | None:
         """The id of the account with this id, or else with this name."""
 
     def first(self) -> str | None:
-        """The id of some account, always the same one while there is no new one; None when there is none."""
-
-
-# --------------------
-# Which role may do what.
-#
-# Names are compared without regard to case. A role that is not in the table grants nothing and does no harm: identity
-# providers add their own to every token.
+        """The id of the first account in some stable order, or None if there is none."""
 
 
 DEFAULT_ROLE = "default"
@@ -95,12 +92,12 @@ ROLES: Mapping[str, frozenset[str]] = {
     "system-objects": frozenset({"system-objects.read"}),
     "reconcile-worker": WORK | INTERNAL,
 }
-"""Permissions by role; that of the platform's administrator is beside it, as its name can be chosen."""
+"""Permissions by role. The platform administrator is missing, because the name of that role is configurable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The table of roles, with the name that the identity provider has for the platform's administrator."""
+    """The table of roles, with the configured name of the platform administrator role."""
 
     platform_admin: str = PLATFORM_ADMIN_ROLE
 
@@ -108,60 +105,56 @@ class Roles:
         name = self.platform_admin.strip().lower()
         if not name or name in ROLES:
             raise InvalidArgument(
-                f"the role of the platform's administrator is called {self.platform_admin!r}, which is "
+                f"the name of the platform administrator role is {self.platform_admin!r}, which is "
                 f"{'the name of another role' if name else 'blank'}: choose another, such as {PLATFORM_ADMIN_ROLE}"
             )
         object.__setattr__(self, "platform_admin", name)
 
     def permissions(self, roles: Iterable[str]) -> frozenset[str]:
-        """What these roles allow together; reading, for a caller without any role known here."""
+        """The permissions of all these roles; those of `default` if none of them is known."""
         table = self.table()
         known = normal_roles(roles) & table.keys()
         return frozenset[str]().union(*(table[role] for role in known or {DEFAULT_ROLE}))
 
     def developer(self) -> frozenset[str]:
-        """What the caller of a development server may: everything."""
+        """All permissions, for callers in mode `dev`."""
         return self.permissions([DEVELOPER_ROLE]) | PLATFORM_ADMINISTER | INTERNAL
 
     def granting(self, *permissions: str) -> list[str]:
-        """The roles that allow one of these, by name."""
+        """The names of the roles that grant one of these permissions, sorted."""
         return sorted(role for role, allowed in self.table().items() if not allowed.isdisjoint(permissions))
 
     def table(self) -> Mapping[str, frozenset[str]]:
-        """Permissions by role, with the platform's administrator."""
+        """Permissions by role, including the platform administrator."""
         return {**ROLES, self.platform_admin: PLATFORM_ADMINISTER}
 
 
 def normal_roles(roles: Iterable[str]) -> frozenset[str]:
-    """The names as they are compared, without blank ones."""
+    """The names in lower case, without blank ones."""
     return frozenset(name for role in roles if (name := role.strip().lower()))
 
 
-# --------------------
-# Who may do what.
-
-
 class Authorizer(Protocol):
-    """Decides whether a caller may do something. Replaceable: give the server another one."""
+    """Decides whether a caller may do something. A server accepts any implementation."""
 
     def require(self, principal: Principal, *any_of: str) -> None:
-        """Return when the caller has one of the permissions.
+        """Return if the caller has one of the permissions.
 
-        Raises `PermissionDenied` when it has none, and `Unauthorized` when there is no caller at all.
+        Raises `PermissionDenied` if it has none, and `Unauthorized` if the call was not authenticated.
         """
 
 
 class PermissionAuthorizer:
-    """Looks into the principal's list of permissions, and nowhere else."""
+    """Decides by the permissions of the principal only."""
 
     def __init__(self, roles: Roles | None = None) -> None:
         self._roles = roles or Roles()
 
     def require(self, principal: Principal, *any_of: str) -> None:
-        """Return when one of the permissions is in the list. A call for which none is named is nobody's to make."""
+        """See `Authorizer`. Without any permission to choose from, every caller is rejected."""
         if principal.is_nobody:
             raise Unauthorized(
-                f"this needs {_either(any_of)}, and nobody is known to have called: authenticate first",
+                f"this requires {_either(any_of)}, but the call is not authenticated: authenticate first",
                 key="principal.missing",
             )
         if principal.permissions.isdisjoint(any_of):
@@ -173,7 +166,7 @@ class PermissionAuthorizer:
         granting = self._roles.granting(*any_of)
         remedy = f"ask for one of the roles {', '.join(granting)}" if granting else "no role grants it"
         return PermissionDenied(
-            f"this needs {_either(any_of)}, and {principal.subject} {where} has {roles}: {remedy}",
+            f"this requires {_either(any_of)}, but {principal.subject} {where} has {roles}: {remedy}",
             key="permission.missing",
             permission="|".join(any_of),
             subject=principal.subject,
@@ -182,4 +175,4 @@ class PermissionAuthorizer:
 
 
 def _either(permissions: tuple[str, ...]) -> str:
-    return f"the permission {' or '.join(permissions)}" if permissions else "a permission that nobody named"
+    return f"the permission {' or '.join(permissions)}" if permissions else "a permission that is not specified"

@@ -1,19 +1,19 @@
-"""Secrets that do not show themselves."""
+"""A wrapper for secrets in memory, which masks them wherever they are printed."""
 
 from __future__ import annotations
 
 from hmac import compare_digest
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
-__all__ = ["MASK", "Redacted"]
+from skiway.config.fields import MASK
 
-MASK = "****"
+__all__ = ["MASK", "Redacted"]
 
 S = TypeVar("S", str, bytes)
 
 
 class Redacted(Generic[S]):
-    """A secret in memory. Whatever prints, formats or logs it shows `****`; only `reveal()` gives it away.
+    """A secret in memory. Printing, formatting or logging it shows `****`; only `reveal()` returns it.
 
     >>> password = Redacted("correct horse")
     >>> print(password, repr(password), f"{password:>6}")
@@ -28,23 +28,23 @@ class Redacted(Generic[S]):
         self._secret: S = secret
 
     def reveal(self) -> S:
-        """The secret itself. Do not keep it, and put it into no message."""
+        """The secret itself. Do not store it, and never put it into a message."""
         return self._secret
 
     def __eq__(self, other: object) -> bool:
-        """The same secret; how long it takes to know tells nothing about it."""
+        """Compare in constant time."""
         if not isinstance(other, Redacted):
             return NotImplemented
         return compare_digest(_bytes(self._secret), _bytes(other._secret))
 
-    __hash__ = None  # type: ignore[assignment]  # a hash would be a trace of the secret
+    __hash__ = None  # type: ignore[assignment]  # a hash would leak information about the secret
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself, so that what holds it can be copied."""
+        """Return the same object, so that objects that contain it can be copied."""
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled: reveal() it where it must be sent")
+        raise TypeError("a secret cannot be pickled: call reveal() where it must be sent")
 
     def __format__(self, spec: str) -> str:
         return format(MASK, spec)

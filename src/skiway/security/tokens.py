@@ -1,7 +1,7 @@
-"""Mode `token`: static tokens, of which only hashes are kept.
+"""Mode `token`: static tokens, stored as hashes in a file that is reloaded when it changes.
 
-SHA-256 without salt or stretching is enough here and nowhere else: a token of 256 random bits cannot be guessed, however
-fast guessing is. Words that people choose are refused by their length.
+SHA-256 without salt or key stretching is sufficient here, because a token has 256 random bits and cannot be guessed however
+fast the hash is. Short tokens, which people may have chosen, are rejected.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ from skiway.security.redaction import Redacted
 __all__ = ["MIN_TOKEN_CHARACTERS", "NewToken", "TokenAuthenticator", "TokenEntry", "TokenFile", "new_token"]
 
 MIN_TOKEN_CHARACTERS = 32
-TOKEN_PREFIX = "skiway_"  # noqa: S105  (so that scanners for leaked secrets can know ours)
+TOKEN_PREFIX = "skiway_"  # noqa: S105  (lets secret scanners recognize our tokens)
 TOKEN_BYTES = 32
+
+log = logging.getLogger(__name__)
 
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+Version = tuple[int, int, int]
 
 
 class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of a token: whose it is, for which account (by id), with which roles, and its SHA-256 in hex.
+    """The stored record of a token: its owner, account id, roles, and its SHA-256 in hex.
 
-    The account is left empty for the platform's administrator only.
+    The account is empty only for the platform administrator.
     """
 
     name: Name
@@ -53,18 +56,18 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def of(
         cls, token: str, *, name: str, account: str = "", roles: Iterable[str] = (), expires_at: datetime | None = None
     ) -> TokenEntry:
-        """The entry for a token made elsewhere, which must be long and random."""
+        """The entry for an existing token, which must be long and random."""
         if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
             raise InvalidArgument(
-                f"the token for {name} has {len(token)} characters, or some that headers cannot carry: use at least "
-                f"{MIN_TOKEN_CHARACTERS} random letters and digits, or let one be made",
+                f"the token for {name} has {len(token)} characters, or some that are not allowed in headers: use at least "
+                f"{MIN_TOKEN_CHARACTERS} random letters and digits, or generate one with `skiway tokens new`",
                 key="token.weak",
             )
-        made = cls(name=name, sha256=_digest(token), account=account, roles=tuple(roles), expires_at=expires_at)
-        return checked(made)
+        entry = cls(name=name, sha256=_digest(token), account=account, roles=tuple(roles), expires_at=expires_at)
+        return _validated(entry)
 
     def toml(self) -> str:
-        """The entry as it stands in a tokens file, to be appended to it."""
+        """The entry as TOML, to be appended to a tokens file."""
         quoted = {"name": self.name, "account": self.account, "roles": list(self.roles), "sha256": self.sha256}
         lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in quoted.items()]
         if self.expires_at:
@@ -74,7 +77,7 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token just made: its text, to be shown once and never again, and the entry to keep."""
+    """A new token: its text, to be shown once, and the entry to store."""
 
     text: Redacted[str]
     entry: TokenEntry
@@ -88,16 +91,16 @@ def new_token(
     expires_at: datetime | None = None,
     randomness: Callable[[int], str] = secrets.token_urlsafe,
 ) -> NewToken:
-    """A token for `name`, with 256 bits of `randomness`."""
+    """Generate a token for `name`, with 256 bits of `randomness`."""
     token = TOKEN_PREFIX + randomness(TOKEN_BYTES)
     entry = TokenEntry.of(token, name=name, account=account, roles=roles, expires_at=expires_at)
     return NewToken(Redacted(token), entry)
 
 
 class TokenAuthenticator:
-    """Knows callers by their tokens.
+    """Authenticates callers by static tokens.
 
-    `entries` is asked on every call, so that a token which is no longer among them is refused from then on.
+    `entries` is called for each request, so a revoked token is rejected immediately.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class TokenAuthenticator:
         self._clock = clock
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """The caller whose token was sent."""
+        """The owner of the token in the headers."""
         entry = self._entry(self._headers.token(headers))
         if entry.expires_at and self._clock() >= entry.expires_at:
             raise Unauthorized(
@@ -127,50 +130,41 @@ class TokenAuthenticator:
 
     def _entry(self, token: str) -> TokenEntry:
         digest, found = _digest(token), None
-        # All of them, each in constant time: how long a refusal takes tells nothing about what is kept.
+        # Compare with all entries, each in constant time, so that the response time reveals nothing about them.
         for entry in self._entries():
             if compare_digest(entry.sha256, digest):
                 found = entry
         if found is None:
             raise Unauthorized(
-                "the token is not known here: check that it was copied whole; if it was revoked, ask for a new one",
+                "the token is unknown: check that it is complete; if it was revoked, ask for a new one",
                 key="token.unknown",
             )
         return found
 
 
-def checked(entry: TokenEntry) -> TokenEntry:
-    """The same entry, held against its own types: what Python code makes is not checked by itself."""
+def _validated(entry: TokenEntry) -> TokenEntry:
+    """The entry after checking its fields, which msgspec does only when it decodes."""
     try:
         return msgspec.convert(msgspec.to_builtins(entry), TokenEntry)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the token for {entry.name!r} cannot be kept: {error}", key="token.entry") from None
+        raise InvalidArgument(f"the token for {entry.name!r} cannot be stored: {error}", key="token.entry") from None
 
 
 def _digest(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-# --------------------
-# Tokens in a file that is read again when it changes, so that a token is revoked without a restart.
-
-
-log = logging.getLogger(__name__)
-
-Version = tuple[int, int, int]
-
-
 class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as a whole."""
+    """The content of a tokens file."""
 
     tokens: tuple[TokenEntry, ...] = ()
 
 
 class TokenFile:
-    """The entries of a TOML or JSON file, which must be right when the server starts.
+    """The entries of a TOML or JSON file, which must be valid when the server starts.
 
-    A later version that is broken or gone is logged once, and the entries stay what they were: a slip of an editor
-    locks nobody out. To revoke all tokens, leave an empty file.
+    If a later version is invalid or missing, this is logged once and the entries remain, so that a typo locks nobody out.
+    To revoke all tokens, leave an empty file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -180,9 +174,9 @@ class TokenFile:
         self._entries = _read(path)
 
     def entries(self) -> Sequence[TokenEntry]:
-        """The entries now; fit to be what `TokenAuthenticator` asks."""
+        """The current entries; pass this method to `TokenAuthenticator`."""
         with self._lock:
-            # Before reading: a change in between then shows as a newer version next time.
+            # Taken before reading, so that a change in between is noticed by the next call.
             version = _version(self._path)
             if version != self._version:
                 self._version = version
@@ -193,13 +187,13 @@ class TokenFile:
         try:
             self._entries = _read(self._path)
         except InvalidArgument as error:
-            log.error("the tokens stay as they were: %s", error.message)
+            log.error("the tokens remain unchanged: %s", error.message)
         else:
             log.info("read %d tokens from %s", len(self._entries), self._path)
 
 
 def _version(path: Path) -> Version | None:
-    """What changes with the content; None for a file that is not there."""
+    """A value that changes with the content; None if the file does not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -208,7 +202,7 @@ def _version(path: Path) -> Version | None:
 
 
 def _read(path: Path) -> tuple[TokenEntry, ...]:
-    """The file's entries. Errors tell the place and never the text, which may hold a token by mistake."""
+    """The entries of the file. Errors give the location but not the text, which may contain a token by mistake."""
     try:
         data = path.read_bytes()
         decode = msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
@@ -216,9 +210,9 @@ def _read(path: Path) -> tuple[TokenEntry, ...]:
     except OSError as error:
         raise InvalidArgument(f"the tokens file {path} cannot be read: {error.strerror}", key="tokens.file") from None
     except UnicodeDecodeError:
-        raise InvalidArgument(f"the tokens file {path} is not text in UTF-8", key="tokens.file") from None
+        raise InvalidArgument(f"the tokens file {path} is not UTF-8 text", key="tokens.file") from None
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the tokens file {path} is not right: {error}", key="tokens.file") from None
+        raise InvalidArgument(f"the tokens file {path} is invalid: {error}", key="tokens.file") from None
     if len({entry.sha256 for entry in found.tokens}) < len(found.tokens):
         raise InvalidArgument(
             f"the tokens file {path} has two entries for one token: remove one of them", key="tokens.file"

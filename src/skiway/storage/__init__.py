@@ -1,4 +1,4 @@
-"""Where everything is kept: pointers, changed by compare-and-set, to blobs, which never change.
+"""Storage: immutable blobs, and pointers to them that change by compare-and-set.
 
 >>> from skiway.storage import ABSENT, open_stores
 >>> with open_stores("memory://") as stores:
@@ -11,8 +11,7 @@ b'a table'
 from skiway.clock import Clock, utc_now
 from skiway.storage.blobs.store import BlobHead, BlobStore, blob_digest, blob_uri
 from skiway.storage.calls import CallCounter, OnCall, StoreCall
-from skiway.storage.format_version import FORMAT_VERSION
-from skiway.storage.opening import Stores, open_blobs, open_pointers, open_stores
+from skiway.storage.opening import FORMAT_VERSION, Stores, open_blobs, open_pointers, open_stores
 from skiway.storage.paging import Page
 from skiway.storage.pointers.store import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, require
 

@@ -1,4 +1,4 @@
-"""Store calls made visible: one `StoreCall` per public call, for metrics, benchmarks and tests."""
+"""Observe stores: one `StoreCall` per public call, for metrics, benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ __all__ = ["CallCounter", "OnCall", "StoreCall", "reported"]
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """One finished call. `error` is the name of the exception's class, or None when the call succeeded."""
+    """One finished call. `error` is the name of the exception's class, or None when the call succeeded.
+
+    `size_bytes` is the size of the blob that was read or written, 0 for other calls.
+    """
 
     store: Literal["pointers", "blobs"]
     operation: str
     items: int
     seconds: float
     error: str | None
+    size_bytes: int = 0
 
 
 OnCall = Callable[[StoreCall], None]
 
 
 class CallCounter:
-    """Counts calls as `store.operation`; safe to share between stores and threads.
+    """An `OnCall` that counts calls by `store.operation`. Stores and threads may share it.
 
     >>> counter = CallCounter()
     >>> counter(StoreCall("pointers", "get", items=1, seconds=0.001, error=None))
@@ -41,7 +45,7 @@ class CallCounter:
         self._lock = Lock()
 
     def __call__(self, call: StoreCall) -> None:
-        """Count one call: a counter is an `OnCall`."""
+        """Count a call."""
         with self._lock:
             self._counts[f"{call.store}.{call.operation}"] += 1
 
@@ -53,29 +57,38 @@ class CallCounter:
 
     @property
     def total(self) -> int:
-        """All calls so far."""
+        """The number of calls so far."""
         return self.counts.total()
 
     def reset(self) -> None:
-        """Start again from zero."""
+        """Reset all counts to zero."""
         with self._lock:
             self._counts.clear()
 
 
+class Transfer:
+    """The number of bytes that a call read or wrote, set while it runs."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
 def reported(
     on_call: OnCall | None, store: Literal["pointers", "blobs"], operation: str, *, items: int = 1
-) -> AbstractContextManager[None]:
-    """Tell `on_call` about the block when it ends, however it ends; costs nothing when nobody listens."""
-    return nullcontext() if on_call is None else _reported(on_call, store, operation, items)
+) -> AbstractContextManager[Transfer]:
+    """Report the block to `on_call` when it ends, whether or not it fails. Without `on_call`, it costs nothing."""
+    return nullcontext(Transfer()) if on_call is None else _reported(on_call, store, operation, items)
 
 
 @contextmanager
-def _reported(on_call: OnCall, store: Literal["pointers", "blobs"], operation: str, items: int) -> Iterator[None]:
-    started, error = time.perf_counter(), None
+def _reported(on_call: OnCall, store: Literal["pointers", "blobs"], operation: str, items: int) -> Iterator[Transfer]:
+    started, error, transfer = time.perf_counter(), None, Transfer()
     try:
-        yield
+        yield transfer
     except BaseException as raised:
         error = type(raised).__name__
         raise
     finally:
-        on_call(StoreCall(store, operation, items, time.perf_counter() - started, error))
+        on_call(StoreCall(store, operation, items, time.perf_counter() - started, error, transfer.size_bytes))

@@ -1,29 +1,44 @@
-"""Stores by URL. The scheme chooses the backend; packages add theirs as entry points.
+"""Open stores by URL, and check that this version can read them.
 
-An entry point of the group `skiway.pointer_stores` or `skiway.blob_stores` is named after its URL scheme and leads to a
-function with the signature of `OpenPointers` or `OpenBlobs`. Backends are imported when first asked for.
+The URL's scheme selects the backend. Other packages add backends as entry points of the groups `skiway.pointer_stores`
+and `skiway.blob_stores`: functions with the signature of `OpenPointers` or `OpenBlobs`, named after the scheme.
+
+Every store holds the version number of its layout. A backend calls `check_format` when it opens a store, so that an older
+program rejects a store that it cannot read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Final, Protocol, Self, cast
 
 from skiway.clock import Clock, utc_now
-from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.errors import Internal, InvalidArgument, PreconditionFailed
+from skiway.plugins import opener_for_url, url_scheme
 from skiway.storage.blobs.store import BlobStore
 from skiway.storage.calls import OnCall
 from skiway.storage.pointers.store import PointerStore
 
-__all__ = ["OpenBlobs", "OpenPointers", "Stores", "open_blobs", "open_pointers", "open_stores"]
+__all__ = [
+    "FORMAT_VERSION",
+    "OpenBlobs",
+    "OpenPointers",
+    "Stores",
+    "check_format",
+    "open_blobs",
+    "open_pointers",
+    "open_stores",
+]
+
+FORMAT_VERSION: Final = 1
+"""The version of the layout of stored data that this program writes, and the newest it reads."""
 
 POINTER_STORES = "skiway.pointer_stores"
 BLOB_STORES = "skiway.blob_stores"
 
-# The same as in the package's metadata, so that they are found without it.
+# Equal to the entry points in the package's metadata.
 BUILT_IN = {
     POINTER_STORES: {
         "memory": "skiway.storage.pointers.memory:open_pointers",
@@ -40,14 +55,14 @@ BUILT_IN = {
 
 
 class OpenPointers(Protocol):
-    """Opens a pointer store. `options` hold what does not belong into a URL, such as secrets."""
+    """Opens a pointer store. `options` hold what does not belong in a URL, such as secrets."""
 
     def __call__(self, url: str, *, clock: Clock, on_call: OnCall | None, options: Mapping[str, str]) -> PointerStore:
         """The store that `url` names."""
 
 
 class OpenBlobs(Protocol):
-    """Opens a blob store. `options` hold what does not belong into a URL, such as secrets."""
+    """Opens a blob store. `options` hold what does not belong in a URL, such as secrets."""
 
     def __call__(self, url: str, *, clock: Clock, on_call: OnCall | None, options: Mapping[str, str]) -> BlobStore:
         """The store that `url` names."""
@@ -55,20 +70,20 @@ class OpenBlobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """A pointer store and the blob store its pointers lead to."""
+    """A pointer store and the blob store that its pointers refer to."""
 
     pointers: PointerStore
     blobs: BlobStore
 
     def close(self) -> None:
-        """Close both."""
+        """Close both stores."""
         try:
             self.pointers.close()
         finally:
             self.blobs.close()
 
     def __enter__(self) -> Self:
-        """The stores themselves, closed at the end of the block."""
+        """Return the stores; they are closed at the end of the block."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -78,67 +93,58 @@ class Stores:
 def open_pointers(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str] | None = None
 ) -> PointerStore:
-    """The pointer store that `url` names, such as `sqlite:///lake/pointers.db`."""
-    opener = cast(OpenPointers, _backend(POINTER_STORES, url))
+    """Open the pointer store at `url`, such as `sqlite:///lake/pointers.db`."""
+    opener = cast(OpenPointers, opener_for_url(POINTER_STORES, url, BUILT_IN[POINTER_STORES]))
     return opener(url, clock=clock, on_call=on_call, options=options or {})
 
 
 def open_blobs(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str] | None = None
 ) -> BlobStore:
-    """The blob store that `url` names, such as `s3://bucket/prefix`."""
-    opener = cast(OpenBlobs, _backend(BLOB_STORES, url))
+    """Open the blob store at `url`, such as `s3://bucket/prefix`."""
+    opener = cast(OpenBlobs, opener_for_url(BLOB_STORES, url, BUILT_IN[BLOB_STORES]))
     return opener(url, clock=clock, on_call=on_call, options=options or {})
 
 
 def open_stores(
     pointers: str, blobs: str | None = None, *, clock: Clock = utc_now, on_call: OnCall | None = None
 ) -> Stores:
-    """Both stores. For pointers in memory or in SQLite, blobs may be left out: they are in memory, or beside the file.
+    """Open both stores. `blobs` may be omitted for pointers in memory, or in SQLite, where it defaults to `FILE.blobs`.
 
-    Secrets come from the environment; where they cannot, use `open_pointers` and `open_blobs` with options.
+    Secrets are taken from the environment. To pass them explicitly, use `open_pointers` and `open_blobs` with options.
     """
-    beside = _blobs_beside(pointers) if blobs is None else blobs
+    blobs = _default_blobs(pointers) if blobs is None else blobs
     opened = open_pointers(pointers, clock=clock, on_call=on_call)
     try:
-        return Stores(opened, open_blobs(beside, clock=clock, on_call=on_call))
+        return Stores(opened, open_blobs(blobs, clock=clock, on_call=on_call))
     except BaseException:
         opened.close()
         raise
 
 
-def _blobs_beside(pointers: str) -> str:
-    match _scheme(pointers):
+def _default_blobs(pointers: str) -> str:
+    match url_scheme(pointers):
         case "memory":
             return "memory://"
         case "sqlite":
             return Path(pointers.removeprefix("sqlite:///") + ".blobs").absolute().as_uri()
         case scheme:
-            raise InvalidArgument(f"pointers in {scheme!r} do not say where the blobs are: give a URL for them too")
-
-
-def _backend(group: str, url: str) -> Any:
-    scheme = _scheme(url)
-    known = {entry.name: entry for entry in _built_in(group)}
-    for entry in entry_points(group=group):
-        if known.setdefault(entry.name, entry).value != entry.value:
-            raise PreconditionFailed(
-                f"both {known[entry.name].value} and {entry.value} are installed for {entry.name}: URLs: remove one"
+            raise InvalidArgument(
+                f"{scheme!r} pointer stores have no default blob store; give the URL of the blob store too"
             )
-    if scheme not in known:
-        raise InvalidArgument(
-            f"no backend of {group} is called {scheme!r}: begin the URL with one of "
-            f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that adds it",
-            key="store.scheme.unknown",
+
+
+def check_format(found: str, where: str) -> None:
+    """Raise unless this program can read the store named `where`, whose format version is `found`."""
+    if not (found.isascii() and found.isdigit()):
+        raise Internal(
+            f"store {where} has the format {found[:40]!r}, which is not a number; it is damaged or not a Skiway store",
+            key="store.format.corrupt",
         )
-    return known[scheme].load()
-
-
-def _built_in(group: str) -> list[EntryPoint]:
-    return [EntryPoint(name, value, group) for name, value in BUILT_IN[group].items()]
-
-
-def _scheme(url: str) -> str:
-    """The part before the colon; never more of the URL, which may hold a password."""
-    scheme, colon, _ = url.partition(":")
-    return scheme if colon else ""
+    if int(found) > FORMAT_VERSION:
+        raise PreconditionFailed(
+            f"store {where} has format {found}, but this version of Skiway reads up to {FORMAT_VERSION}; upgrade Skiway",
+            key="store.format.newer",
+            found=found,
+            supported=str(FORMAT_VERSION),
+        )

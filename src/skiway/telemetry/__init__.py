@@ -1,5 +1,7 @@
-"""Logs, metrics, traces and the audit trail of one process, and the call they speak of.
+"""Logs, metrics, traces and the audit log of a process, and the context of the call they describe.
 
-Import the module you need (`skiway.telemetry.context`, `.logs`, `.metrics`, `.traces`, `.audit`): this package imports
-none of them, so that the context alone costs nothing.
+Import the module you need: `context`, `logs`, `metrics`, `traces` or `audit`. The package itself imports none of them, so
+that importing `skiway.telemetry.context` alone is cheap.
 """
+
+__all__: list[str] = []

@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
-from skiway.telemetry.reference import page_with_metrics
+from skiway.telemetry.definitions import page_with_metrics
+
+__all__: list[str] = []
 
 page = Path(sys.argv[1])
 page.write_text(page_with_metrics(page.read_text()))

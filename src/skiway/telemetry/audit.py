@@ -1,4 +1,4 @@
-"""Who did what: one record per call, in a file per category, written before the answer leaves."""
+"""The audit log: one record per call, in a file per category, written before the response is sent."""
 
 from __future__ import annotations
 
@@ -38,63 +38,59 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A call and how it ended: `outcome` is `OK` or the code of an error, `resources` are ids by their kind."""
+    """A call and how it ended.
+
+    `outcome` is `OK` or the code of an error, `resources` are ids by kind, `details` are facts such as the table and the
+    number of rows.
+    """
 
     operation: str
     outcome: str
     duration_s: float
     resources: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class AuditLog:
-    """The audit trail in `directory`: `table.log`, `account.log` and so on, each line a JSON object.
+    """The audit log in `directory`: `table.log`, `account.log` and so on, with a JSON object per line.
 
-    A record is handed to the operating system before `record` returns, and with `fsync` it is on disk. One that cannot be
-    written is logged and counted; with `required`, the call fails. Several processes may share a directory.
+    A record is passed to the operating system before `record` returns, and with `fsync` it is on disk. If it cannot be
+    written, the error is logged and counted; with `required`, the call fails. Several processes may share a directory.
     """
 
     def __init__(
         self,
         directory: Path,
+        settings: Audit | None = None,
         *,
-        max_bytes: int = 20_000_000,
-        keep: int = 14,
-        fsync: bool = False,
-        required: bool = False,
         metrics: Metrics | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        settings = settings or Audit()
         self._files = {
-            category: LineFile(directory / f"{category}.log", max_bytes=max_bytes, keep=keep, fsync=fsync)
+            category: LineFile(directory / f"{category}.log", settings.rotation, fsync=settings.fsync)
             for category in CATEGORIES
         }
-        self._required = required
+        self._required = settings.required
         self._metrics = metrics
         self._clock = clock
 
     @classmethod
     def open(cls, settings: Audit, *, metrics: Metrics | None = None) -> Self | None:
-        """As the settings say; None where auditing is switched off or has no directory."""
+        """The configured audit log; None if auditing is disabled or has no directory."""
         if not settings.enabled or settings.directory is None:
             return None
-        return cls(
-            settings.directory,
-            max_bytes=settings.rotation.max_bytes,
-            keep=settings.rotation.keep,
-            fsync=settings.fsync,
-            required=settings.required,
-            metrics=metrics,
-        )
+        return cls(settings.directory, settings, metrics=metrics)
 
-    def record(self, category: str, entry: AuditEntry) -> None:
-        """Write the entry, with what is known of the call being served."""
+    def record(self, category: str, entry: AuditEntry, call: CallContext | None = None) -> None:
+        """Write the entry, with what is known about `call`, by default the one being served."""
         file = self._files.get(category)
         if file is None:
             raise Internal(
-                f"there is no audit category {category}: it is one of {', '.join(CATEGORIES)}", key="audit.category"
+                f"unknown audit category {category}: it must be one of {', '.join(CATEGORIES)}", key="audit.category"
             )
         try:
-            file.write(_line(entry, current_call(), self._clock()))
+            file.write(_line(entry, call or current_call(), self._clock()))
         except OSError as error:
             self._failed(category, entry, error)
 
@@ -104,13 +100,13 @@ class AuditLog:
             file.close()
 
     def _failed(self, category: str, entry: AuditEntry, error: OSError) -> None:
-        log.error("the audit record of %s was not written: %s", entry.operation, error)
+        log.error("the audit record of %s could not be written: %s", entry.operation, error)
         if self._metrics:
             self._metrics.add(AUDIT_ERRORS, category=category)
         if self._required:
             raise Unavailable(
-                "the call could not be recorded in the audit trail, which is required here: try again later, or ask the "
-                "operator to look at the audit directory",
+                "the call could not be recorded in the audit log, which is required: retry later, or ask the operator to check the "
+                "audit directory",
                 key="audit.unwritable",
             ) from error
 
@@ -120,6 +116,7 @@ def _line(entry: AuditEntry, call: CallContext | None, now: datetime) -> str:
         "time": now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         **call_facts(call),
         "operation": entry.operation,
+        **entry.details,
         "resources": dict(entry.resources),
         "outcome": entry.outcome,
         "duration_ms": round(entry.duration_s * 1000, 3),

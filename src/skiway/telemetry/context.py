@@ -6,11 +6,11 @@ Standard library only, so that the plain install of the client can use it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-__all__ = ["CallContext", "call_facts", "current_call", "serving"]
+__all__ = ["CallContext", "call_facts", "current_call", "enter", "serving"]
 
 FACTS = ("correlation_id", "query_id", "account_id", "subject", "engine_kind", "engine_version", "operation")
 
@@ -43,15 +43,21 @@ def current_call() -> CallContext | None:
 
 @contextmanager
 def serving(context: CallContext) -> Iterator[CallContext]:
-    """Everything inside happens for `context`; afterwards the call served before is current again.
+    """Make `context` current inside the block; afterwards the previous one is current again.
 
-    A thread started inside begins without a call. Hand the context over and enter it there: `with serving(context):`.
+    A thread that is started inside has no current call. Pass the context on and enter it there: `with serving(context):`.
     """
     token = _current.set(context)
     try:
         yield context
     finally:
-        _current.reset(token)
+        with suppress(ValueError):  # a stream that its client abandoned is closed outside of the context it began in
+            _current.reset(token)
+
+
+def enter(context: CallContext) -> None:
+    """Replace the current context by one that knows more about the same call, within `serving`."""
+    _current.set(context)
 
 
 def call_facts(call: CallContext | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Every metric there is: its name, its tags, what it tells.
+"""The definition of every metric: name, kind, tags and description; and the table of them in the documentation.
 
 Names are `skiway.core.<area>.<metric>` and `skiway.service.<area>.<metric>`. A tag that is not declared here is dropped.
 """
@@ -12,12 +12,9 @@ __all__ = [
     "ACCOUNT_BYTES",
     "ACCOUNT_POINTERS",
     "AUDIT_ERRORS",
-    "CACHE_ACCOUNTS",
-    "CACHE_ENABLED",
     "CACHE_ENTRIES",
     "CACHE_ERRORS",
     "CACHE_HITS",
-    "CACHE_LATENCY",
     "CACHE_MAX_ENTRIES",
     "CACHE_MAX_WEIGHT",
     "CACHE_MISSES",
@@ -28,29 +25,31 @@ __all__ = [
     "GC_ERRORS",
     "GC_PAUSE",
     "GC_REMOVED",
-    "GC_RETRIES",
     "METRICS",
     "RPC_ACTIVE",
+    "RPC_BYTES",
     "RPC_ERRORS",
     "RPC_LATENCY",
     "RPC_REQUESTS",
     "RPC_RETRIES",
+    "RPC_ROWS",
     "STORE_BYTES",
     "STORE_ERRORS",
     "STORE_LATENCY",
     "STORE_REQUESTS",
-    "STORE_RETRIES",
     "TASK_ENABLED",
     "TASK_LAST_END",
     "TASK_LAST_START",
     "TASK_RUNNING",
     "Metric",
+    "page_with_metrics",
+    "prometheus_name",
 ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # known by identity: metrics are keys on hot paths
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity, since metrics are dictionary keys on hot paths
 class Metric:
-    """A metric: a counter only grows, a gauge goes up and down, a histogram collects times."""
+    """A metric. A counter only grows, a gauge goes up and down, a histogram collects durations."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -60,61 +59,96 @@ class Metric:
 
 
 _CALL = ("account", "component", "operation", "status")
-RPC_REQUESTS = Metric("skiway.core.rpc.requests", "counter", _CALL, "Calls that were answered.")
-RPC_ERRORS = Metric("skiway.core.rpc.errors", "counter", _CALL, "Calls that were answered with an error.")
-RPC_LATENCY = Metric("skiway.core.rpc.latency", "histogram", _CALL, "Time from a call to its answer.", "s")
-RPC_ACTIVE = Metric("skiway.core.rpc.active", "gauge", ("component", "operation"), "Calls being served.")
+RPC_REQUESTS = Metric("skiway.core.rpc.requests", "counter", _CALL, "Finished calls.")
+RPC_ERRORS = Metric("skiway.core.rpc.errors", "counter", _CALL, "Calls that failed.")
+RPC_LATENCY = Metric("skiway.core.rpc.latency", "histogram", _CALL, "Duration of a call.", "s")
+RPC_ACTIVE = Metric("skiway.core.rpc.active", "gauge", ("component", "operation"), "Calls in progress.")
 RPC_RETRIES = Metric(
-    "skiway.core.rpc.retries", "counter", ("component", "operation"), "Attempts after a lost race, within calls."
+    "skiway.core.rpc.retries", "counter", ("component", "operation"), "Retries within calls, after a lost race."
 )
+
+_TRANSFER = ("account", "component", "operation", "direction")
+RPC_ROWS = Metric("skiway.core.rpc.rows", "counter", _TRANSFER, "Rows received and sent by calls that transfer data.")
+RPC_BYTES = Metric("skiway.core.rpc.bytes", "counter", _TRANSFER, "Bytes received and sent by these calls.", "By")
 
 _STORE = ("component", "operation", "result")
 STORE_REQUESTS = Metric("skiway.core.store.requests", "counter", _STORE, "Calls to a store.")
-STORE_ERRORS = Metric("skiway.core.store.errors", "counter", _STORE, "Calls to a store that failed; lost races too.")
-STORE_LATENCY = Metric("skiway.core.store.latency", "histogram", _STORE, "Time of a call to a store.", "s")
-STORE_BYTES = Metric("skiway.core.store.bytes", "counter", _STORE, "Bytes read from and written to a store.", "By")
-STORE_RETRIES = Metric("skiway.core.store.retries", "counter", _STORE, "Attempts after the first, within calls.")
+STORE_ERRORS = Metric("skiway.core.store.errors", "counter", _STORE, "Failed calls to a store, including lost races.")
+STORE_LATENCY = Metric("skiway.core.store.latency", "histogram", _STORE, "Duration of a call to a store.", "s")
+STORE_BYTES = Metric("skiway.core.store.bytes", "counter", _STORE, "Bytes of blobs read and written.", "By")
 
 _GC = ("collector",)
-GC_COLLECTIONS = Metric("skiway.core.gc.collections", "counter", _GC, "Slices of garbage collection.")
-GC_REMOVED = Metric("skiway.core.gc.removed", "counter", _GC, "What garbage collection removed.")
-GC_ERRORS = Metric("skiway.core.gc.errors", "counter", _GC, "Slices that failed.")
-GC_PAUSE = Metric("skiway.core.gc.pause", "histogram", _GC, "Time of a slice.", "s")
-GC_RETRIES = Metric("skiway.core.gc.retries", "counter", _GC, "Slices tried again.")
+GC_COLLECTIONS = Metric("skiway.core.gc.collections", "counter", _GC, "Runs of a garbage collector.")
+GC_REMOVED = Metric("skiway.core.gc.removed", "counter", _GC, "Objects that garbage collection deleted.")
+GC_ERRORS = Metric("skiway.core.gc.errors", "counter", _GC, "Failed runs.")
+GC_PAUSE = Metric("skiway.core.gc.pause", "histogram", _GC, "Duration of a run.", "s")
 
 _TASK = ("task",)
-TASK_ENABLED = Metric("skiway.core.task.enabled", "gauge", _TASK, "1 if the task is switched on.")
-TASK_RUNNING = Metric("skiway.core.task.running", "gauge", _TASK, "1 while the task runs.")
-TASK_LAST_START = Metric("skiway.core.task.last.tick.start.ms", "gauge", _TASK, "When it last began, since 1970.", "ms")
-TASK_LAST_END = Metric("skiway.core.task.last.tick.end.ms", "gauge", _TASK, "When it last ended, since 1970.", "ms")
+TASK_ENABLED = Metric("skiway.core.task.enabled", "gauge", _TASK, "1 if the background task is enabled.")
+TASK_RUNNING = Metric("skiway.core.task.running", "gauge", _TASK, "1 while the task is running.")
+TASK_LAST_START = Metric(
+    "skiway.core.task.last.tick.start.ms", "gauge", _TASK, "Start of the last run, since 1970.", "ms"
+)
+TASK_LAST_END = Metric("skiway.core.task.last.tick.end.ms", "gauge", _TASK, "End of the last run, since 1970.", "ms")
 
 _CACHE = ("cache",)
-CACHE_ENABLED = Metric("skiway.core.cache.enabled", "gauge", _CACHE, "1 if the cache is switched on.")
-CACHE_ENTRIES = Metric("skiway.core.cache.entries", "gauge", _CACHE, "Entries it holds.")
-CACHE_MAX_ENTRIES = Metric("skiway.core.cache.max.entries", "gauge", _CACHE, "Entries it may hold.")
-CACHE_WEIGHT = Metric("skiway.core.cache.weighted.size.bytes", "gauge", _CACHE, "Bytes it holds.", "By")
-CACHE_MAX_WEIGHT = Metric("skiway.core.cache.max.weight.bytes", "gauge", _CACHE, "Bytes it may hold.", "By")
-CACHE_ACCOUNTS = Metric("skiway.core.cache.accounts", "gauge", _CACHE, "Accounts with entries in it.")
-CACHE_HITS = Metric("skiway.core.cache.hits", "counter", _CACHE, "Lookups that found an entry.")
-CACHE_MISSES = Metric("skiway.core.cache.misses", "counter", _CACHE, "Lookups that did not.")
-CACHE_ERRORS = Metric("skiway.core.cache.errors", "counter", _CACHE, "Entries that could not be loaded.")
-CACHE_LATENCY = Metric("skiway.core.cache.latency", "histogram", _CACHE, "Time to load an entry.", "s")
+CACHE_ENTRIES = Metric("skiway.core.cache.entries", "gauge", _CACHE, "Entries in the cache.")
+CACHE_MAX_ENTRIES = Metric("skiway.core.cache.max.entries", "gauge", _CACHE, "Maximum number of entries.")
+CACHE_WEIGHT = Metric("skiway.core.cache.weighted.size.bytes", "gauge", _CACHE, "Size of the entries.", "By")
+CACHE_MAX_WEIGHT = Metric("skiway.core.cache.max.weight.bytes", "gauge", _CACHE, "Maximum size of all entries.", "By")
+CACHE_HITS = Metric("skiway.core.cache.hits", "counter", _CACHE, "Lookups answered from the cache.")
+CACHE_MISSES = Metric("skiway.core.cache.misses", "counter", _CACHE, "Lookups that had to load the entry.")
+CACHE_ERRORS = Metric("skiway.core.cache.errors", "counter", _CACHE, "Loads that failed.")
 
-AUDIT_ERRORS = Metric("skiway.core.audit.errors", "counter", ("category",), "Audit records that were not written.")
+AUDIT_ERRORS = Metric("skiway.core.audit.errors", "counter", ("category",), "Audit records that could not be written.")
 DROPPED_TAGS = Metric(
-    "skiway.core.observability.dropped.tags.total", "counter", ("metric",), "Tags dropped as undeclared."
+    "skiway.core.observability.dropped.tags.total",
+    "counter",
+    ("metric",),
+    "Dropped tags, which the metric does not declare.",
 )
 DROPPED_SERIES = Metric(
     "skiway.core.observability.dropped.metric.total",
     "counter",
     ("metric",),
-    "Readings put under `other`, because a metric had too many combinations of tags.",
+    "Values counted under `other`, because the metric has too many tag combinations.",
 )
 
 _ACCOUNT = ("account",)
-ACCOUNT_POINTERS = Metric("skiway.service.storage.account.pointers", "gauge", _ACCOUNT, "Pointers of an account.")
+ACCOUNT_POINTERS = Metric("skiway.service.storage.account.pointers", "gauge", _ACCOUNT, "Pointers in an account.")
 ACCOUNT_BYTES = Metric(
-    "skiway.service.storage.account.bytes", "gauge", _ACCOUNT, "Bytes of an account's blobs, from a sample.", "By"
+    "skiway.service.storage.account.bytes",
+    "gauge",
+    _ACCOUNT,
+    "Estimated size of an account's blobs, from a sample.",
+    "By",
 )
 
 METRICS: tuple[Metric, ...] = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
+
+SUFFIX = {"1": "", "ms": "", "s": "_seconds", "By": "_bytes"}
+
+
+def prometheus_name(metric: Metric) -> str:
+    """The metric's name in Prometheus, without the `_total` of counters: `skiway_core_rpc_latency_seconds`."""
+    name, suffix = metric.name.replace(".", "_").removesuffix("_total"), SUFFIX[metric.unit]
+    return name if name.endswith(suffix) else name + suffix
+
+
+# The table in docs/operations.md, which `python -m skiway.telemetry docs/operations.md` regenerates
+
+BEGIN, END = "<!-- metrics: generated, do not edit -->", "<!-- end of metrics -->"
+
+
+def page_with_metrics(page: str) -> str:
+    """The page with the current table between its two markers."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    head = ["| metric | name in Prometheus | kind | tags | description |", "|---|---|---|---|---|"]
+    table = "\n".join([*head, *map(_row, METRICS)])
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def _row(metric: Metric) -> str:
+    exported = prometheus_name(metric) + ("_total" if metric.kind == "counter" else "")
+    return f"| `{metric.name}` | `{exported}` | {metric.kind} | {', '.join(metric.tags)} | {metric.description} |"

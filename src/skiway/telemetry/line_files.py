@@ -1,12 +1,12 @@
-"""Files of lines that several threads and processes write, and that begin anew when they are full.
+"""Rotated files of lines, which several threads and processes may write at the same time.
 
-    audit.log       being written
-    audit.log.1     the last full one
+    audit.log       the current file
+    audit.log.1     the last rotated file
     audit.log.2     the one before, and so on
 
-A line is written whole or not at all, and none is lost or torn by rotation: every write holds a lock of the operating
-system (`flock` on `audit.log.lock`). That holds for processes of one machine on a local disk. Where there is no `flock`
-(Windows), one process may write a file.
+A line is written completely or not at all, and rotation neither loses nor splits lines: every write holds an operating
+system lock (`flock` on `audit.log.lock`). This works for the processes of one machine on a local disk. Without `flock`
+(on Windows), only one process may write a file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
 
+from skiway.config.telemetry import Rotation
+
 if sys.platform != "win32":
     import fcntl
 
@@ -27,20 +29,20 @@ __all__ = ["LineFile"]
 FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 OWNER_ONLY = 0o600
 
+# Process-wide, because `os.register_at_fork` is: after a fork, the child must reset every open file.
 _open_files: WeakSet[LineFile] = WeakSet()
 
 
 class LineFile:
-    """Appends lines to `path`. A new file is begun before a line that would make it longer than `max_bytes`.
+    """Appends lines to `path`. The file is rotated before a line that would make it exceed `rotation.max_bytes`.
 
-    Opened by the first write. Errors are those of the operating system, after which the file is as it was before.
+    The first write opens the file. A failed write raises OSError and leaves the file unchanged.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int, keep: int, fsync: bool = False) -> None:
+    def __init__(self, path: Path, rotation: Rotation, *, fsync: bool = False) -> None:
         self._path = path
         self._lock_path = path.with_name(f"{path.name}.lock")
-        self._max_bytes = max_bytes
-        self._keep = keep
+        self._rotation = rotation
         self._fsync = fsync
         self._mutex = Lock()
         self._file: int | None = None
@@ -48,17 +50,17 @@ class LineFile:
         _open_files.add(self)
 
     def write(self, line: str) -> None:
-        """Add one line, given without its end; with `fsync` it is on disk when this returns."""
+        """Append one line, given without its line break. With `fsync`, it is on disk when this returns."""
         data = line.replace("\n", "\\n").encode("utf-8", "backslashreplace") + b"\n"
-        with self._mutex, self._alone():
+        with self._mutex, self._locked():
             file, size = self._current()
-            if size and size + len(data) > self._max_bytes:
+            if size and size + len(data) > self._rotation.max_bytes:
                 self._rotate()
                 file, size = self._current()
             self._append(file, data, size)
 
     def close(self) -> None:
-        """Close the file; a later write opens it again."""
+        """Close the file. A later write reopens it."""
         with self._mutex:
             self._close_descriptors()
 
@@ -70,11 +72,11 @@ class LineFile:
             if self._fsync:
                 os.fsync(file)
         except OSError:
-            os.ftruncate(file, size)  # half a line would be taken for a whole one
+            os.ftruncate(file, size)  # a partial line would look like a complete one
             raise
 
     def _current(self) -> tuple[int, int]:
-        """The file at our path, which another process may have begun, and its size."""
+        """The descriptor and size of the file at our path, which another process may have rotated."""
         if self._file is not None:
             ours = os.fstat(self._file)
             if _is_at(self._path, ours):
@@ -83,20 +85,23 @@ class LineFile:
             self._file = None
         self._file = os.open(self._path, FLAGS, OWNER_ONLY)
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":  # a line that a crash of the machine cut off
+        if size and os.pread(self._file, 1, size - 1) != b"\n":  # a crash of the machine cut off the last line
             size += os.write(self._file, b"\n")
         return self._file, size
 
     def _rotate(self) -> None:
-        """Shift the full files by one; the oldest is overwritten."""
-        names = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._keep + 1))]
+        """Rename each file to the next number; the oldest is overwritten."""
+        names = [
+            self._path,
+            *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._rotation.keep + 1)),
+        ]
         for older, newer in reversed(list(zip(names[1:], names, strict=False))):
             if newer.exists():
                 newer.replace(older)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """No other process is in here."""
+    def _locked(self) -> Iterator[None]:
+        """Exclude other processes for the duration of the block."""
         if self._lock is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._lock_path, FLAGS, OWNER_ONLY)
@@ -115,7 +120,7 @@ class LineFile:
         self._file = self._lock = None
 
     def after_fork(self) -> None:
-        """In a child: a thread that held the mutex is not here, and the lock file would be held by both together."""
+        """Reset in a forked child: the thread that held the mutex is gone, and parent and child would share the file lock."""
         self._mutex = Lock()
         self._close_descriptors()
 

@@ -1,7 +1,10 @@
-"""The log of a process: lines of text on a terminal, lines of JSON elsewhere and in a file.
+"""Logging: text on a terminal, JSON otherwise and in a file; without secrets.
 
-Every line carries the call it was written for, and its trace. Code logs with `logging.getLogger(__name__)` as usual;
-facts for machines go into `extra={...}`.
+Every line contains the call it was written for and its trace id. Code logs with `logging.getLogger(__name__)` as usual and
+passes structured fields in `extra={...}`.
+
+Secrets are masked twice: values whose name suggests a secret, and text that looks like one. This is a safety net. Code that
+holds a secret wraps it in `Secret` or `Redacted`, which mask themselves.
 """
 
 from __future__ import annotations
@@ -9,28 +12,30 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
+from skiway.config.fields import MASK
 from skiway.config.telemetry import Log
 from skiway.telemetry.context import call_facts, current_call
 from skiway.telemetry.line_files import LineFile
-from skiway.telemetry.redaction import redacted, redacted_text
 from skiway.telemetry.traces import current_span_ids
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure", "is_secret_name", "redacted", "redacted_text"]
 
-# What every record has; the rest came with `extra`.
+# The attributes of every record; all others come from `extra`.
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-LEVEL_OF_OTHERS = logging.WARNING
+LIBRARY_LEVEL = logging.WARNING
 
 
 def configure(settings: Log, *, stream: TextIO | None = None) -> Callable[[], None]:
-    """Log as the settings say, to `stream` (the error stream unless given) and to their file.
+    """Configure logging to `stream` (stderr by default) and to the file in the settings.
 
-    Returns what takes it back: handlers are removed and closed, levels are as before.
+    Returns a function that undoes it: it removes and closes the handlers and restores the levels.
     """
     stream = stream if stream is not None else sys.stderr
     handlers = list(_handlers(settings, stream))
@@ -40,7 +45,7 @@ def configure(settings: Log, *, stream: TextIO | None = None) -> Callable[[], No
         root.addHandler(handler)
     level = logging.getLevelNamesMapping()[settings.level]
     ours.setLevel(level)
-    root.setLevel(max(level, LEVEL_OF_OTHERS))
+    root.setLevel(max(level, LIBRARY_LEVEL))
 
     def undo() -> None:
         root.setLevel(before[0])
@@ -58,12 +63,11 @@ def _handlers(settings: Log, stream: TextIO) -> Iterator[logging.Handler]:
     console.setFormatter(TextFormatter() if as_text else JsonFormatter())
     yield console
     if settings.file:
-        rotation = settings.rotation
-        yield _FileHandler(LineFile(settings.file, max_bytes=rotation.max_bytes, keep=rotation.keep))
+        yield _FileHandler(LineFile(settings.file, settings.rotation))
 
 
 class _FileHandler(logging.Handler):
-    """Lines of JSON into a file that rotates. What cannot be written is told on the error stream, as logging does."""
+    """Writes JSON lines to a rotated file. As usual in logging, errors are reported on stderr."""
 
     def __init__(self, file: LineFile) -> None:
         super().__init__()
@@ -85,7 +89,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, the call, the trace, extras and the exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line, without a line break."""
         line: dict[str, object] = {
             "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
@@ -107,10 +111,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time of day, level, logger, message, then what is known besides."""
+    """One readable line: time of day, level, logger, message, then extras and the call."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the stack of an exception below it."""
+        """The line, followed by the stack trace of an exception."""
         known: dict[str, object] = {name: redacted(value, name=name) for name, value in _extras(record).items()}
         known |= call_facts(current_call())
         facts = " ".join(f"{name}={value}" for name, value in known.items())
@@ -128,7 +132,7 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """The message with its arguments; a dictionary of arguments without its secrets."""
+    """The message with its arguments; secrets in a dictionary of arguments are masked."""
     if isinstance(record.args, dict):
         arguments = redacted(record.args)
         return record.msg % arguments if isinstance(record.msg, str) else str(record.msg)
@@ -149,7 +153,7 @@ def _json(line: object) -> str:
 
 
 def _without_nan(value: object) -> object:
-    """JSON has no NaN and no infinity."""
+    """The value with NaN and infinity as text, since JSON has neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -157,3 +161,55 @@ def _without_nan(value: object) -> object:
     if isinstance(value, list):
         return [_without_nan(each) for each in value]
     return value
+
+
+# Redaction
+
+_WORDS = r"password|passwd|passphrase|secret|token|authorization|api[-_]?key|access[-_]?key|private[-_]?key|credential|cookie"
+_NAME = re.compile(_WORDS, re.IGNORECASE)
+# Names that contain such a word but hold no secret.
+_HARMLESS = re.compile(
+    r"(page|next|lease|fencing|continuation)_?token|tokens?_(count|file|type|url)|secret_(name|id)", re.IGNORECASE
+)
+
+_SCHEME = re.compile(r"\b(Bearer|Basic)\s+[^\s,;\"']+", re.IGNORECASE)
+_USER_INFO = re.compile(r"(://[^\s:/?#@]*):[^\s/]*@")
+_JWT = re.compile(r"\beyJ[\w-]{4,}\.[\w-]+\.[\w-]*")
+_ASSIGNED = re.compile(
+    rf"""(?<![\w.-])(?P<name>[\w.-]{{0,64}}?(?:{_WORDS})[\w.-]{{0,64}})(?P<is>["']?\s*[=:]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,;&)}}\]"']+)""",
+    re.IGNORECASE,
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value with this name is a secret."""
+    return bool(_NAME.search(name)) and not _HARMLESS.search(name)
+
+
+def redacted_text(text: str) -> str:
+    """The text with everything masked that looks like a secret: `password=...`, bearer tokens, passwords in URLs."""
+    text = _SCHEME.sub(rf"\1 {MASK}", _JWT.sub(MASK, text))
+    if "://" in text:
+        text = _USER_INFO.sub(rf"\1:{MASK}@", text)
+    return _ASSIGNED.sub(_masked, text) if _NAME.search(text) else text
+
+
+def _masked(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]) or match["value"].lower() in ("bearer", "basic", "none", "null"):
+        return match[0]
+    return f"{match['name']}{match['is']}{MASK}"
+
+
+def redacted(value: object, *, name: str = "") -> object:
+    """The value in a form that JSON can represent, with secrets masked: by name at any depth, and by pattern."""
+    if name and is_secret_name(name) and value not in (None, "") and not isinstance(value, bool):
+        return MASK
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): redacted(each, name=str(key)) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redacted(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: redacted(getattr(value, each.name), name=each.name) for each in fields(value) if each.repr}
+    return redacted_text(str(value))

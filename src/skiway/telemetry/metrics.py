@@ -1,27 +1,45 @@
-"""Counts and times of what a process does, as Prometheus reads them and as OTLP carries them."""
+"""The metrics of a process, for Prometheus and OTLP, and the functions that feed them from stores and caches.
+
+`Metrics` holds the values. `store_calls` counts and times calls to the stores, `observe_caches` reads cache statistics, and
+`observe_usage` estimates the storage used by each account.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from threading import Lock
 from typing import Protocol, Self
 
+from skiway.cache import CacheStats
+from skiway.config.metastore import StorageUsage
 from skiway.config.telemetry import Telemetry
 from skiway.errors import Internal
 from skiway.telemetry import definitions
 from skiway.telemetry.definitions import Metric
-from skiway.telemetry.series import Distribution, Family, Observation, Series
+from skiway.telemetry.series import Distribution, Family, Observation, Point, Series
 
-__all__ = ["Metrics", "StoreCall", "store_calls"]
+__all__ = [
+    "Metrics",
+    "StoreCall",
+    "Stored",
+    "Usage",
+    "observe_caches",
+    "observe_usage",
+    "store_calls",
+]
 
 log = logging.getLogger(__name__)
 
 
 class Metrics:
-    """The metrics of a process. Switched off, every call returns at once.
+    """The metrics of a process. If disabled, every method returns immediately.
 
-    A tag that the metric does not declare is dropped and counted; with `strict`, it is an error.
+    An undeclared tag is dropped and counted; with `strict`, it is an error.
     """
 
     def __init__(self, *, enabled: bool = True, strict: bool = False) -> None:
@@ -34,20 +52,20 @@ class Metrics:
 
     @classmethod
     def start(cls, settings: Telemetry) -> Self:
-        """As the settings say; with an OTLP endpoint, readings are delivered there until `close`."""
+        """The metrics as configured; if there is an OTLP endpoint, they are exported until `close`."""
         metrics = cls(enabled=settings.metrics.enabled, strict=settings.metrics.strict)
         if metrics.enabled and settings.otlp.endpoint:
-            from skiway.telemetry.otlp import Delivery  # heavy, and seldom needed
+            from skiway.telemetry.otlp import MetricsExport  # slow to import, and rarely needed
 
-            metrics._on_close = Delivery(metrics.collect, settings).close
+            metrics._on_close = MetricsExport(metrics.collect, settings).close
         return metrics
 
     def close(self) -> None:
-        """Deliver what was not delivered yet, and stop."""
+        """Export the latest values, then stop exporting."""
         self._on_close()
 
     def add(self, metric: Metric, amount: float = 1, /, **tags: str) -> None:
-        """Add to a counter, or to a gauge, which may also go down."""
+        """Add to a counter or gauge. The amount may be negative for a gauge."""
         if self.enabled:
             key = self._key(metric, tags)
             self._checked(metric, self.series(metric).add(key, amount))
@@ -59,18 +77,18 @@ class Metrics:
             self._checked(metric, self.series(metric).set(key, value))
 
     def record(self, metric: Metric, seconds: float, /, **tags: str) -> None:
-        """Add a time to a histogram."""
+        """Add a duration to a histogram."""
         if self.enabled:
             key = self._key(metric, tags)
             self._checked(metric, self.series(metric).record(key, seconds))
 
     def observe(self, metric: Metric, read: Callable[[], Iterable[Observation]]) -> None:
-        """Ask `read` for values and their tags whenever metrics are collected."""
+        """Call `read` for the values and tags of a metric whenever metrics are collected."""
         with self._lock:
             self._observed.append((metric, read))
 
     def series(self, metric: Metric) -> Series:
-        """The readings of a metric, for hot paths that make their keys themselves."""
+        """The values of a metric, for hot paths that build their tag tuples themselves."""
         found = self._series.get(metric)
         if found is None:
             with self._lock:
@@ -78,33 +96,36 @@ class Metrics:
         return found
 
     def collect(self) -> list[Family]:
-        """Everything as it is now. An observer that fails leaves its metric out, and is logged."""
+        """All current values. If an observer fails, its metric is omitted and the error is logged."""
         with self._lock:
             observed, series = list(self._observed), list(self._series.values())
         for metric, read in observed:
-            if fresh := self._fresh(metric, read):
-                series.append(fresh)
-        return [Family(each.metric, points) for each in series if (points := each.points())]
+            if found := self._observation(metric, read):
+                series.append(found)
+        families: dict[Metric, list[Point]] = {}  # several observers may report values of one metric
+        for each in series:
+            families.setdefault(each.metric, []).extend(each.points())
+        return [Family(metric, points) for metric, points in families.items() if points]
 
     def prometheus_text(self) -> str:
-        """Everything as it is now, in Prometheus' text format."""
+        """All current values in the Prometheus text format."""
         from skiway.telemetry.prometheus import text
 
         return text(self.collect())
 
-    def _fresh(self, metric: Metric, read: Callable[[], Iterable[Observation]]) -> Series | None:
+    def _observation(self, metric: Metric, read: Callable[[], Iterable[Observation]]) -> Series | None:
         try:
             found = list(read())
-        except Exception:  # one reading that fails must not hide the others
+        except Exception:  # one failing observer must not hide the other metrics
             log.exception("metric %s could not be read", metric.name)
             return None
-        fresh = Series(metric)
+        series = Series(metric)
         for value, tags in found:
-            fresh.set(self._key(metric, dict(tags)), value)
-        return fresh
+            series.set(self._key(metric, dict(tags)), value)
+        return series
 
     def _key(self, metric: Metric, tags: dict[str, str]) -> tuple[str, ...]:
-        """The values of the declared tags, in their order; empties `tags` of them."""
+        """The values of the declared tags, in their order. Removes them from `tags`."""
         key = tuple([tags.pop(name, "") for name in metric.tags])
         if tags:
             self._undeclared(metric, tags)
@@ -124,33 +145,37 @@ class Metrics:
 
 
 class StoreCall(Protocol):
-    """What a store tells of a call: `skiway.storage.StoreCall` is one."""
+    """A finished call to a store, such as `skiway.storage.StoreCall`."""
 
     @property
     def store(self) -> str:
-        """Which store."""
+        """The store: `pointers` or `blobs`."""
 
     @property
     def operation(self) -> str:
-        """What was called."""
+        """The method that was called."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
 
     @property
     def error(self) -> str | None:
-        """The class of the exception, if it failed."""
+        """The class name of the exception, or None if the call succeeded."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of blobs read or written; 0 for other calls."""
 
 
 def store_calls(metrics: Metrics) -> Callable[[StoreCall], None] | None:
-    """What `open_stores(..., on_call=)` takes to count and time every call; None where metrics are switched off."""
+    """An `on_call` argument for `open_stores` that counts and times every call; None if metrics are disabled."""
     if not metrics.enabled:
         return None
     errors = metrics.series(definitions.STORE_ERRORS).add
     latency = metrics.series(definitions.STORE_LATENCY)
     timed = latency.record
-    # Every call is timed, so they need not be counted once more.
+    # Every call is timed, so the histogram's counts are the numbers of calls.
     metrics.observe(definitions.STORE_REQUESTS, lambda: _counts(latency))
     sizes = metrics.series(definitions.STORE_BYTES).add
 
@@ -159,14 +184,90 @@ def store_calls(metrics: Metrics) -> Callable[[StoreCall], None] | None:
         timed(key, call.seconds)
         if call.error is not None:
             errors(key, 1)
-        if size := getattr(call, "size_bytes", 0):
-            sizes(key, size)
+        if call.size_bytes:
+            sizes(key, call.size_bytes)
 
     return on_call
 
 
 def _counts(series: Series) -> Iterator[Observation]:
-    """How many values each series of a histogram holds."""
+    """The number of values in each series of a histogram."""
     for point in series.points():
         if isinstance(point.value, Distribution):
             yield point.value.count, dict(zip(series.metric.tags, point.tags, strict=True))
+
+
+def observe_caches(metrics: Metrics, caches: Mapping[str, Callable[[], CacheStats]]) -> None:
+    """Export the statistics of these caches, by name."""
+    values: dict[Metric, Callable[[CacheStats], float | None]] = {
+        definitions.CACHE_ENTRIES: lambda cache: cache.entries,
+        definitions.CACHE_MAX_ENTRIES: lambda cache: cache.max_entries,
+        definitions.CACHE_WEIGHT: lambda cache: cache.weight,
+        definitions.CACHE_MAX_WEIGHT: lambda cache: cache.max_weight,
+        definitions.CACHE_HITS: lambda cache: cache.hits,
+        definitions.CACHE_MISSES: lambda cache: cache.misses,
+    }
+
+    def read(value: Callable[[CacheStats], float | None]) -> Iterator[Observation]:
+        for name, statistics in caches.items():
+            if (found := value(statistics())) is not None:
+                yield found, {"cache": name}
+
+    for metric, value in values.items():
+        metrics.observe(metric, partial(read, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Access to the stores: all accounts, the number of pointers of an account, and the sizes of its blobs, lazily."""
+
+    accounts: Callable[[], Iterable[str]]
+    pointers: Callable[[str], int]
+    blob_sizes: Callable[[str], Iterable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The storage used by an account."""
+
+    account: str
+    pointers: int
+    bytes: float
+
+
+def observe_usage(
+    metrics: Metrics, stored: Stored, settings: StorageUsage, *, monotonic: Callable[[], float] = time.monotonic
+) -> None:
+    """Export the storage used by each account. The stores are read at most once per `metrics.storage.refresh`."""
+    estimates = _Estimates(stored, settings, monotonic)
+    metrics.observe(definitions.ACCOUNT_POINTERS, lambda: estimates.observations(lambda usage: usage.pointers))
+    metrics.observe(definitions.ACCOUNT_BYTES, lambda: estimates.observations(lambda usage: usage.bytes))
+
+
+class _Estimates:
+    """Cached estimates of each account's storage."""
+
+    def __init__(self, stored: Stored, settings: StorageUsage, monotonic: Callable[[], float]) -> None:
+        self._stored = stored
+        self._settings = settings
+        self._monotonic = monotonic
+        self._lock = Lock()
+        self._estimated_at = float("-inf")
+        self._usages: list[Usage] = []
+
+    def observations(self, value: Callable[[Usage], float]) -> Iterator[Observation]:
+        return ((value(usage), {"account": usage.account}) for usage in self._current())
+
+    def _current(self) -> list[Usage]:
+        with self._lock:
+            if self._monotonic() - self._estimated_at >= self._settings.refresh.total_seconds():
+                self._usages = [self._estimate(account) for account in self._stored.accounts()]
+                self._estimated_at = self._monotonic()
+            return self._usages
+
+    def _estimate(self, account: str) -> Usage:
+        """The number of pointers, and that number times the mean size of the sampled blobs."""
+        pointers = self._stored.pointers(account)
+        sample = list(islice(self._stored.blob_sizes(account), self._settings.sample_max))
+        mean = sum(sample) / len(sample) if sample else self._settings.default_avg_bytes
+        return Usage(account, pointers, pointers * mean)

@@ -1,4 +1,4 @@
-"""Metrics and spans on their way to a receiver, by OTLP over HTTP. Imported only where one is configured."""
+"""Export of metrics and spans by OTLP over HTTP. Imported only if an endpoint is configured."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from skiway import __version__
 from skiway.config.telemetry import Otlp, Telemetry
 from skiway.telemetry.series import BOUNDS, Distribution, Family, Point
 
-__all__ = ["Delivery", "resource", "span_exporter"]
+__all__ = ["MetricsExport", "resource", "span_exporter"]
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 
 
 def resource(service_name: str) -> Resource:
-    """Who speaks."""
+    """The resource that identifies this process."""
     return Resource.create({"service.name": service_name, "service.version": __version__})
 
 
 def span_exporter(settings: Otlp) -> OTLPSpanExporter:
-    """What delivers spans."""
+    """The exporter of spans."""
     return OTLPSpanExporter(
         endpoint=f"{_base(settings)}/v1/traces", headers=_headers(settings), timeout=settings.timeout_seconds
     )
 
 
-class Delivery:
-    """Delivers all metrics every so often, by a thread of its own, and once more when it is closed."""
+class MetricsExport:
+    """Exports all metrics periodically, on a thread of its own, and once more when it is closed."""
 
     def __init__(self, collect: Callable[[], list[Family]], settings: Telemetry) -> None:
         self._collect = collect
@@ -63,18 +63,18 @@ class Delivery:
         self._thread.start()
 
     def close(self) -> None:
-        """Deliver once more, and stop."""
+        """Export once more, then stop."""
         self._stop.set()
         self._thread.join()
         self._exporter.shutdown()
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            self._deliver()
-        self._deliver()
+            self._export()
+        self._export()
 
-    def _deliver(self) -> None:
-        """A delivery that fails is logged by the exporter; the next one carries everything again."""
+    def _export(self) -> None:
+        """Export all metrics. The exporter logs a failure; values are cumulative, so the next export makes up for it."""
         families = self._collect()
         if families:
             self._exporter.export(self._data(families))
@@ -92,8 +92,8 @@ def _base(settings: Otlp) -> str:
 
 
 def _headers(settings: Otlp) -> dict[str, str]:
-    said = settings.headers.reveal() if settings.headers else ""
-    pairs = (pair.partition("=") for pair in said.split(",") if "=" in pair)
+    text = settings.headers.reveal() if settings.headers else ""
+    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
@@ -111,8 +111,8 @@ def _data(family: Family, started_ns: int, now_ns: int) -> Sum | Gauge | Histogr
         case "gauge":
             return Gauge([_number(point, tags, started_ns, now_ns) for point in family.points])
         case "histogram":
-            spread = [_distribution(point, tags, started_ns, now_ns) for point in family.points]
-            return Histogram(spread, aggregation_temporality=CUMULATIVE)
+            distributions = [_distribution(point, tags, started_ns, now_ns) for point in family.points]
+            return Histogram(distributions, aggregation_temporality=CUMULATIVE)
 
 
 def _number(point: Point, tags: tuple[str, ...], started_ns: int, now_ns: int) -> NumberDataPoint:
@@ -130,6 +130,6 @@ def _distribution(point: Point, tags: tuple[str, ...], started_ns: int, now_ns: 
         sum=point.value.total,
         bucket_counts=point.value.buckets,
         explicit_bounds=BOUNDS,
-        min=cast(float, None),  # not kept; None leaves the field out of the message
+        min=cast(float, None),  # not recorded; None omits the field from the message
         max=cast(float, None),
     )

@@ -1,4 +1,4 @@
-"""Readings as Prometheus' text format says them."""
+"""Metrics in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -9,28 +9,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
-from skiway.telemetry.definitions import Metric
+from skiway.telemetry.definitions import prometheus_name
 from skiway.telemetry.series import BOUNDS, Distribution, Family, Point
 
-__all__ = ["prometheus_name", "text"]
-
-SUFFIX = {"1": "", "ms": "", "s": "_seconds", "By": "_bytes"}
+__all__ = ["text"]
 
 
 def text(families: Iterable[Family]) -> str:
-    """All readings, with `# HELP` and `# TYPE`."""
+    """The text of all families, with `# HELP` and `# TYPE`."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Given(families))
+    registry.register(_Families(families))
     return generate_latest(registry).decode()
 
 
-def prometheus_name(metric: Metric) -> str:
-    """The metric's name there, without the `_total` of counters: `skiway_core_rpc_latency_seconds`."""
-    name, suffix = metric.name.replace(".", "_").removesuffix("_total"), SUFFIX[metric.unit]
-    return name if name.endswith(suffix) else name + suffix
+class _Families(Collector):
+    """The families as a collector, which is what a registry takes."""
 
-
-class _Given(Collector):
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 
@@ -59,7 +53,7 @@ def _family(family: Family) -> PrometheusMetric:
             histogram = HistogramMetricFamily(name, metric.description, labels=tags)
             for point in family.points:
                 found = _distribution(point)
-                histogram.add_metric(point.tags, buckets=list(_cumulated(found)), sum_value=found.total)
+                histogram.add_metric(point.tags, buckets=list(_cumulative(found)), sum_value=found.total)
             return histogram
 
 
@@ -73,7 +67,7 @@ def _distribution(point: Point) -> Distribution:
     return point.value
 
 
-def _cumulated(found: Distribution) -> Iterator[tuple[str, float]]:
+def _cumulative(found: Distribution) -> Iterator[tuple[str, float]]:
     below = 0
     for bound, count in zip((*map(str, BOUNDS), "+Inf"), found.buckets, strict=True):
         below += count

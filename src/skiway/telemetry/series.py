@@ -1,8 +1,7 @@
-"""Readings of metrics, kept in the process until somebody asks for them.
+"""The values of metrics, held in memory until they are exported.
 
-Adding to one costs about a microsecond. The instruments of OpenTelemetry's SDK do the same in ten or twenty, which is
-too much for what happens several times in each call to a store; its data model and exporters are used where readings
-leave the process.
+Adding a value takes about a microsecond. OpenTelemetry's instruments take ten to twenty, which is too much for code that
+runs several times in each call to a store. Its data model and exporters are used where values leave the process.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from skiway.telemetry.definitions import Metric
 
 __all__ = ["BOUNDS", "MAX_SERIES", "Distribution", "Family", "Observation", "Point", "Series"]
 
-# Upper bounds in seconds.
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the histogram buckets, in seconds."""
+
 MAX_SERIES = 5_000
 OTHER = "other"
 
@@ -26,27 +26,27 @@ Tags = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How many values fell below each of `BOUNDS`, with one more for the rest; and their sum."""
+    """The values of a histogram: the count in each bucket of `BOUNDS`, plus one for larger values, and the sum."""
 
     buckets: tuple[int, ...]
     total: float
 
     @property
     def count(self) -> int:
-        """All values."""
+        """The number of values."""
         return sum(self.buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The reading of a metric for one combination of its tags, in the order they are declared."""
+    """The value of a metric for one combination of tags, in the order of their declaration."""
 
     tags: Tags
     value: float | Distribution
 
 
 class Series:
-    """All readings of one metric. Safe to be used by many threads."""
+    """All values of one metric. Thread-safe."""
 
     __slots__ = ("_buckets", "_lock", "_values", "metric")
 
@@ -57,7 +57,7 @@ class Series:
         self._buckets: dict[Tags, list[int]] = {}
 
     def add(self, tags: Tags, amount: float) -> bool:
-        """Add to a counter or gauge; whether it had room for these tags."""
+        """Add to a counter or gauge. Returns False if these tags were counted under `other`."""
         with self._lock:
             known = tags in self._values or len(self._values) < MAX_SERIES
             key = tags if known else (OTHER,) * len(tags)
@@ -65,14 +65,14 @@ class Series:
         return known
 
     def set(self, tags: Tags, value: float) -> bool:
-        """Set a gauge; whether it had room for these tags."""
+        """Set a gauge. Returns False if these tags were counted under `other`."""
         with self._lock:
             known = tags in self._values or len(self._values) < MAX_SERIES
             self._values[tags if known else (OTHER,) * len(tags)] = value
         return known
 
     def record(self, tags: Tags, value: float) -> bool:
-        """Add a value to a histogram; whether it had room for these tags."""
+        """Add a value to a histogram. Returns False if these tags were counted under `other`."""
         with self._lock:
             known = tags in self._buckets or len(self._buckets) < MAX_SERIES
             key = tags if known else (OTHER,) * len(tags)
@@ -84,7 +84,7 @@ class Series:
         return known
 
     def points(self) -> list[Point]:
-        """What was read so far."""
+        """The current values."""
         with self._lock:
             if self.metric.kind != "histogram":
                 return [Point(tags, value) for tags, value in self._values.items()]
@@ -92,11 +92,12 @@ class Series:
 
 
 Observation = tuple[float, Mapping[str, str]]
+"""A value with its tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric with all its readings."""
+    """A metric with all its values."""
 
     metric: Metric
     points: list[Point]

@@ -14,11 +14,34 @@ from skiway.telemetry.context import call_facts, current_call
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.trace import Span as OpenSpan
     from opentelemetry.trace import SpanContext, Tracer
 
-__all__ = ["Traces", "current_span_ids", "traceparent"]
+__all__ = ["Span", "Traces", "current_span_ids", "traceparent"]
 
-_NOTHING = nullcontext()
+
+class Span:
+    """A span that is open; without a tracer, calls on it do nothing."""
+
+    def __init__(self, span: OpenSpan | None = None) -> None:
+        self._span = span
+
+    def set(self, **attributes: str | int) -> None:
+        """Add attributes; empty ones are left out."""
+        if self._span is not None:
+            for name, value in attributes.items():
+                if value != "":
+                    self._span.set_attribute(name, value)
+
+    def end(self, name: str, attributes: Mapping[str, str | int]) -> None:
+        """Add what is known at the end: the final name, and more attributes."""
+        if self._span is not None:
+            self._span.update_name(name)
+            self._span.set_attribute("operation", name.rpartition("/")[2])
+            self.set(**attributes)
+
+
+_NO_SPAN = nullcontext(Span())
 _current: Callable[[], SpanContext] | None = None
 
 
@@ -48,12 +71,12 @@ class Traces:
 
     def span(
         self, component: str, operation: str, *, headers: Mapping[str, str] | None = None
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[Span]:
         """A span around a block, current inside it. The caller's trace is taken from `headers`, by `traceparent`.
 
         An exception marks the span with its class; its message, which may hold anything, is left out.
         """
-        return _NOTHING if self._tracer is None else _span(self._tracer, component, operation, headers)
+        return _NO_SPAN if self._tracer is None else _span(self._tracer, component, operation, headers)
 
 
 def current_span_ids() -> tuple[str, str] | None:
@@ -101,7 +124,7 @@ def _delivering(settings: Telemetry) -> SpanProcessor | None:
 
 
 @contextmanager
-def _span(tracer: Tracer, component: str, operation: str, headers: Mapping[str, str] | None) -> Iterator[None]:
+def _span(tracer: Tracer, component: str, operation: str, headers: Mapping[str, str] | None) -> Iterator[Span]:
     from opentelemetry.trace import SpanKind, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -116,7 +139,7 @@ def _span(tracer: Tracer, component: str, operation: str, headers: Mapping[str, 
         set_status_on_exception=False,
     ) as span:
         try:
-            yield
+            yield Span(span)
         except BaseException as error:
             span.set_attribute("error.type", type(error).__qualname__)
             span.set_status(StatusCode.ERROR)

@@ -11,7 +11,7 @@ import pytest
 from airport.raw import AIRPORT, Raw, code_of
 from airport.server.test_server import catalog_named, where
 from skiway.airport import BearerAuth, CatalogAuthorizer, CatalogBuilder, Request, Server, current_request
-from skiway.errors import Unauthorized
+from skiway.errors import PermissionDenied, Unauthorized
 
 Code = grpc.StatusCode
 
@@ -31,8 +31,10 @@ class Team(CatalogAuthorizer):
     def authorize_catalog(self, request: Request, catalog: str) -> Request | None:
         if catalog == "odd":
             return None
+        if catalog == "broken":
+            raise ValueError("the directory at db.internal:5432 is down")
         if catalog not in (request.identity, "common"):
-            raise ValueError(f"{request.identity} may not use {catalog}")
+            raise PermissionDenied(f"{request.identity} may not use {catalog}")
         return request.with_claims(role="owner" if catalog == request.identity else "guest")
 
 
@@ -54,6 +56,8 @@ def test_the_authorizer_decides_per_catalog_and_its_refusal_is_permission_denied
         assert where(raw, "common", "s", "t") == "common"
         code, message = code_of(lambda: where(raw, "grace", "s", "t"))
         assert (code, message) == (Code.PERMISSION_DENIED, "ada may not use grace")
+        code, message = code_of(lambda: where(raw, "broken", "s", "t"))
+        assert (code, message) == (Code.PERMISSION_DENIED, "no access to catalog 'broken'")
         assert code_of(lambda: where(raw, "unknown", "s", "t"))[0] is Code.PERMISSION_DENIED
 
 

@@ -18,6 +18,7 @@ from airport.raw import Raw, code_of
 from skiway.airport import CatalogBuilder, ScanOptions, Server, current_request
 from skiway.airport.wire.frames import parse_frame
 from skiway.airport.wire.payloads import ROWID_COLUMN, Progress, decode
+from skiway.errors import PreconditionFailed
 
 ROWID = pa.field("rowid", pa.int64(), metadata={"is_rowid": "1"})
 
@@ -157,10 +158,10 @@ def test_a_column_of_an_impossible_type_is_an_error_that_names_it() -> None:
     assert "int64" in message
 
 
-def test_a_scan_that_raises_half_way_reaches_the_client_as_its_message() -> None:
+def test_an_error_half_way_through_a_scan_reaches_the_client() -> None:
     def scan(options: ScanOptions):
         yield pa.record_batch({"id": [1]})
-        raise ValueError("the tape broke at row 2")
+        raise PreconditionFailed("the tape broke at row 2")
 
     with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location) as raw:
         (endpoint,) = raw.endpoints("demo", "s", "t")
@@ -169,7 +170,7 @@ def test_a_scan_that_raises_half_way_reaches_the_client_as_its_message() -> None
         assert parse_frame(next(frames)).body
         with pytest.raises(grpc.RpcError) as failed:
             next(frames)
-    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    assert failed.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert failed.value.details() == "the tape broke at row 2"
 
 

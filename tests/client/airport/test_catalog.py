@@ -72,7 +72,7 @@ def test_bundle_holds_contents_by_their_hash(server: Scripted, db: AirportClient
 def test_bundle_that_lies_about_a_hash_is_the_servers_fault(server: Scripted, db: AirportClient) -> None:
     bundle = encode([[HASH, seal([])]])
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH), bundle=Contents.inline(bundle)))]
-    with pytest.raises(Internal, match="sent bytes of hash"):
+    with pytest.raises(Internal, match="sent data with hash"):
         db.schemas()
 
 
@@ -81,13 +81,13 @@ def test_contents_at_a_web_address_are_fetched_and_checked(server: Scripted, db:
     assert names(db) == ["t"]
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256="0" * 64, url=f"{web}/s")))]
     db.reload()
-    with pytest.raises(Internal, match="sent bytes of hash"):
+    with pytest.raises(Internal, match="sent data with hash"):
         db.schemas()
 
 
 def test_web_address_that_fails_is_named(server: Scripted, db: AirportClient, web: str) -> None:
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH, url=f"{web}/gone")))]
-    with pytest.raises(Internal, match="/gone', which cannot be read: HTTP Error 404"):
+    with pytest.raises(Internal, match=r"cannot download .*/gone': HTTP Error 404"):
         db.schemas()
 
 

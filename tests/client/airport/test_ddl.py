@@ -71,7 +71,7 @@ def test_schemas_come_and_go(db: AirportClient, other: AirportClient) -> None:
 
 
 def test_schema_that_holds_tables_is_not_dropped(db: AirportClient, other: AirportClient) -> None:
-    with pytest.raises(SchemaNotEmpty, match="still holds 1 tables"):
+    with pytest.raises(SchemaNotEmpty, match="still contains 1 tables"):
         db.drop_schema("s")
     assert db.count("s.t") == 2
     assert same(db, other)
@@ -195,7 +195,7 @@ def test_members_of_structs_come_change_and_go(db: AirportClient, other: Airport
 @pytest.mark.parametrize(
     ("statement", "error", "message"),
     [
-        (lambda db: db.create_table("nope.t", COLUMNS), NotFound, "the schema of nope.t not found"),
+        (lambda db: db.create_table("nope.t", COLUMNS), NotFound, "schema of nope.t not found"),
         (lambda db: db.create_table("t", COLUMNS), InvalidArgument, "names no schema"),
         (lambda db: db.create_table("s.n", COLUMNS, primary_key=["q"]), InvalidArgument, "names column 'q'; the table has a, b, s"),
         (lambda db: db.create_table("s.n", COLUMNS, unique=[("a", "q")]), InvalidArgument, "names column 'q'"),

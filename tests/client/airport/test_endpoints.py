@@ -211,7 +211,7 @@ def test_parquet_file_as_location_is_a_call(server: Scripted, db: AirportClient,
 def test_other_file_formats_are_not_read(server: Scripted, db: AirportClient) -> None:
     body = base64.b64encode(encode({"format": "ipc-file", "uri": "x"})).decode()
     server.answers["endpoints"] = endpoints(f"data:application/msgpack;base64,{body}")
-    with pytest.raises(Unsupported, match="only parquet is read here"):
+    with pytest.raises(Unsupported, match="only parquet is supported"):
         db.endpoints("s.t")
 
 

@@ -15,7 +15,7 @@ from skiway.airport import CatalogBuilder, Server
 from skiway.airport.server.status import CODES
 from skiway.airport.wire.payloads import TypedError, encode
 from skiway.client import AirportClient
-from skiway.client.airport.errors import CLASSES
+from skiway.client.errors import BY_CODE, BY_STATUS
 
 EVERY_CLASS = [kind for name in errors.__all__ for kind in [getattr(errors, name)]]
 
@@ -75,7 +75,7 @@ def test_error_keeps_its_class_through_pyarrows_reader(db: AirportClient) -> Non
 def test_codes_map_back_to_the_classes_they_came_from() -> None:
     for kind, code in CODES.items():
         expected = errors.Internal if kind is errors.SkiwayError else kind
-        assert CLASSES.get(code, errors.Internal) is expected
+        assert BY_STATUS.get(code, errors.Internal) is expected
 
 
 def test_class_that_nobody_knows_is_taken_by_its_code(server: Scripted, foreign: AirportClient) -> None:
@@ -105,7 +105,7 @@ def test_status_of_another_server_is_mapped_by_its_code(
     server.answers["list_schemas"] = Refusal(code, "that went wrong", (("some", "trailer"),))
     with pytest.raises(errors.SkiwayError) as caught:
         foreign.schemas()
-    assert type(caught.value) is CLASSES.get(code, errors.Internal)
+    assert type(caught.value) is BY_STATUS.get(code, errors.Internal)
     assert caught.value.message == "that went wrong"
     assert caught.value.key == ""
 
@@ -167,3 +167,16 @@ def test_parameter_named_like_an_argument_of_the_error_is_kept(server: Scripted,
     with pytest.raises(errors.NotFound, match=r"^no$") as caught:
         foreign.schemas()
     assert caught.value.params == {"message": "m", "self": "s"}
+
+
+def test_every_code_has_a_class() -> None:
+    """The table is derived from the tree, so that a new class with a code of its own is mapped without a change."""
+    assert BY_CODE.keys() == {kind.code for kind in EVERY_CLASS}
+    assert BY_CODE[errors.SkiwayError.code] is errors.Internal
+    for code, kind in BY_CODE.items():
+        assert kind.code == code
+        assert all(
+            not issubclass(kind, other)
+            for other in EVERY_CLASS
+            if other.code == code and other is not kind and other is not errors.SkiwayError
+        )

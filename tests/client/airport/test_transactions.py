@@ -154,7 +154,7 @@ def test_transaction_that_ended_elsewhere_is_refused(db: AirportClient) -> None:
 def test_there_is_no_transaction_inside_another(db: AirportClient) -> None:
     with (
         db.transaction(explicit=True),
-        pytest.raises(InvalidArgument, match="none inside another"),
+        pytest.raises(InvalidArgument, match="transactions cannot be nested"),
         db.transaction(),
     ):
         pass

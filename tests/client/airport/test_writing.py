@@ -174,19 +174,19 @@ def test_not_null_is_checked_before_the_row_is_sent(db: AirportClient, recorder:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (pa.table({"id": ["x"]}), InvalidArgument, "column 'id' of s.t is int64, and string was given"),
-        (pa.table({"id": [1.5]}), InvalidArgument, "column 'id' of s.t is int64, and double was given"),
+        (pa.table({"id": ["x"]}), InvalidArgument, "cannot cast string to int64 for column 'id' of s.t"),
+        (pa.table({"id": [1.5]}), InvalidArgument, "cannot cast double to int64 for column 'id' of s.t"),
         (pa.table({"nope": [1]}), NotFound, "column 'nope' not found in s.t"),
-        (pa.table([[1], [2]], names=["id", "ID"]), InvalidArgument, "column 'ID' of s.t is given twice"),
-        (pa.table({"id": [1], "rowid": [1]}), InvalidArgument, "column 'rowid' .* the server numbers the rows"),
+        (pa.table([[1], [2]], names=["id", "ID"]), InvalidArgument, "column 'ID' of s.t occurs twice"),
+        (pa.table({"id": [1], "rowid": [1]}), InvalidArgument, "column 'rowid' .* the server assigns row ids"),
         ({"id": [1]}, InvalidArgument, "not dict: try pyarrow.table"),
         (5, InvalidArgument, "not int: try pyarrow.table"),
         ("rows", InvalidArgument, "not str"),
-        ([1], InvalidArgument, "there is a int among them"),
+        ([1], InvalidArgument, "the iterable yields a int"),
         (
             [rows(1).to_batches()[0], rows(2).select(["v"]).to_batches()[0]],
             InvalidArgument,
-            "all batches need the same columns: id, name, v came first, and v after it",
+            "all batches must have the same schema: the first has id, name, v, a later one v",
         ),
         (rows(1, 1), ConstraintViolation, "Duplicate key .*id: 1.* violates primary key"),
         (pa.table({"id": [1], "v": [-1.0]}), ConstraintViolation, "CHECK constraint failed"),
@@ -320,31 +320,46 @@ def test_update_runs_while_its_scan_does(filled: AirportClient, recorder: Record
 @pytest.mark.parametrize(
     ("given", "options", "error", "message"),
     [
-        (pa.table({"v": [1.0]}), {}, InvalidArgument, "needs the ids of the rows: a column 'rowid', or row_ids="),
+        (pa.table({"v": [1.0]}), {}, InvalidArgument, "needs row ids: give a column 'rowid', or row_ids="),
         (pa.table({"v": [1.0], "rowid": pa.array([None], pa.int64())}), {}, NullRowId, "null rowid"),
         (pa.table({"v": [1.0]}), {"row_ids": [None]}, NullRowId, "null rowid"),
-        (pa.table({"v": [1.0], "rowid": [0.5]}), {}, InvalidArgument, "'rowid' of s.t is int64, and double was given"),
-        (pa.table({"v": [1.0], "rowid": ["x"]}), {}, InvalidArgument, "'rowid' of s.t is int64, and string was given"),
-        (pa.table({"v": [1.0]}), {"row_ids": ["x"]}, InvalidArgument, "row ids are integers of 64 bits"),
+        (
+            pa.table({"v": [1.0], "rowid": [0.5]}),
+            {},
+            InvalidArgument,
+            "cannot cast double to int64 for column 'rowid' of s.t",
+        ),
+        (
+            pa.table({"v": [1.0], "rowid": ["x"]}),
+            {},
+            InvalidArgument,
+            "cannot cast string to int64 for column 'rowid' of s.t",
+        ),
+        (pa.table({"v": [1.0]}), {"row_ids": ["x"]}, InvalidArgument, "row ids must be 64-bit integers"),
         (pa.table({"v": [1.0]}), {"row_ids": 7}, InvalidArgument, "an array or a list of integers, not int"),
-        (pa.table({"v": [1.0]}), {"row_ids": [1, 2]}, InvalidArgument, "2 row ids were given, and 1 rows"),
-        (pa.table({"v": [1.0, 2.0]}), {"row_ids": [1]}, InvalidArgument, "1 row ids were given, and 2 rows"),
+        (pa.table({"v": [1.0]}), {"row_ids": [1, 2]}, InvalidArgument, "2 row ids were given for 1 rows"),
+        (pa.table({"v": [1.0, 2.0]}), {"row_ids": [1]}, InvalidArgument, "1 row ids were given for 2 rows"),
         (pa.table({"v": [1.0], "rowid": [0]}), {"row_ids": [1]}, InvalidArgument, "row ids are given twice"),
-        (pa.table({"rowid": [0]}), {}, InvalidArgument, "sets nothing"),
+        (pa.table({"rowid": [0]}), {}, InvalidArgument, "sets no column"),
         (pa.table({"v": [1.0], "rowid": [2**40]}), {}, NotFound, f"no row with id {2**40}"),
         (pa.table({"nope": [1.0], "rowid": [0]}), {}, NotFound, "column 'nope' not found"),
-        (pa.table({"v": ["x"], "rowid": [0]}), {}, InvalidArgument, "'v' of s.t is double, and string was given"),
+        (
+            pa.table({"v": ["x"], "rowid": [0]}),
+            {},
+            InvalidArgument,
+            "cannot cast string to double for column 'v' of s.t",
+        ),
         (pa.table({"id": pa.array([None], pa.int64()), "rowid": [0]}), {}, ConstraintViolation, "NOT NULL"),
-        (pa.table({"v": [1.0], "rowid": [0]}), {"where": col("id") == 1}, InvalidArgument, "where goes with a mapping"),
-        ({"v": 1.0}, {"row_ids": [1]}, InvalidArgument, "row_ids go with rows"),
-        ({}, {}, InvalidArgument, "name columns to set"),
+        (pa.table({"v": [1.0], "rowid": [0]}), {"where": col("id") == 1}, InvalidArgument, "where= needs a mapping"),
+        ({"v": 1.0}, {"row_ids": [1]}, InvalidArgument, "row_ids need Arrow data"),
+        ({}, {}, InvalidArgument, "needs columns to change"),
         ({"v": 1.0, "V": 2.0}, {}, InvalidArgument, "each once"),
         ({"nope": 1.0}, {}, NotFound, "column 'nope' not found"),
         ({"v": "x"}, {}, InvalidArgument, "'x' .str. does not fit column 'v' of s.t, which is double"),
-        ({"v": pa.scalar("x")}, {}, InvalidArgument, "'v' of s.t is double, and string was given"),
+        ({"v": pa.scalar("x")}, {}, InvalidArgument, "cannot cast string to double for column 'v' of s.t"),
         ({"v": lambda nope: nope}, {}, NotFound, "column 'nope' not found"),
-        ({"v": lambda v: v.slice(1)}, {}, InvalidArgument, "has to give an array of 4 values"),
-        ({"v": lambda v: 5}, {}, InvalidArgument, "has to give an array of 4 values"),
+        ({"v": lambda v: v.slice(1)}, {}, InvalidArgument, "must return an array of 4 values"),
+        ({"v": lambda v: 5}, {}, InvalidArgument, "must return an array of 4 values"),
         ({"v": -1.0}, {}, ConstraintViolation, "CHECK constraint failed"),
         ({"id": 1}, {}, ConstraintViolation, "Duplicate key"),
         ({"id": None}, {}, ConstraintViolation, r"NOT NULL constraint failed: t\.id"),
@@ -367,7 +382,7 @@ def test_row_that_another_changed_meanwhile_is_a_conflict(filled: AirportClient)
             other.update("s.t", {"v": 7.0}, where=col("id") == 2)
         return v
 
-    with pytest.raises(Conflict, match="run it again"):
+    with pytest.raises(Conflict, match="retry it"):
         filled.update("s.t", {"v": meddling})
     assert [v for _, _, v in content(filled)] == [0.5, 7.0, 1.5, 2.0]
 
@@ -412,13 +427,13 @@ def test_truncate_deletes_all_and_counts_them(filled: AirportClient, recorder: R
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, InvalidArgument, "row_ids or where, one of them; truncate"),
-        ({"row_ids": [1], "where": col("id") == 1}, InvalidArgument, "one of them"),
+        ({}, InvalidArgument, "either row_ids or where; truncate"),
+        ({"row_ids": [1], "where": col("id") == 1}, InvalidArgument, "either row_ids or where"),
         ({"row_ids": [0, None]}, NullRowId, "null rowid"),
         ({"row_ids": [0, 2**40]}, NotFound, "no row with id"),
-        ({"row_ids": ["x"]}, InvalidArgument, "row ids are integers"),
-        ({"row_ids": [2**70]}, InvalidArgument, "row ids are integers of 64 bits"),
-        ({"row_ids": pa.array(["x"])}, InvalidArgument, "'rowid' of s.t is int64, and string was given"),
+        ({"row_ids": ["x"]}, InvalidArgument, "row ids must be 64-bit integers"),
+        ({"row_ids": [2**70]}, InvalidArgument, "row ids must be 64-bit integers"),
+        ({"row_ids": pa.array(["x"])}, InvalidArgument, "cannot cast string to int64 for column 'rowid' of s.t"),
         ({"row_ids": "12"}, InvalidArgument, "not str"),
         ({"where": col("nope") == 1}, NotFound, "column 'nope' not found"),
     ],
@@ -457,14 +472,14 @@ def frame(table: pa.Table) -> bytes:
 @pytest.mark.parametrize(
     ("returning", "answers", "message"),
     [
-        (False, [], r"ended DoExchange \(insert\) before its answer was complete"),
-        (True, [], "before its answer was complete"),
-        (True, [frame(rows(1, 2))], "was sent 1 rows and has to return as many: 2 came"),
-        (True, [metadata_frame(encode(TotalChanged(1)))], "has to return as many: none came"),
-        (False, [frame(rows(1))], "rows where the number of changed ones has to be"),
-        (False, [metadata_frame(b"many")], "something else than the protocol says"),
-        (True, [frame(rows(1))], "before its answer was complete"),
-        (True, [b"\xff"], "something else than the protocol says"),
+        (False, [], r"ended DoExchange \(insert\) before its response was complete"),
+        (True, [], "before its response was complete"),
+        (True, [frame(rows(1, 2))], "returned 2 rows for a batch of 1; it must return as many"),
+        (True, [metadata_frame(encode(TotalChanged(1)))], "returned no rows for a batch of 1; it must return as many"),
+        (False, [frame(rows(1))], "sent rows instead of the number of changed rows"),
+        (False, [metadata_frame(b"many")], "sent a malformed response"),
+        (True, [frame(rows(1))], "before its response was complete"),
+        (True, [b"\xff"], "sent a malformed response"),
     ],
 )
 def test_server_out_of_step_is_an_error_and_no_hang(returning: bool, answers: list[bytes], message: str) -> None:
@@ -480,7 +495,7 @@ def test_server_that_ends_amid_the_rows_does_not_block_the_sender() -> None:
     with (
         careless().serving() as location,
         AirportClient(location, "c", timeout_s=10) as db,
-        pytest.raises(Internal, match="ended the call before all was sent"),
+        pytest.raises(Internal, match="ended the call before the client had sent everything"),
     ):
         db.insert("s.t", endless())
 

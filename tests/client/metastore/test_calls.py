@@ -161,7 +161,7 @@ def test_half_an_engine_is_not_mirrored(server: Server, lake: Metastore) -> None
 
 
 def test_half_an_engine_is_refused(lake: Metastore) -> None:
-    with pytest.raises(InvalidArgument, match="give both, or none"):
+    with pytest.raises(InvalidArgument, match="give both or none"):
         lake.with_engine("duckdb", "")
 
 
@@ -169,7 +169,7 @@ def test_half_an_engine_is_refused(lake: Metastore) -> None:
     "options", [{"token": "a\nb"}, {"account": "Żabka"}, {"headers": {"x y": "z"}}, {"headers": {"x-bin": "z"}}]
 )
 def test_headers_that_cannot_travel_are_refused_without_showing_them(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=r"printable ASCII|cannot be the name of a header") as refused:
+    with pytest.raises(InvalidArgument, match=r"printable ASCII|is not a valid header name") as refused:
         Metastore("127.0.0.1:1", **options)
     assert "a\nb" not in refused.value.message
 
@@ -230,7 +230,7 @@ def test_a_status_without_our_details_says_what_it_can(details: bytes | None) ->
 def test_a_server_that_is_no_metastore_is_told_so() -> None:
     with _serving(()) as address, Metastore(address) as lake, pytest.raises(errors.Unsupported) as failed:
         lake.catalogs.find("lake")
-    assert "it is no metastore, or of another version" in failed.value.message
+    assert "it is no metastore, or a different version" in failed.value.message
 
 
 def test_an_answer_that_is_no_message_is_internal() -> None:
@@ -240,7 +240,7 @@ def test_an_answer_that_is_no_message_is_internal() -> None:
     handlers = {"ResolveCatalog": grpc.unary_unary_rpc_method_handler(handle)}
     with (
         _serving_directory(handlers) as lake,
-        pytest.raises(Internal, match="something else than a ResolveCatalogResponse"),
+        pytest.raises(Internal, match="not a ResolveCatalogResponse"),
     ):
         lake.directory.resolve_catalog("lake")
 
@@ -329,7 +329,10 @@ def test_a_create_whose_answer_was_lost_makes_one_resource(server: Server) -> No
 
 
 def test_an_update_whose_answer_was_lost_is_told_as_unavailable(server: Server) -> None:
-    with wire_to(server) as wire, Metastore(wire.address, retries=QUICK) as lake:
+    with (
+        wire_to(server) as wire,
+        Metastore(wire.address) as lake,
+    ):  # whose retries outlast a reconnect on a busy machine
 
         def act(truly: Act, realm: Realm, request: Any) -> Any:
             answer = truly(realm, request)
@@ -337,7 +340,9 @@ def test_an_update_whose_answer_was_lost_is_told_as_unavailable(server: Server) 
             return answer
 
         server.disturb("UpdateCatalog", act)
-        with pytest.raises(Unavailable, match=r"during the call .*: look whether it was done, then call again"):
+        with pytest.raises(
+            Unavailable, match=r"during the call .*: check whether the change was applied before you retry"
+        ):
             lake.catalogs.update("lake", description="once")
         assert server.methods().count("UpdateCatalog") == 1
         assert lake.catalogs.get("lake").description == "once"  # and the client goes on

@@ -18,7 +18,7 @@ from skiway.client.metastore import Retries, Table
 from skiway.client.metastore.statistics import MESSAGE_BYTES
 from skiway.errors import Conflict, Contention, InvalidArgument, NotFound, TimedOut, Unavailable
 from skiway.metastore import Realm
-from skiway.metastore.statistics.uploads import STEP
+from skiway.metastore.statistics.api import STEP
 from skiway.model import v1
 
 QUICK = Retries(first_pause_s=0.001, longest_pause_s=0.002)
@@ -168,7 +168,7 @@ def test_a_refusal_ends_the_sending_at_once(lake: Metastore, table: Table) -> No
 
 def test_what_is_no_message_is_refused_with_what_to_give(lake: Metastore, table: Table) -> None:
     with pytest.raises(
-        InvalidArgument, match=r"\{'column_id': 1\} cannot be stored: give messages skiway\.v1\.ColumnStats"
+        InvalidArgument, match=r"cannot store \{'column_id': 1\}: expected messages of type skiway\.v1\.ColumnStats"
     ):
         lake.statistics.put_columns(table, 1, [{"column_id": 1}])  # type: ignore[list-item]
 

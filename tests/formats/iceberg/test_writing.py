@@ -28,7 +28,7 @@ from skiway.errors import ConstraintViolation, InvalidArgument, PermissionDenied
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.file_io import WritingIO
-from skiway.formats.iceberg.manifest_writer import entries, manifests
+from skiway.formats.iceberg.manifest_files import entries, manifests
 from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
 from skiway.formats.iceberg.partitions import partition_spec
 from skiway.formats.iceberg.types import iceberg_schema
@@ -195,7 +195,7 @@ def test_types_that_iceberg_has_not_are_widened(given: pa.DataType, stored: str)
     ],
 )
 def test_types_that_iceberg_cannot_hold_are_refused_by_the_column_that_has_them(given: pa.DataType) -> None:
-    with pytest.raises(Unsupported, match=r"'wait'.*cannot hold"):
+    with pytest.raises(Unsupported, match=r"'wait'.*cannot store"):
         iceberg_schema(pa.schema({"id": pa.int32(), "wait": given}))
 
 
@@ -233,13 +233,13 @@ def test_nanoseconds_are_kept_in_version_3() -> None:
 
 
 def test_a_column_with_a_dot_beside_a_struct_that_reads_the_same_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="contradict each other"):
+    with pytest.raises(InvalidArgument, match="are ambiguous"):
         iceberg_schema(pa.schema([("a.b", pa.int8()), ("a", pa.struct([("b", pa.int8())]))]))
 
 
 @pytest.mark.parametrize("names", [["a", "A"], ["a", "a"]])
 def test_columns_that_engines_do_not_tell_apart_are_refused(names: list[str]) -> None:
-    with pytest.raises(InvalidArgument, match="differ in case only or not at all"):
+    with pytest.raises(InvalidArgument, match="have the same name"):
         iceberg_schema(pa.schema([(name, pa.int8()) for name in names]))
 
 
@@ -252,7 +252,7 @@ def test_a_moment_finer_than_microseconds_is_refused_with_its_column(tmp_path: P
 
 def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int32()}))
-    with pytest.raises(InvalidArgument, match="column 'x' come as int64"):
+    with pytest.raises(InvalidArgument, match="column 'x' have type int64"):
         table.write(pa.record_batch({"x": [2**40]}))
 
 
@@ -266,13 +266,13 @@ def test_columns_are_matched_by_name_and_absent_ones_are_null(tmp_path: Path) ->
 
 def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64()}))
-    with pytest.raises(InvalidArgument, match="'z', which the table has not; it has x"):
+    with pytest.raises(InvalidArgument, match="no column 'z'; it has x"):
         table.write(pa.record_batch({"x": [1], "z": [1]}))
 
 
 def test_a_column_that_comes_twice_is_refused(tmp_path: Path) -> None:
     twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    with pytest.raises(InvalidArgument, match="two columns of one name"):
+    with pytest.raises(InvalidArgument, match="duplicate column names"):
         LooseTable(tmp_path, pa.schema({"x": pa.int64()})).write(twice)
 
 
@@ -280,14 +280,14 @@ def test_a_column_that_comes_twice_is_refused(tmp_path: Path) -> None:
 def test_a_field_that_a_struct_has_not_is_refused_at_any_depth(tmp_path: Path, wrap: Any) -> None:
     known, given = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("more", pa.int64())])
     table = LooseTable(tmp_path, pa.schema([("s", wrap(known))]))
-    with pytest.raises(InvalidArgument, match="there is no field 'more' in it"):
+    with pytest.raises(InvalidArgument, match="it has no field 'more'"):
         table.write(pa.RecordBatch.from_arrays([pa.nulls(1, wrap(given))], names=["s"]))
 
 
 @pytest.mark.parametrize("batch", [pa.record_batch({"id": [1, None]}), pa.record_batch({"other": [1, 2]})])
 def test_a_required_column_takes_no_null(tmp_path: Path, batch: pa.RecordBatch) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("other", pa.int64())])
-    with pytest.raises(ConstraintViolation, match="'id' must not be NULL"):
+    with pytest.raises(ConstraintViolation, match="'id' is NOT NULL"):
         LooseTable(tmp_path, schema).write(batch)
 
 
@@ -340,9 +340,9 @@ def test_a_partition_by_uuid_is_read_by_pyiceberg(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
-        ("nobody", "'nobody', which the table has not"),
-        ("week(at)", "no known transform"),
-        ("day(id)", "cannot be made"),
+        ("nobody", "unknown column 'nobody'"),
+        ("week(at)", "unknown transform"),
+        ("day(id)", "is not possible"),
     ],
 )
 def test_a_partition_that_cannot_be_is_refused(part: str, complaint: str) -> None:
@@ -357,7 +357,7 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
     def watched(self: DataFileWriter, part: Any) -> None:
         flush(self, part)
         opened.append(sum(1 for each in self._parts.values() if each.file))
-        assert sum(each.waiting_bytes for each in self._parts.values()) <= 40_000
+        assert sum(each.buffered_bytes for each in self._parts.values()) <= 40_000
 
     monkeypatch.setattr(DataFileWriter, "_flush", watched)
     table = LooseTable(tmp_path, pa.schema({"part": pa.int64(), "text": pa.string()}), "part")

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 
 from skiway.formats import TableSchema
-from skiway.formats.schemas import identified, leaves
+from skiway.formats.schemas import leaves, with_ids
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice, chosen_columns
 from skiway.model import v1
 
 IDS = {("id",): 1, ("home",): 2, ("home", "city"): 3, ("home", "at"): 4, ("home", "at", "x"): 5, ("tags",): 6}
 HOME = pa.struct({"city": pa.string(), "at": pa.struct({"x": pa.float64()})})
 SCHEMA = TableSchema.of(
-    identified(pa.schema({"id": pa.int64(), "home": HOME, "tags": pa.list_(pa.string())}), lambda path: IDS.get(path))
+    with_ids(pa.schema({"id": pa.int64(), "home": HOME, "tags": pa.list_(pa.string())}), lambda path: IDS.get(path))
 )
 
 

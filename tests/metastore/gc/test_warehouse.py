@@ -127,7 +127,7 @@ def test_a_statement_whose_files_were_swept_is_told_so_and_commits_nothing(manag
     files = managed.write(table, 2)
     age(folder)
     assert len(sweep(managed).removed) == 1
-    with pytest.raises(PreconditionFailed, match="was removed before its commit"):
+    with pytest.raises(PreconditionFailed, match="was deleted before the commit"):
         managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
     assert managed.rows(table) == [1]
 

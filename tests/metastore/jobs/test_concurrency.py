@@ -15,8 +15,7 @@ from metastore.wholeness import damage
 from metastore.world import World, behaviour
 from skiway.errors import Conflict
 from skiway.metastore import Realm, connectors, jobs, queries
-from skiway.metastore.jobs.queue import JobQueue, Lease
-from skiway.metastore.jobs.records import JobRules, Progress
+from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease, Progress
 from skiway.model import v1
 from skiway.storage import open_stores
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skiway.metastore.jobs.queue import JobQueue
-from skiway.metastore.jobs.records import MAX_MESSAGE, MAX_TABLE_ERRORS, JobRules
-from skiway.metastore.jobs.schedule import USUAL_INTERVAL, due_key
+from skiway.metastore.jobs.queue import MAX_MESSAGE, MAX_TABLE_ERRORS, JobQueue, JobRules
+from skiway.metastore.jobs.schedule import DEFAULT_INTERVAL
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.records import keys
 
@@ -37,7 +36,7 @@ def test_every_call_is_on_the_page(module):
 
 def test_everything_a_worker_can_do_is_on_the_page():
     offered = {name for name, value in vars(JobQueue).items() if callable(value) and not name.startswith("_")}
-    assert shown("job_queue") - {"JobQueue"} == offered
+    assert shown("jobs.queue") - {"JobQueue"} == offered
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code():
@@ -46,12 +45,12 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
         f"lasts {job.lease_s:.0f} s from",
         f"wait {job.base_backoff_s} s, then twice as long each time, up to {job.max_backoff_s:.0f} s",
         f"After {job.max_attempts} attempts",
-        f"first {MAX_TABLE_ERRORS} are",
+        f"first {MAX_TABLE_ERRORS} are stored",
         f"up to {MAX_MESSAGE} characters",
         f"`ttl_seconds`, {query.default_ttl_s:.0f} s by default, at most {query.max_ttl_s / 3600:.0f} h",
         f"until {query.grace_s:.0f} s after",
         f"at most {query.max_leases} active",
-        f"every `interval`, {USUAL_INTERVAL.total_seconds() / 60:.0f} minutes unless it is said",
+        f"every `interval`, {DEFAULT_INTERVAL.total_seconds() / 60:.0f} minutes by default",
     ):
         assert said in TEXT, said
 
@@ -61,7 +60,7 @@ def test_the_keys_on_the_page_are_those_of_the_code():
         keys.job("{a}", "{id}"),
         keys.job_active("{a}", "{digest of the work}"),
         keys.job_listing("{a}") + "{newest first}",
-        due_key("{a}", "{c}"),
+        keys.schedule("{a}", "{c}"),
     ):
         assert f"`{key.replace('%7B', '{').replace('%7D', '}').replace('any', '{state}')}`" in PAGE
     assert keys.job_ready(7, "a", "j").startswith("/queue/ready/")

@@ -14,8 +14,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFaile
 from skiway.metastore import connectors, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs import schedule as jobs_schedule
-from skiway.metastore.jobs.queue import Lease
-from skiway.metastore.jobs.records import MAX_MESSAGE, MAX_TABLE_ERRORS, JobRules, Progress
+from skiway.metastore.jobs.queue import MAX_MESSAGE, MAX_TABLE_ERRORS, JobRules, Lease, Progress
 from skiway.metastore.records import keys
 from skiway.model import v1
 
@@ -173,7 +172,7 @@ def test_a_lease_that_ended_passes_on_and_its_worker_is_refused(world, leased):
     work = queue(world)
     world.clock.advance(RULES.lease_s)
     assert work.lease("w2") is None, "it counts as a failure, so it waits a while"
-    assert "w1 was silent" in job(world, leased.job.job_id).message
+    assert "w1 did not renew its lease" in job(world, leased.job.job_id).message
     world.clock.advance(RULES.backoff_s(1))
     second = work.lease("w2")
     assert (second.epoch, second.job.attempt, second.job.lease_owner) == (2, 2, "w2")

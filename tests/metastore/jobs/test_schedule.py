@@ -13,9 +13,9 @@ from metastore.mirrors import connector, queue
 from metastore.wholeness import damage
 from metastore.world import World, mask
 from skiway.metastore import connectors, gc, jobs
-from skiway.metastore.jobs import api as jobs_api
-from skiway.metastore.jobs.records import Progress
-from skiway.metastore.jobs.schedule import BELIEVED, USUAL_INTERVAL, JobSchedule, due_key
+from skiway.metastore.jobs.api import BOTH_PASSES
+from skiway.metastore.jobs.queue import Progress
+from skiway.metastore.jobs.schedule import DEFAULT_INTERVAL, MAX_CLOCK_SKEW, JobSchedule
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
@@ -51,7 +51,7 @@ def test_a_connector_with_a_policy_is_run_at_once_and_then_every_interval(world:
     assert begun(world) == 1
     job = finish(world)
     assert job.connector_id == made.resource_id
-    assert list(job.modes) == list(jobs_api.BOTH_PASSES)
+    assert list(job.modes) == list(BOTH_PASSES)
     world.clock.advance(3599)
     assert begun(world) == 0
     world.clock.advance(1)
@@ -72,7 +72,7 @@ def test_a_policy_without_an_interval_has_the_usual_one(world: World):
     connector(world, policy=v1.ConnectorPolicy(enabled=True))
     begun(world)
     finish(world)
-    world.clock.advance(USUAL_INTERVAL.total_seconds() - 1)
+    world.clock.advance(DEFAULT_INTERVAL.total_seconds() - 1)
     assert begun(world) == 0
     world.clock.advance(1)
     assert begun(world) == 1
@@ -139,12 +139,12 @@ def test_another_server_that_was_faster_has_begun_the_only_job(world: World, mon
     real = jobs.enqueue_unless_active
 
     def overtaken(realm: Realm, found: Any, **how: Any) -> v1.Job | None:
-        monkeypatch.setattr(jobs_api, "enqueue_unless_active", real)
+        monkeypatch.setattr(jobs, "enqueue_unless_active", real)
         assert begun(world) == 1
         finish(world)
         return real(realm, found, **how)
 
-    monkeypatch.setattr(jobs_api, "enqueue_unless_active", overtaken)
+    monkeypatch.setattr(jobs, "enqueue_unless_active", overtaken)
     assert begun(world) == 0
     request = v1.ListReconcileJobsRequest(connector_id=made.resource_id)
     assert len(jobs.list_(world.home, request).jobs) == 1
@@ -168,7 +168,7 @@ def test_many_servers_make_one_job_of_a_turn(world: World):
 
 
 def test_a_turn_without_a_connector_is_removed(world: World):
-    key = due_key("a1", "none")
+    key = keys.schedule("a1", "none")
     world.stores.pointers.compare_and_set(key, "2000-01-01T00:00:00+00:00 2000-01-01T00:00:00+00:00", expect=0)
     assert begun(world) == 0
     assert world.stores.pointers.get(key) is None
@@ -176,7 +176,7 @@ def test_a_turn_without_a_connector_is_removed(world: World):
 
 def test_a_turn_that_cannot_be_read_is_now(world: World):
     made = connector(world, policy=policy(not_before=timestamp(world.clock.later(5000))))
-    pointer = world.stores.pointers.get(due_key("a1", made.resource_id.id))
+    pointer = world.stores.pointers.get(keys.schedule("a1", made.resource_id.id))
     assert pointer is not None
     world.stores.pointers.compare_and_set(pointer.key, "nonsense", expect=pointer.version)
     assert begun(world) == 1
@@ -200,7 +200,7 @@ def test_a_clock_that_was_wrong_once_does_not_stop_a_connector(world: World):
     assert begun(world) == 1
     finish(world)
     assert begun(world) == 0
-    assert BELIEVED < USUAL_INTERVAL
+    assert MAX_CLOCK_SKEW < DEFAULT_INTERVAL
 
 
 def test_gc_leaves_turns_alone(world: World):

@@ -17,8 +17,7 @@ from metastore.wholeness import damage
 from metastore.world import World, behaviour, refused
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import gc, jobs
-from skiway.metastore.jobs.queue import Lease
-from skiway.metastore.jobs.records import ACTIVE, FINISHED, Progress
+from skiway.metastore.jobs.queue import ACTIVE, FINISHED, Lease, Progress
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -53,15 +54,14 @@ from skiway.errors import (
     PreconditionFailed,
     Unsupported,
 )
-from skiway.formats.cache import Kept
-from skiway.formats.iceberg import metadata as iceberg_metadata
+from skiway.formats.files import FileCache
 from skiway.formats.iceberg.commits import append, delete_all, overwrite, rollback
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.schema_changes import AddColumn, evolve
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import managed as managed_tables
 from skiway.metastore import statistics
 from skiway.metastore.gc.warehouse import sweep_warehouse
-from skiway.metastore.managed import turns
 from skiway.metastore.managed.locations import folder_of, id_in
 from skiway.metastore.resources import directory, snapshots, tables
 from skiway.metastore.statistics.validation import check_file, check_table
@@ -222,8 +222,8 @@ def test_a_commit_without_updates_changes_nothing(managed: ManagedWorld) -> None
 
 
 def on_another_server():
-    """A block whose commits know nothing of the turns that are taken here."""
-    return mock.patch.object(turns, "turn", return_value=nullcontext())
+    """A block whose commits know nothing of the commits that are taken here."""
+    return mock.patch.object(Warehouse, "lock", return_value=nullcontext())
 
 
 def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedWorld, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedWorld, tmp
         tried.append(metadata)
         return made
 
-    managed_tables.change(managed.home, managed.warehouse, id_of(table), interrupted, pause=lambda _: None)
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), interrupted, sleep=lambda _: None)
     assert managed.rows(table) == [1, 2]
     assert len(tried) == 2
     left = {path.name for path in tmp_path.rglob("*.metadata.json")}
@@ -247,16 +247,19 @@ def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedWorld, tmp
 
 
 def test_a_race_that_is_lost_for_ever_ends(managed: ManagedWorld) -> None:
-    table, paused = managed.create(), []
+    table, tried, paused = managed.create(), [], []
 
     def always_late(metadata, files, clock):
+        tried.append(metadata)
         with on_another_server():
-            commit(managed, table, SetPropertiesUpdate(updates={"turn": str(len(paused))}))
+            commit(managed, table, SetPropertiesUpdate(updates={"turn": str(len(tried))}))
         return append([])(metadata, files, clock)
 
     with refused(Conflict, "commit.failed"):
-        managed_tables.change(managed.home, managed.warehouse, id_of(table), always_late, pause=paused.append)
-    assert len(paused) == 40
+        managed_tables.change(managed.home, managed.warehouse, id_of(table), always_late, sleep=paused.append)
+    assert len(tried) == 40
+    assert len(paused) == 39, "there is a pause between two attempts"
+    assert max(paused) <= 0.5
 
 
 def test_columns_change_with_the_record(managed: ManagedWorld) -> None:
@@ -313,7 +316,7 @@ def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
         table = managed.append(table, value)
     with monkeypatch.context() as patch:
         patch.setattr(type(managed.world.stores.pointers), "max_batch", 25)
-        patch.setattr("skiway.metastore.managed.commits.applied", contended)
+        patch.setattr("skiway.metastore.managed.commits.apply_batch", contended)
         commit(
             managed,
             table,
@@ -534,12 +537,11 @@ def test_a_purged_table_leaves_nothing(managed: ManagedWorld, tmp_path: Path) ->
 @pytest.mark.parametrize("purge", [False, True])
 @pytest.mark.parametrize("harm", [Path.unlink, lambda place: place.write_bytes(b"{")], ids=["gone", "corrupt"])
 def test_a_table_whose_metadata_is_lost_can_be_dropped(
-    managed: ManagedWorld, harm: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch, *, purge: bool
+    managed: ManagedWorld, harm: Callable[[Path], object], *, purge: bool
 ) -> None:
     table = managed.append(managed.create(), 1)
     harm(Path(table.metadata_location.removeprefix("file://")))
-    # As in a process that just began:
-    monkeypatch.setattr(iceberg_metadata, "_read", Kept(1 << 20, size_of=lambda _: 1))
+    managed.warehouse = replace(managed.warehouse, cache=FileCache())  # as in a process that just started
     with pytest.raises(PreconditionFailed, match=r"missing|corrupt"):
         managed.load(table)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=purge)

@@ -439,14 +439,14 @@ def test_an_id_that_is_taken_is_refused_and_the_first_query_intact(world, people
 
 @behaviour(48)
 def test_of_two_that_begin_at_once_under_one_id_the_first_keeps_its_pins(world, people, monkeypatch):
-    original = leases.create
+    original = leases._create
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(leases, "create", original)
+        monkeypatch.setattr(leases, "_create", original)
         begin(world, of_table(people, by_id(0)), query_id="q")
         original(*arguments)
 
-    monkeypatch.setattr(leases, "create", late)
+    monkeypatch.setattr(leases, "_create", late)
     with refused(AlreadyExists, "query.already.exists"):
         begin(world, of_table(people, by_id(1)), query_id="q")
     tables.delete(world.home, v1.DeleteTableRequest(table_id=people.resource_id))

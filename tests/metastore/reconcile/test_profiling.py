@@ -112,9 +112,9 @@ def test_a_full_rescan_profiles_again(managed: ManagedWorld) -> None:
 def test_what_cannot_be_profiled_is_refused_with_a_reason(managed: ManagedWorld) -> None:
     table = managed.append(managed.create(), 1)
     mirrored = managed.world.table("mirrored")
-    with pytest.raises(PreconditionFailed, match="trigger the connector that brings it in"):
+    with pytest.raises(PreconditionFailed, match="trigger the connector that mirrors it"):
         connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=mirrored.resource_id))
-    with pytest.raises(PreconditionFailed, match="is not managed here"):
+    with pytest.raises(PreconditionFailed, match="is not a managed table"):
         captured(managed, mirrored, Counting())
     with pytest.raises(NotFound):
         connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=v1.ResourceId(id="none")))

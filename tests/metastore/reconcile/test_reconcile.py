@@ -241,7 +241,7 @@ def test_a_table_of_somebody_else_is_not_overwritten(world: World, folder):
     parquet(folder, "people", id=[1])
     theirs = world.table("people", namespace=world.namespace("files"))
     outcome = run(world, connector(world, str(folder)))
-    assert "a table or view of this name is there" in outcome.failures["people"]
+    assert "another table or view has this name" in outcome.failures["people"]
     assert tables.get(world.home, v1.GetTableRequest(table_id=theirs.resource_id)).table == theirs
 
 
@@ -395,7 +395,7 @@ def test_a_scope_narrows_by_namespace_and_table(world: World, three):
     "scope", [v1.JobScope(table="nope"), v1.JobScope(namespaces=[v1.NamespacePath(segments=["elsewhere"])])]
 )
 def test_a_scope_that_matches_nothing_is_an_error(world: World, three, scope):
-    with pytest.raises(NotFound, match="no table of the connector is in the scope") as raised:
+    with pytest.raises(NotFound, match="no table of the connector is in the requested scope") as raised:
         run(world, iceberg_connector(world, three), scope=scope)
     assert raised.value.key == "scope.unmatched"
 

@@ -14,10 +14,9 @@ from metastore.world import World, refused
 from skiway.errors import Cancelled, InvalidArgument, PreconditionFailed
 from skiway.formats import open_source
 from skiway.metastore import statistics
-from skiway.metastore.jobs.records import Progress, Stage
-from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control
-from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.metastore.reconcile.run import MOST_LANES, unread
+from skiway.metastore.jobs.queue import Progress, Stage
+from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, unread
+from skiway.metastore.reconcile.reconciler import MOST_LANES, Reconciler
 from skiway.model import v1
 
 
@@ -198,7 +197,7 @@ def test_single_tables_go_to_destinations_of_their_own(world: World, four):
     ("tables", "said"),
     [
         ([v1.TableDestination(table_display_name="x")], "destination.tables.source"),
-        ([v1.TableDestination(source="a")], "a is to be"),
+        ([v1.TableDestination(source="a")], "set a name or a namespace for a"),
         ([v1.TableDestination(source="a", table_display_name=name) for name in "xy"], "a twice"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from metastore.world import World, behaviour, mask, refused
 from skiway.errors import Internal, NotFound
-from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.resources import directory, tables
 from skiway.model import v1
 from skiway.storage import CallCounter, open_stores
@@ -30,7 +30,7 @@ def servers(tmp_path, calls) -> Any:
     """Two servers on one store, both with a memory of their own; the calls of the second are counted."""
     url = f"sqlite:///{tmp_path}/p.db"
     with open_stores(url) as one, open_stores(url, on_call=calls) as two:
-        yield World(remembering(one)), World(remembering(two))
+        yield World(with_blob_cache(one)), World(with_blob_cache(two))
 
 
 @behaviour(45, 46)
@@ -91,7 +91,7 @@ def test_what_readers_do_to_a_message_is_theirs_alone(servers):
 
 def test_memory_is_bounded_and_large_blobs_are_read_each_time(calls):
     with open_stores("memory://", on_call=calls) as stores:
-        blobs = remembering(stores, max_bytes=6400).blobs
+        blobs = with_blob_cache(stores, max_bytes=6400).blobs
         small = [blobs.put(bytes([number]) * 100) for number in range(70)]
         large = blobs.put(b"x" * 101)
         calls.reset()
@@ -104,7 +104,7 @@ def test_memory_is_bounded_and_large_blobs_are_read_each_time(calls):
 
 def test_presence_age_and_damage_are_those_of_the_store():
     with open_stores("memory://") as stores:
-        blobs = remembering(stores).blobs
+        blobs = with_blob_cache(stores).blobs
         uri = blobs.put(b"data", folder="f")
         assert blobs.head(uri) == stores.blobs.head(uri)
         assert [head.uri for head in blobs.scan("f")] == [uri]
@@ -112,4 +112,4 @@ def test_presence_age_and_damage_are_those_of_the_store():
         assert (blobs.head(uri), stores.blobs.head(uri)) == (None, None)
         stores.blobs._create(uri, b"damaged")
         with refused(Internal, "blob.corrupt"):
-            remembering(stores).blobs.get(uri)
+            with_blob_cache(stores).blobs.get(uri)

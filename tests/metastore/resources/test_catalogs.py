@@ -364,10 +364,10 @@ def test_keys_belong_to_their_account_and_their_call(world):
 @behaviour(24)
 def test_a_catalog_that_is_closing_takes_nothing_in_until_the_marker_expires(world):
     """Whoever was to delete it has died after closing it."""
-    from skiway.metastore.records.parents import closed
+    from skiway.metastore.records.parents import close_parent
 
     account = world.stores.pointers.get(keys.account("a1"))
-    closed(world.platform, account, resource="account")
+    close_parent(world.platform, account, resource="account")
     with pytest.raises(Contention):
         world.catalog()
     world.clock.advance(30)
@@ -376,20 +376,20 @@ def test_a_catalog_that_is_closing_takes_nothing_in_until_the_marker_expires(wor
 
 @behaviour(24)
 def test_a_deleter_whose_marker_expired_cannot_finish(world):
-    """It was so slow that a child came in, and that another deleter closed the parent again."""
+    """It was so slow that a child came in, and that another deleter close_parent the parent again."""
     from skiway.metastore.records.kinds import ACCOUNT
-    from skiway.metastore.records.parents import closed, opened
+    from skiway.metastore.records.parents import close_parent, reopening
 
     repository = world.platform.all(ACCOUNT)
     found = repository.find(keys.account("a1"))
-    slow = closed(world.platform, found.pointer, resource="account")
+    slow = close_parent(world.platform, found.pointer, resource="account")
     world.clock.advance(31)
     world.catalog()
     with pytest.raises(Contention):
-        repository.delete(slow, found.value, also=opened(slow))
-    closed(world.platform, slow, resource="account")
+        repository.delete(slow, found.value, also=reopening(slow))
+    close_parent(world.platform, slow, resource="account")
     with refused(PreconditionFailed, "version.mismatch"):
-        repository.delete(slow, found.value, also=opened(slow))
+        repository.delete(slow, found.value, also=reopening(slow))
     assert repository.find(keys.account("a1")) is not None
 
 

@@ -9,7 +9,7 @@ from metastore.world import behaviour, key, mask, refused
 from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, LimitExceeded, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE, VIEW
-from skiway.metastore.records.parents import closed
+from skiway.metastore.records.parents import close_parent
 from skiway.metastore.resources import catalogs, namespaces
 from skiway.model import v1
 
@@ -327,11 +327,11 @@ def test_a_namespace_is_deleted_with_all_it_holds_when_so_asked(world):
 def test_nothing_is_created_in_what_is_being_deleted_or_moved(world):
     namespace = world.namespace("a")
     pointer = world.stores.pointers.get(keys.namespace("a1", namespace.resource_id.id))
-    moved = closed(world.home, pointer, resource="namespace")
+    moved = close_parent(world.home, pointer, resource="namespace")
     with pytest.raises(Contention):
         world.namespace("a", "b")
     with refused(Contention, "namespace.closing", id=namespace.resource_id.id):
-        closed(world.home, moved, resource="namespace")
+        close_parent(world.home, moved, resource="namespace")
     world.clock.advance(30)
     world.namespace("a", "b")
     with refused(Conflict, "namespace.not_empty"):
@@ -343,7 +343,7 @@ def test_nothing_is_created_in_what_is_being_deleted_or_moved(world):
 def test_a_child_that_comes_in_just_before_closing_keeps_the_namespace_where_it_is(world, monkeypatch, act):
     namespace = world.namespace("a")
     module = "skiway.metastore.records.parents" if act == "delete" else "skiway.metastore.resources.namespaces"
-    monkeypatch.setattr(f"{module}.closed", _after(lambda: world.namespace("a", "b")))
+    monkeypatch.setattr(f"{module}.close_parent", _after(lambda: world.namespace("a", "b")))
     acts = {
         "delete": lambda: namespaces.delete(world.home, Delete(namespace_id=namespace.resource_id)),
         "rename": lambda: update(world, namespace, "display_name", display_name="x"),
@@ -358,7 +358,7 @@ def test_a_child_that_comes_in_just_before_closing_keeps_the_namespace_where_it_
 def _after(happening: Any) -> Any:
     def late(*arguments: Any, **named: Any) -> Any:
         happening()
-        return closed(*arguments, **named)
+        return close_parent(*arguments, **named)
 
     return late
 

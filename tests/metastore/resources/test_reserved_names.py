@@ -358,13 +358,13 @@ def test_a_catalog_gets_or_loses_its_connector_only_while_it_is_empty(world):
 
 def test_a_namespace_that_comes_just_before_the_catalog_is_closed_keeps_its_rules(world, monkeypatch):
     catalog = world.catalog("lake")
-    close = catalogs.closed
+    close = catalogs.close_parent
 
     def late(*arguments: Any, **named: Any) -> Any:
         world.namespace("Sales", catalog=catalog)
         return close(*arguments, **named)
 
-    monkeypatch.setattr(catalogs, "closed", late)
+    monkeypatch.setattr(catalogs, "close_parent", late)
     with refused(Conflict, "catalog.connector.fixed", found="1 namespace"):
         connect(world, catalog, "files")
     assert not list(world.stores.pointers.scan("/closing/"))

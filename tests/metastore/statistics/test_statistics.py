@@ -271,7 +271,7 @@ def test_what_came_before_a_refused_item_stays(world, table):
 
 @behaviour(61)
 def test_large_uploads_are_stored_in_steps(world, table, monkeypatch):
-    monkeypatch.setattr("skiway.metastore.statistics.uploads.STEP", 3)
+    monkeypatch.setattr("skiway.metastore.statistics.api.STEP", 3)
     assert put_columns(world, table, *map(column, range(1, 9))) == 8
     assert len(columns(world, table)) == 8
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from metastore.world import behaviour, refused
 from skiway.errors import Internal, InvalidArgument
-from skiway.metastore.system import files, validation
-from skiway.metastore.system.files import SHIPPED, SystemFiles, read
-from skiway.metastore.system.objects import EngineCatalogs, get
+from skiway.metastore.system import objects as system_objects
+from skiway.metastore.system import validation
+from skiway.metastore.system.objects import SHIPPED, EngineCatalogs, SystemFiles, get, read
 from skiway.metastore.system.validation import check, objects, signature, version_key
 from skiway.model import v1
 
@@ -152,7 +152,7 @@ def test_a_version_has_a_reasonable_length():
         get(EngineCatalogs(), "duckdb", "1" * 101)
 
 
-# --- files and caches -------------------------------------------------------------------------------------------------
+# --- files and caches ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["engine.pb", "engine.pbtxt"])
@@ -165,7 +165,7 @@ def test_files_are_text_or_binary(tmp_path, name):
 def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path, monkeypatch):
     file = write(tmp_path, registry(function("old")))
     reads = []
-    monkeypatch.setattr(files, "read", lambda path: reads.append(path) or read(path))
+    monkeypatch.setattr(system_objects, "read", lambda path: reads.append(path) or read(path))
     catalogs = EngineCatalogs(SystemFiles(tmp_path))
     for version in ("1.0", "1.0.0", "2.0"):
         assert [each.name for each in get(catalogs, "engine", version).registry.functions] == ["old"]
@@ -182,7 +182,7 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path, monkeypatch
 def test_those_who_come_together_read_a_file_once(tmp_path, monkeypatch):
     write(tmp_path, registry(function("f")))
     reads = []
-    monkeypatch.setattr(files, "read", lambda path: reads.append(path) or read(path))
+    monkeypatch.setattr(system_objects, "read", lambda path: reads.append(path) or read(path))
     catalogs, barrier = EngineCatalogs(SystemFiles(tmp_path)), Barrier(4)
 
     def ask() -> None:
@@ -202,7 +202,7 @@ def test_many_versions_do_not_fill_the_memory(tmp_path):
     catalogs = EngineCatalogs(SystemFiles(tmp_path), max_kept=4)
     for number in range(12):
         get(catalogs, "engine", f"1.{number}")
-    assert len(catalogs._answers) == 4
+    assert len(catalogs._responses) == 4
 
 
 def test_two_files_of_one_kind_are_an_error(tmp_path):
@@ -236,7 +236,7 @@ def test_many_faults_are_counted(tmp_path):
         shown(tmp_path, "1.0")
 
 
-# --- what files may say -----------------------------------------------------------------------------------------------
+# --- what files may say -------------------------------------------------------------------------------------------------
 
 OURS: dict[str, Any] = {"origin": v1.OO_BUILTIN}
 
@@ -245,7 +245,7 @@ OURS: dict[str, Any] = {"origin": v1.OO_BUILTIN}
     ("said", "fault"),
     [
         (registry(function(" ")), "function main. () has no name"),
-        (registry(function("f"), function("f")), "function main.f() is there 2 times"),
+        (registry(function("f"), function("f")), "function main.f() occurs 2 times"),
         (registry(function("f", origin=0)), "function main.f() has no origin"),
         (registry(function("f", return_type="")), "function main.f() has no return_type"),
         (registry(function("f", argument_types=["X"])), "function main.f(X) uses the type X"),
@@ -349,7 +349,7 @@ def test_docstrings_are_right():
     assert doctest.testmod(validation).failed == 0
 
 
-# --- the files that are shipped ---------------------------------------------------------------------------------------
+# --- the files that are shipped -----------------------------------------------------------------------------------------
 
 
 def test_every_shipped_file_is_sound_and_sorted():

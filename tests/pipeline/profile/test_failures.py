@@ -13,11 +13,10 @@ from pipeline.lakes import SPARK, as_oracle_says, comparable, opened, oracle, wr
 from pipeline.profile.test_profile import profiled
 from skiway.formats import open_source
 from skiway.formats.schemas import leaves
-from skiway.pipeline.profile.figures import LONGEST_BOUND
-from skiway.pipeline.profile.files import BOUND, EXACT
+from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH
 from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.merging import BOUND, EXACT, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,8 +138,8 @@ def test_a_file_with_other_rows_than_the_table_says_is_not_believed(spark: Spark
     told = dict(zip(found["path"].to_pylist(), found["error"].to_pylist(), strict=True))
     assert told == {
         str(paths[0]): None,
-        str(paths[1]): "Spark finds 3 rows in it where the table has 2",
-        str(hidden): "Spark finds 0 rows in it where the table has 3",
+        str(paths[1]): "Spark finds 3 rows in it, but the table has 2",
+        str(hidden): "Spark finds 0 rows in it, but the table has 3",
     }
 
 
@@ -160,8 +159,8 @@ def test_long_texts_are_cut_to_bounds(spark: SparkSession, tmp_path: Path) -> No
     with opened(tmp_path) as (handle, snapshot):
         profiles = profiled(spark, handle, snapshot)
     first, last = profiles.to_pylist()
-    assert first["min"] == "a" * LONGEST_BOUND
-    assert first["max"] == "b" * (LONGEST_BOUND - 1) + "c"
+    assert first["min"] == "a" * MAX_BOUND_LENGTH
+    assert first["max"] == "b" * (MAX_BOUND_LENGTH - 1) + "c"
     assert first["max"] > words[1]
     assert first["exact"] is False
     assert last["max"] is None  # nothing follows

@@ -15,9 +15,8 @@ from skiway.formats.statistics import column_stats, stats_struct
 from skiway.metastore.statistics.validation import check_column, check_table
 from skiway.model import v1
 from skiway.pipeline.profile.figures import PROFILE
-from skiway.pipeline.profile.files import BOUND, ESTIMATE, EXACT
-from skiway.pipeline.profile.merging import merge
-from skiway.pipeline.profile.sketches import spread, union
+from skiway.pipeline.profile.merging import BOUND, ESTIMATE, EXACT, merge
+from skiway.pipeline.profile.sketches import distribution, union
 from skiway.pipeline.profile.values import value_kind
 
 LONG = pa.int64()
@@ -173,7 +172,7 @@ def test_a_sketch_is_read_as_its_library_reads_it(count: int) -> None:
     sketch = kll(numbers.tolist())
     own = datasketches.kll_doubles_sketch.deserialize(sketch)
     ranks = [0.01, 0.1, 0.5, 0.9, 1.0]
-    found = spread([sketch], buckets=10, ranks=ranks)
+    found = distribution([sketch], buckets=10, ranks=ranks)
     assert found is not None
     assert list(found.quantiles.values()) == own.get_quantiles(ranks, True)
     assert (found.count, found.exact) == (count, not own.is_estimation_mode())
@@ -183,11 +182,11 @@ def test_a_sketch_is_read_as_its_library_reads_it(count: int) -> None:
 
 def test_merged_sketches_stay_within_the_rank_error() -> None:
     numbers = np.random.default_rng(1).normal(size=100_000)
-    found = spread([kll(part.tolist()) for part in np.split(numbers, 20)], buckets=16, ranks=[0.1, 0.5, 0.9])
+    found = distribution([kll(part.tolist()) for part in np.split(numbers, 20)], buckets=16, ranks=[0.1, 0.5, 0.9])
     assert found is not None
     for rank, value in found.quantiles.items():
         assert abs((numbers <= value).mean() - rank) <= found.rank_error
-    assert spread([], buckets=4, ranks=[]) is spread([kll([])], buckets=4, ranks=[]) is None
+    assert distribution([], buckets=4, ranks=[]) is distribution([kll([])], buckets=4, ranks=[]) is None
 
 
 def test_ten_thousand_files_of_twenty_columns_are_merged_in_seconds() -> None:

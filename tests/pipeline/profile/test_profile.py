@@ -14,11 +14,10 @@ from pipeline.lakes import SPARK, as_oracle_says, comparable, opened, oracle, qu
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.schemas import leaves
 from skiway.model import v1
-from skiway.pipeline.profile.files import EXACT
 from skiway.pipeline.profile.job import Budget, profile
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import merge
-from skiway.pipeline.profile.sketches import union, united
+from skiway.pipeline.profile.merging import EXACT, merge
+from skiway.pipeline.profile.sketches import distinct_count, union
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +132,7 @@ def test_the_union_of_the_sketches_of_files_is_the_sketch_of_all_values(
     assert len(parts) == 4
     assert union(parts) == union([whole])
     assert union([*parts, whole, *parts]) == union(parts)
-    assert united(parts).estimate == oracle(lake.rows, name).distinct
+    assert distinct_count(parts).estimate == oracle(lake.rows, name).distinct
 
 
 def test_ints_and_days_are_hashed_as_their_four_bytes_lowest_first(spark: SparkSession, lake: Lake) -> None:

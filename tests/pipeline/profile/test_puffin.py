@@ -19,7 +19,7 @@ from skiway.errors import Conflict
 from skiway.metastore.managed import commits
 from skiway.metastore.reconcile.profiling import attach
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.pipeline.profile.sketches import Puffin, written
+from skiway.pipeline.profile.sketches import Puffin, write_puffin
 from skiway.pipeline.worker import SparkProfile
 from skiway.security import MemorySecrets
 
@@ -27,7 +27,7 @@ from skiway.security import MemorySecrets
 def test_sketches_are_found_again_at_their_places() -> None:
     of = schema(id=pa.int64(), name=pa.string(), price=pa.decimal128(9, 2), share=pa.float32())
     sketches = {1: theta(range(9000)), 2: theta(["a", "b"]), 3: theta(["1.00"]), 4: theta([0.5])}
-    puffin = written(sketches, of, snapshot_id=77, sequence_number=5)
+    puffin = write_puffin(sketches, of, snapshot_id=77, sequence_number=5)
     footer = PuffinFile(puffin.data).footer
     assert [blob.fields for blob in footer.blobs] == [[1], [2]]  # Iceberg hashes decimals and floats otherwise
     for blob in footer.blobs:
@@ -40,7 +40,7 @@ def test_sketches_are_found_again_at_their_places() -> None:
 
 
 def test_a_table_without_sketches_has_an_empty_file() -> None:
-    assert PuffinFile(written({}, schema(n=pa.int64()), snapshot_id=1, sequence_number=1).data).footer.blobs == []
+    assert PuffinFile(write_puffin({}, schema(n=pa.int64()), snapshot_id=1, sequence_number=1).data).footer.blobs == []
 
 
 # --- attached to managed tables ---------------------------------------------------------------------------------------
@@ -59,7 +59,9 @@ def statistics(managed: ManagedWorld, table: Any) -> list[Any]:
 def sketches(table: Any, *values: int) -> Puffin:
     snapshot = table.metadata.current_snapshot()
     number = snapshot.sequence_number
-    return written({1: theta(values)}, schema(x=pa.int64()), snapshot_id=snapshot.snapshot_id, sequence_number=number)
+    return write_puffin(
+        {1: theta(values)}, schema(x=pa.int64()), snapshot_id=snapshot.snapshot_id, sequence_number=number
+    )
 
 
 class TestWithSpark:

@@ -13,6 +13,7 @@ from pipeline.made import file_table, profiles, row, schema
 from skiway.errors import Contention, NotFound
 from skiway.metastore import gc
 from skiway.metastore.resources import tables
+from skiway.metastore.statistics.profiles import ProfileIndex, ProfileRecords
 from skiway.model import v1
 from skiway.pipeline.profile.figures import PROFILE
 from skiway.pipeline.profile.store import ProfileStore
@@ -90,15 +91,15 @@ def test_listing_what_is_known_is_one_read(world: World, store: ProfileStore) ->
 
 
 def test_two_who_add_at_once_both_succeed(world: World, store: ProfileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish, raced = ProfileStore._publish, []
+    publish, raced = ProfileRecords.publish, []
 
-    def late(self: ProfileStore, *given: object) -> None:
+    def late(self: ProfileRecords, before: ProfileIndex, *, part: bytes, index: bytes) -> None:
         if not raced:
             raced.append(True)
             store.add(of_files(1))
-        publish(self, *given)  # type: ignore[arg-type]
+        publish(self, before, part=part, index=index)
 
-    monkeypatch.setattr(ProfileStore, "_publish", late)
+    monkeypatch.setattr(ProfileRecords, "publish", late)
     store.add(of_files(0))
     assert store.load(file_table(ONE, [2, 2])).num_rows == 2
 
@@ -197,9 +198,9 @@ def test_an_index_of_before_there_were_columns_to_leave_out_is_read(store: Profi
 
     old = pa.schema([field for field in module._INDEX if field.name != "left_out"])
     store.add(of_files(0))
-    index = store._indexes.find(store._index_key)
+    index = store._records.index()
     rows = module._index(index).select(old.names).combine_chunks()
-    store._indexes.update(index, store._message(module.written(rows)))
+    store._records._indexes.update(index.stored, store._records._message(module.written(rows)))
     assert store.unknown(file_table(ONE, [2])).num_rows == 0
     store.add(of_files(1))
     assert store.load(file_table(ONE, [2, 2])).equals(of_files(0, 1))

@@ -188,7 +188,7 @@ def test_a_server_that_overslept_its_turn_does_not_set_the_cursor_back(stores, c
     pointer = stores.pointers.get(STATE)
     assert pointer is not None
     assert json.loads(pointer.blob_uri)["token"] == "2"
-    assert "took longer than its turn" in caplog.text
+    assert "took longer than its lease" in caplog.text
 
 
 @pytest.mark.parametrize("ahead_s", [EVERY_S + 1, 1e9])
@@ -204,7 +204,7 @@ def test_a_state_that_cannot_be_read_begins_anew(stores, clock, caplog):
     pages = Pages(1, clock)
     schedule(stores, clock, sweep(pages)).tick()
     assert pages.swept == [0]
-    assert "begins anew" in caplog.text
+    assert "starts from the beginning" in caplog.text
 
 
 def test_errors_are_told_and_the_other_sweeps_go_on(stores, clock, caplog):
@@ -228,7 +228,7 @@ def test_errors_are_told_and_the_other_sweeps_go_on(stores, clock, caplog):
         ("pages", None),
     ]
     assert others.swept == [0, 0, 0]
-    assert "gc pages failed and tries again in 600 s: the store is away" in caplog.text
+    assert "gc pages failed, retrying in 600 s: the store is away" in caplog.text
 
 
 def test_an_error_keeps_the_place_but_a_bad_token_begins_anew(stores, clock):
@@ -270,8 +270,8 @@ def test_what_was_done_is_reported(stores, clock, caplog):
     step = lambda token: Progress(20, 3, ("/accounts/a/tables/by-id/t",))  # noqa: E731
     schedule(stores, clock, sweep(step), observer=ticks).tick()
     assert ticks == [Tick("pages", clock(), 0.0, step(None))]
-    assert "removed 3 of 20" in caplog.text
-    assert "the content of /accounts/a/tables/by-id/t is lost" in caplog.text
+    assert "deleted 3 of 20" in caplog.text
+    assert "the content of /accounts/a/tables/by-id/t is missing" in caplog.text
 
 
 def test_stopping_ends_a_sweep_between_its_pages_and_then_the_thread(stores, clock):

@@ -174,7 +174,7 @@ def test_a_failure_of_aws_is_explained_without_quoting_it(plain, monkeypatch, fa
         lambda: plain.get("acme", "connectors", "c1"),
         lambda: plain.delete("acme", "connectors", "c1"),
     ):
-        with pytest.raises(Unavailable, match="see region, credentials") as refused:
+        with pytest.raises(Unavailable, match="check the region, the credentials") as refused:
             call()
         assert SECRET.decode() not in refused.value.message
         assert "AccessDeniedException" in refused.value.message or "EndpointConnectionError" in refused.value.message
@@ -186,12 +186,12 @@ def test_a_role_that_cannot_be_assumed_is_explained(in_roles, monkeypatch):
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
 
     monkeypatch.setattr(BaseClient, "_make_api_call", fail)
-    with pytest.raises(Unavailable, match=r"AWS answers AccessDenied.*the role to assume"):
+    with pytest.raises(Unavailable, match=r"AWS returned AccessDenied.*the role to assume"):
         in_roles.get("acme", "connectors", "c1")
 
 
 def test_a_name_too_long_for_aws_is_explained(plain):
-    with pytest.raises(LimitExceeded, match="AWS takes 512"):
+    with pytest.raises(LimitExceeded, match="the maximum of AWS is 512"):
         plain.put("acme", "connectors", "x" * 500, SECRET)
 
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto import mock_aws
 
+from skiway import plugins
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, NotFound, PreconditionFailed, Unavailable
 from skiway.security import MemorySecrets, SecretsStore, open_secrets, secret_key
 from skiway.security.secrets import opening
@@ -171,7 +172,7 @@ def test_a_file_passed_off_as_anothers_is_refused(files, directory, other):
     files.put(*HERE, SECRET)
     files.put(*other, b"theirs")
     (directory / secret_key(*HERE)).replace(directory / secret_key(*other))
-    with pytest.raises(Internal, match="damaged or is that of another secret") as refused:
+    with pytest.raises(Internal, match="damaged or belongs to another secret") as refused:
         files.get(*other)
     assert refused.value.key == "secret.damaged"
 
@@ -191,7 +192,7 @@ def test_a_file_cut_short_is_noticed(files, directory, size):
     files.put(*HERE, SECRET)
     file = directory / secret_key(*HERE)
     file.write_bytes(file.read_bytes()[:size])
-    with pytest.raises(Internal, match="store the secret anew"):
+    with pytest.raises(Internal, match="store the secret again"):
         files.get(*HERE)
 
 
@@ -358,7 +359,7 @@ def test_something_else_than_a_key_is_refused_without_being_shown(text):
 
 def test_a_directory_that_cannot_be_used_is_explained(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unavailable, match="see the disk and the permissions"):
+    with pytest.raises(Unavailable, match="check the disk and the permissions"):
         FileSecrets(tmp_path / "file" / "secrets", ring(new_encryption_key().reveal()))
 
 
@@ -390,13 +391,13 @@ def test_the_key_can_come_from_a_setting(tmp_path):
     [
         ("vault://a", {}, "begin the URL with one of aws:, file:, memory:"),
         ("hunter2", {}, "begin the URL"),
-        ("memory://hunter2", {}, "write memory://"),
-        ("memory://", {"keys": "hunter2"}, "write memory://"),
-        ("file://host/a", {}, "write file:///path"),
-        ("file:a", {}, "write file:///path"),
+        ("memory://hunter2", {}, "use memory://"),
+        ("memory://", {"keys": "hunter2"}, "use memory://"),
+        ("file://host/a", {}, "use file:///path"),
+        ("file:a", {}, "use file:///path"),
         ("file:///tmp/a?moon=hunter2", {}, "no parameter moon"),
-        ("file:///tmp/a?keys=hunter2", {}, "URLs get into logs"),
-        ("aws://?aws_secret_access_key=hunter2", {}, "URLs get into logs"),
+        ("file:///tmp/a?keys=hunter2", {}, "URLs are logged"),
+        ("aws://?aws_secret_access_key=hunter2", {}, "URLs are logged"),
         ("aws://?moon=hunter2", {}, "no parameter moon"),
     ],
 )
@@ -412,14 +413,14 @@ def open_vault(url, *, options, clock):
 
 def test_a_package_can_add_a_store(monkeypatch):
     added = EntryPoint("vault", f"{__name__}:open_vault", opening.SECRETS_STORES)
-    monkeypatch.setattr(opening, "entry_points", lambda group: [added] if group == added.group else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [added] if group == added.group else [])
     assert open_secrets("vault://a", options={"token": "t"}) == ("vault://a", {"token": "t"})
 
 
 def test_two_packages_for_one_scheme_are_refused(monkeypatch):
     added = EntryPoint("file", "elsewhere:open_files", opening.SECRETS_STORES)
-    monkeypatch.setattr(opening, "entry_points", lambda group: [added])
-    with pytest.raises(PreconditionFailed, match="elsewhere:open_files are installed for file: URLs: remove one"):
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [added])
+    with pytest.raises(PreconditionFailed, match="elsewhere:open_files are installed for file: URLs; remove one"):
         open_secrets("memory://")
 
 

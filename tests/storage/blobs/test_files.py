@@ -67,13 +67,13 @@ def test_directories_that_are_known_to_last_are_not_synced_again(blobs, folder, 
 def test_a_full_or_forbidden_disk_is_unavailable(blobs, folder):
     uri = blob_uri(b"abc")
     (folder / uri[:2]).write_bytes(b"a file where a directory should be")
-    with pytest.raises(Unavailable, match="see address, credentials, room and permissions"):
+    with pytest.raises(Unavailable, match="check the address, credentials, free space and permissions"):
         blobs.put(b"abc")
 
 
 def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Unavailable, match="cannot be made a directory"):
+    with pytest.raises(Unavailable, match="cannot be created"):
         open_blobs((tmp_path / "file" / "blobs").as_uri())
 
 

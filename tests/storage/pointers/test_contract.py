@@ -66,7 +66,7 @@ def test_a_created_pointer_has_version_one(pointers):
 @pytest.mark.behaviour(1)
 def test_the_second_creation_loses_and_leaves_the_first(pointers):
     first = pointers.compare_and_set("/a", "one", expect=ABSENT)
-    with pytest.raises(AlreadyExists, match="expected to be absent, but is at version 1") as caught:
+    with pytest.raises(AlreadyExists, match="already exists at version 1") as caught:
         pointers.compare_and_set("/a", "two", expect=ABSENT)
     assert caught.value.params == {"pointer": "'/a'", "expected": "0", "found": "1"}
     assert pointers.get("/a") == first
@@ -184,7 +184,9 @@ def test_a_key_may_occur_once_in_a_batch(pointers):
 
 def test_a_batch_as_large_as_allowed_succeeds_and_a_larger_one_is_refused(pointers):
     batch = [Put(f"/{number:05d}", "blob", expect=ABSENT) for number in range(pointers.max_batch)]
-    with pytest.raises(LimitExceeded, match=f"{pointers.max_batch + 1} operations.*takes {pointers.max_batch}"):
+    with pytest.raises(
+        LimitExceeded, match=f"{pointers.max_batch + 1} operations exceeds the limit of {pointers.max_batch}"
+    ):
         pointers.apply([*batch, Put("/more", "blob", expect=ABSENT)])
     assert pointers.count() == 0
     assert len(pointers.apply(batch)) == pointers.count() == pointers.max_batch
@@ -299,7 +301,7 @@ def test_a_forged_token_does_not_lead_out_of_its_prefix(pointers):
 
 @pytest.mark.parametrize("size", [0, -1, 10_001])
 def test_a_page_has_a_reasonable_size(pointers, size):
-    with pytest.raises(InvalidArgument, match=f"page of {size} items"):
+    with pytest.raises(InvalidArgument, match=f"invalid page size {size}"):
         pointers.page(size=size)
 
 
@@ -349,7 +351,7 @@ def test_what_cannot_be_a_key_is_refused(pointers, key):
 
 def test_a_key_may_be_ten_thousand_characters_long_but_not_longer(pointers):
     pointers.compare_and_set("\U0001f600" * 10_000, "blob", expect=ABSENT)
-    with pytest.raises(LimitExceeded, match="40001 bytes in UTF-8, at most 40000"):
+    with pytest.raises(LimitExceeded, match="40001 bytes in UTF-8, but at most 40000"):
         pointers.get("\U0001f600" * 10_000 + "x")
 
 
@@ -366,7 +368,7 @@ def test_what_cannot_be_pointed_to_is_refused(pointers, blob_uri, error):
     [Put("/a", "b", expect=-1), Delete("/a", expect=0), Check("/a", expect=-1), Put("/a", "b", expect=2**63)],
 )
 def test_a_version_that_cannot_be_is_refused(pointers, operation):
-    with pytest.raises(InvalidArgument, match="give the version that was read"):
+    with pytest.raises(InvalidArgument, match="use the version that was read"):
         pointers.apply([operation])
 
 
@@ -453,7 +455,7 @@ def test_an_expiry_without_a_zone_is_refused(pointers):
 
 
 def test_a_purge_removes_at_least_one(pointers):
-    with pytest.raises(InvalidArgument, match="purge of 0 pointers"):
+    with pytest.raises(InvalidArgument, match="invalid limit 0"):
         pointers.purge_expired(limit=0)
 
 

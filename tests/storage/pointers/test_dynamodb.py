@@ -62,12 +62,15 @@ def stumbling_store(client, home, response, *, times):
 
 
 def test_a_batch_has_at_most_a_hundred_operations(home):
-    with home.pointers() as store, pytest.raises(LimitExceeded, match=r"batch of 101 operations.*takes 100"):
+    with (
+        home.pointers() as store,
+        pytest.raises(LimitExceeded, match=r"batch of 101 operations exceeds the limit of 100"),
+    ):
         store.apply([Check(f"/{number}", expect=ABSENT) for number in range(101)])
 
 
 def test_a_batch_has_at_most_four_megabytes(home):
-    with home.pointers() as store, pytest.raises(LimitExceeded, match="DynamoDB takes 4000000"):
+    with home.pointers() as store, pytest.raises(LimitExceeded, match="exceeds DynamoDB's limit of 4000000"):
         store.apply([Put(f"/{number}", "x" * 60_000, expect=ABSENT) for number in range(70)])
 
 
@@ -94,7 +97,7 @@ def test_a_transaction_disturbed_again_and_again_is_contention(client, home):
     response = failure("TransactionCanceledException", reasons=["TransactionConflict"])
     stumbling, store = stumbling_store(client, home, response, times=100)
     store._pause = lambda state: 0.0
-    with pytest.raises(Contention, match="others kept writing the same keys"):
+    with pytest.raises(Contention, match="too many concurrent writes to the same keys"):
         store.compare_and_set("/a", "blob", expect=ABSENT)
     assert len(stumbling.tokens) == ATTEMPTS
 
@@ -125,7 +128,7 @@ def test_a_lost_answer_is_unavailable_not_a_conflict(client, home):
             raise EndpointConnectionError(endpoint_url="http://127.0.0.1")
 
     store._client = Mute(client, {}, times=1)
-    with pytest.raises(Unavailable, match="see region, credentials and network"):
+    with pytest.raises(Unavailable, match="check the region, credentials and network"):
         store.compare_and_set("/a", "blob", expect=ABSENT)
     assert store.get("/a").version == 1
 
@@ -168,12 +171,12 @@ def test_purging_trusts_the_table_rather_than_its_index(client, home, clock):
 
 
 def test_a_missing_table_is_made_only_if_it_may_be(home):
-    with pytest.raises(PreconditionFailed, match="does not exist: create it, or open it with create=true"):
+    with pytest.raises(PreconditionFailed, match="does not exist; create it, or open it with create=true"):
         open_pointers(f"{home.url}&create=false", options=home.options)
     home.pointers().close()
     open_pointers(f"{home.url}&create=false", options=home.options).close()
 
 
 def test_nobody_at_the_endpoint_is_unavailable():
-    with pytest.raises(Unavailable, match="see region, credentials and network"):
+    with pytest.raises(Unavailable, match="check the region, credentials and network"):
         open_pointers("dynamodb://table?region=us-east-1&endpoint=http://127.0.0.1:1", options=AWS)

@@ -59,7 +59,7 @@ def test_a_writer_that_waited_too_long_is_told_to_try_again(store, path):
     try:
         with store._autocommit.connect() as connection:  # the only one in the pool, so the next to be used
             connection.exec_driver_sql("PRAGMA busy_timeout = 50")
-        with pytest.raises(Contention, match="another process kept writing for too long"):
+        with pytest.raises(Contention, match="another process held the lock for too long"):
             store.compare_and_set("/a", "blob", expect=ABSENT)
     finally:
         blocker.close()
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(path):
 
 def test_a_place_that_is_no_directory_is_refused(path):
     path.write_bytes(b"")
-    with pytest.raises(Unavailable, match="cannot be made a directory"):
+    with pytest.raises(Unavailable, match="cannot be created"):
         SqlitePointerStore(path / "pointers.db")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError, Message
 
 from skiway.airport import table_refs
 from skiway.airport.catalog import Catalog
-from skiway.airport.request import Authenticator, Request, admit, read_request
+from skiway.airport.request import Authenticator, Observer, Request, ServedCall, admit, read_request
 from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.discovery import object_infos, table_info
 from skiway.airport.server.exchange import do_exchange
@@ -32,7 +32,7 @@ from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import do_put
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
 from skiway.airport.server.scans import databases_info, do_get, is_databases
-from skiway.airport.server.status import failure
+from skiway.airport.server.status import Disclosure, failure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.wire import headers
 from skiway.errors import (
@@ -44,6 +44,19 @@ from skiway.errors import (
     Unsupported,
 )
 from skiway.model import flight_pb2 as flight
+
+METHODS: Final = {
+    "Handshake": "handshake",
+    "ListFlights": "list_flights",
+    "GetFlightInfo": "get_flight_info",
+    "GetSchema": "get_schema",
+    "DoGet": "scan",
+    "DoAction": "action",
+    "ListActions": "list_actions",
+    "DoPut": "put",
+    "DoExchange": "exchange",
+}
+"""The methods of Flight, and what observers know a call by until its request says more."""
 
 RawAction = Callable[[bytes], bytes | str | Iterable[bytes | str] | None]
 Frames = Iterator[bytes]
@@ -77,7 +90,10 @@ class AirportService:
         auto_commit: bool = True,
         auto_rollback: bool = True,
         memory_pool: pa.MemoryPool | None = None,
+        observers: Sequence[Observer] = (),
+        disclosure: Disclosure | None = None,
         logger: logging.Logger | None = None,
+        log_failures: bool = True,
     ) -> None:
         location = flight.FlightEndpoint(location=[flight.Location(uri=endpoint_location)])
         self.host = Host(
@@ -93,6 +109,9 @@ class AirportService:
         self.actions = dict(actions or {})
         self.limits = limits or Limits()
         self.log = logger or logging.getLogger("skiway.airport")
+        self._observers = tuple(observers)
+        self._disclosure = disclosure or Disclosure()
+        self._log_failures = log_failures
         self.calls = ThreadPoolExecutor(self.limits.calls, "airport-call")
         self._scans = ThreadPoolExecutor(self.limits.scans, "airport-scan")
         self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
@@ -129,10 +148,11 @@ class AirportService:
         for pool in (self.calls, self._scans, self._exchanges):
             pool.shutdown(wait=False)
 
-    # -- Flight's methods -----------------------------------------------------------------------------------------
+    # -- Flight's methods ---------------------------------------------------------------------------------------------
 
     def _do_action(self, request: Request, data: bytes) -> Frames:
         action = _parsed(flight.Action, data)
+        self._name(request, action.type)
         if action.type in ACTIONS:
             yield flight.Result(body=ACTIONS[action.type](self.host, request, action.body)).SerializeToString()
         elif action.type in self.actions:
@@ -143,12 +163,18 @@ class AirportService:
 
     def _do_single_action(self, request: Request, data: bytes) -> bytes:
         action = _parsed(flight.Action, data)
+        self._name(request, action.type)
         if action.type not in ACTIONS:
             raise InvalidArgument(
                 f"the header {headers.ACTION_NAME} names another action than the body, {action.type!r}"
             )
         result: bytes = flight.Result(body=ACTIONS[action.type](self.host, request, action.body)).SerializeToString()
         return result
+
+    def _name(self, request: Request, action: str) -> None:
+        """Tell observers which action is called; names from outside that nobody serves stay out of metrics."""
+        if request.call is not None and (action in ACTIONS or action in self.actions):
+            request.call.operation = action
 
     def _do_get(self, request: Request, data: bytes) -> Frames:
         return do_get(self.host, request, _parsed(flight.Ticket, data).ticket)
@@ -195,22 +221,37 @@ class AirportService:
             ).SerializeToString()
 
     def _do_put(self, request: Request, messages: Iterator[bytes]) -> Frames:
-        return do_put(self.host, request, _to_the_end(messages))
+        return do_put(self.host, request, messages)
 
     def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
-        return do_exchange(self.host, request, _to_the_end(messages))
+        return do_exchange(self.host, request, messages)
 
-    # -- one shape for all calls ----------------------------------------------------------------------------------
+    # -- one shape for all calls --------------------------------------------------------------------------------------
 
-    def _admit(self, method: str, context: grpc.ServicerContext) -> Request:
-        return admit(read_request(method, context.invocation_metadata(), context), self.host.auth)
+    def _open(self, method: str, context: grpc.ServicerContext) -> ServedCall:
+        call = read_request(method, context.invocation_metadata(), context).call
+        assert call is not None
+        call.operation = METHODS[method]
+        return call
+
+    def _observed(self, call: ServedCall) -> contextlib.AbstractContextManager[object]:
+        if not self._observers:
+            return contextlib.nullcontext()
+        if len(self._observers) == 1:
+            return self._observers[0](call)
+        return _entered_together([observer(call) for observer in self._observers])
 
     def _unary(self, method: str, handle: Callable[[Request, bytes], bytes]) -> Any:
         def serve(data: bytes, context: grpc.ServicerContext) -> bytes:
+            call = self._open(method, context)
             try:
-                return handle(self._admit(method, context), data)
-            except Exception as error:  # noqa: BLE001  (here errors become statuses)
-                return self._fail(method, error, context)
+                with self._observed(call):
+                    call.bytes_in = len(data)
+                    answer = handle(admit(call.request, self.host.auth), data)
+                    call.bytes_out = len(answer)
+                    return answer
+            except Exception as error:  # noqa: BLE001  (errors become statuses here)
+                return self._fail(call, error, context)
 
         return serve
 
@@ -218,11 +259,14 @@ class AirportService:
         gate = self._exchange_gate if method in ("DoExchange", "DoPut") else contextlib.nullcontext
 
         def serve(data: Any, context: grpc.ServicerContext) -> Frames:
+            call = self._open(method, context)
             try:
-                with gate():
-                    yield from handle(self._admit(method, context), data)
-            except Exception as error:  # noqa: BLE001  (here errors become statuses)
-                self._fail(method, error, context)
+                with self._observed(call), gate():
+                    for frame in handle(admit(call.request, self.host.auth), _received(data, call)):
+                        call.bytes_out += len(frame)
+                        yield frame
+            except Exception as error:  # noqa: BLE001  (errors become statuses here)
+                self._fail(call, error, context)
 
         return serve
 
@@ -237,26 +281,49 @@ class AirportService:
         finally:
             self._open_exchanges.release()
 
-    def _fail(self, method: str, error: Exception, context: grpc.ServicerContext) -> bytes:
-        if not context.is_active():  # the client is gone, and what broke may be just our talking to it
-            self.log.debug("%s ended by its client: %s", method, error)
+    def _fail(self, call: ServedCall, error: Exception, context: grpc.ServicerContext) -> bytes:
+        if not context.is_active():  # the client is gone, and the error may only be that it cannot be reached
+            self.log.debug("%s was ended by its client: %s", call.method, error)
             return b""
-        if not isinstance(error, SkiwayError) or isinstance(error, Internal):
-            self.log.error("%s failed", method, exc_info=error)
-        airport = any(key == headers.USER_AGENT for key, _ in context.invocation_metadata())
-        told = failure(error, action=method == "DoAction", airport=airport)
-        context.set_trailing_metadata(told.trailers)
-        context.abort(told.code, told.message)
+        if self._log_failures and (not isinstance(error, SkiwayError) or isinstance(error, Internal)):
+            self.log.error("%s failed, correlation id %s", call.operation, call.correlation_id, exc_info=error)
+        status = failure(
+            error,
+            action=call.method == "DoAction",
+            airport=any(key == headers.USER_AGENT for key, _ in context.invocation_metadata()),
+            correlation_id=call.correlation_id,
+            disclosure=self._disclosure,
+        )
+        context.set_trailing_metadata(status.trailers)
+        context.abort(status.code, status.message)
         raise AssertionError("abort always raises")
 
 
-def _to_the_end(messages: Iterator[bytes]) -> Iterator[bytes]:
-    """The client's messages, asked for once more after the last one.
+@contextlib.contextmanager
+def _entered_together(blocks: Sequence[contextlib.AbstractContextManager[object]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(block)
+        yield
 
-    To gRPC a broken connection is at first the end of the stream, and the news that the client is gone comes behind it.
-    The second question is answered after that news, and then raises; half a statement must not look like a whole one.
+
+def _received(data: Any, call: ServedCall) -> Any:
+    """The request of a stream, one message or many, with its bytes counted."""
+    if isinstance(data, bytes):
+        call.bytes_in = len(data)
+        return data
+    return _counted(data, call)
+
+
+def _counted(messages: Iterator[bytes], call: ServedCall) -> Iterator[bytes]:
+    """The client's messages; after the last one, gRPC is asked once more.
+
+    A broken connection first looks like the end of the stream to gRPC, and only then like a client that is gone. Asking
+    once more waits for that and raises: half a statement must not pass for a whole one.
     """
-    yield from messages
+    for message in messages:
+        call.bytes_in += len(message)
+        yield message
     next(messages, None)
 
 
@@ -300,4 +367,4 @@ def _bodies(result: bytes | str | Iterable[bytes | str] | None) -> Iterator[byte
         yield part.encode() if isinstance(part, str) else part
 
 
-__all__ = ["AirportService", "Limits", "RawAction"]
+__all__ = ["METHODS", "AirportService", "Limits", "RawAction"]

@@ -1,8 +1,11 @@
-"""How an error leaves the server: its gRPC code, its sentence, and the trailers that make DuckDB show it well.
+"""Errors as gRPC statuses, with the trailers that make DuckDB show them well.
 
-Without the Arrow trailers DuckDB's client would retry for three seconds before it shows some codes, and would put its
-own words around the message. It reads details in two ways: on actions as a JSON object, elsewhere as a typed error.
-Other Flight clients get no details: Arrow would show them a plain internal error in place of the right class.
+Without the Arrow trailers DuckDB's client retries some codes for three seconds before it shows them, and wraps the
+message in its own text. It reads details in two ways: of actions as a JSON object, elsewhere as a typed error. Other
+Flight clients get no details, because Arrow would show them a plain internal error instead of the right class.
+
+Only errors of our own tree are written for callers. The text of any other exception stays in the server's log, unless
+the server runs in debug mode.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from skiway import errors
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import TypedError, encode
 
-__all__ = ["failure"]
+__all__ = ["CODES", "Disclosure", "code_of", "failure"]
 
 
 CODES: Final[dict[type[errors.SkiwayError], grpc.StatusCode]] = {
@@ -35,6 +38,7 @@ CODES: Final[dict[type[errors.SkiwayError], grpc.StatusCode]] = {
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.Cancelled: grpc.StatusCode.CANCELLED,
+    errors.Internal: grpc.StatusCode.INTERNAL,
     errors.SkiwayError: grpc.StatusCode.INTERNAL,
 }
 
@@ -63,16 +67,30 @@ MAX_MESSAGE_BYTES: Final = 1000  # gRPC cuts headers at 8 KiB, and the text trav
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as gRPC takes it."""
+    """An error in the form that gRPC sends."""
 
     code: grpc.StatusCode
     message: str
     trailers: tuple[tuple[str, str | bytes], ...]
 
 
-def failure(error: BaseException, *, action: bool, airport: bool) -> Failure:
-    """The failure that `error` is to an `airport` client or another one; the client reads it from an `action` or not."""
-    known = error if isinstance(error, errors.SkiwayError) else foreign(error)
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What callers learn about faults of the server.
+
+    With `internal`, they see the messages of `Internal` errors, which help authors of catalogs. With `debug`, they also
+    see the text of foreign exceptions, without paths and tracebacks: for development only.
+    """
+
+    internal: bool = True
+    debug: bool = False
+
+
+def failure(
+    error: BaseException, *, action: bool, airport: bool, correlation_id: str, disclosure: Disclosure
+) -> Failure:
+    """The status of `error` for an `airport` client or another one; an `action` carries its details as JSON."""
+    known = _disclosed(error, correlation_id, disclosure)
     code = _nearest(CODES, known) or grpc.StatusCode.INTERNAL
     message = _shortened(known.message)
     trailers: list[tuple[str, str | bytes]] = [(headers.ARROW_MESSAGE, message.encode())]
@@ -82,12 +100,16 @@ def failure(error: BaseException, *, action: bool, airport: bool) -> Failure:
     elif airport and (typed := _nearest(DUCKDB_TYPES, known)) is not None:
         arrow = ARROW_IO_ERROR
         trailers.append((headers.ERROR_DETAILS, encode(TypedError(exception_type=typed, message=message))))
-    trailers += [(headers.ARROW_STATUS, str(arrow)), (headers.ERROR_CLASS, _public_class(known))]
+    trailers += [
+        (headers.ARROW_STATUS, str(arrow)),
+        (headers.ERROR_CLASS, _public_class(known)),
+        (headers.CORRELATION_ID, correlation_id),
+    ]
     return Failure(code, message, tuple(trailers))
 
 
 def _public_class(error: errors.SkiwayError) -> str:
-    """The name of the class, or of the nearest one that others know too."""
+    """The name of the class, or of its nearest base class in `skiway.errors`."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__)
 
 
@@ -97,14 +119,39 @@ def _facts(error: errors.SkiwayError) -> bytes:
     return facts if len(facts) <= MAX_MESSAGE_BYTES else json.dumps(named).encode()
 
 
-def foreign(error: BaseException) -> errors.SkiwayError:
-    """An exception that is not of our tree, told without the server's paths and without a traceback."""
+def code_of(error: BaseException) -> grpc.StatusCode:
+    """The gRPC code of any exception."""
+    return (_nearest(CODES, error) if isinstance(error, errors.SkiwayError) else None) or CODES[_foreign_class(error)]
+
+
+def _disclosed(error: BaseException, correlation_id: str, disclosure: Disclosure) -> errors.SkiwayError:
+    """What the caller is told of `error`."""
+    if isinstance(error, errors.SkiwayError):
+        if not isinstance(error, errors.Internal) or disclosure.internal:
+            return error
+        return errors.Internal(f"internal error; {_see_log(correlation_id)}")
+    kind = _foreign_class(error)
+    if disclosure.debug:
+        return kind(_clean(str(error)) or f"the server failed with {type(error).__name__}")
+    return kind(f"{_FOREIGN[kind]}; {_see_log(correlation_id)}")
+
+
+def _see_log(correlation_id: str) -> str:
+    return f"see the server log, correlation id {correlation_id}"
+
+
+_FOREIGN: Final[dict[type[errors.SkiwayError], str]] = {
+    errors.Unsupported: "this server does not support the request",
+    errors.LimitExceeded: "the server has not enough memory for the request",
+    errors.Internal: "internal error",
+}
+
+
+def _foreign_class(error: BaseException) -> type[errors.SkiwayError]:
+    """The class under which an exception that is not of our tree is reported."""
     if isinstance(error, NotImplementedError):
-        return errors.Unsupported(_clean(str(error)) or "this server cannot do that")
-    if isinstance(error, MemoryError):
-        return errors.LimitExceeded("the server has no memory for this request")
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return errors.Internal(_clean(text) or f"the server failed with {type(error).__name__}; its log has the details")
+        return errors.Unsupported
+    return errors.LimitExceeded if isinstance(error, MemoryError) else errors.Internal
 
 
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\).*", re.DOTALL)

@@ -1,4 +1,7 @@
-"""`skiway sql`: DuckDB in this process, whose tables are scans of the lake; what changes tables goes through the server."""
+"""`skiway sql`: SQL on the lake with an embedded DuckDB.
+
+DuckDB runs queries in this process, over scans of the lake. Statements that change tables are sent to the server.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,38 @@ from typing import Annotated
 
 import typer
 
-from skiway.cli.command import Call, noun, verb
+from skiway.cli.command import Call, command, group
 
 __all__ = ["app"]
 
-app = noun("sql", None)
+app = group("sql", None)
 
 
-@verb(app, "sql")
+@command(app, "sql")
 def sql(
     call: Call,
     statement: Annotated[
-        str | None, typer.Argument(metavar="SQL", help="One statement or more; from the standard input without.")
+        str | None, typer.Argument(metavar="SQL", help="One or more statements; read from stdin by default.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Run the statements in it.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Run the statements in a file.")
+    ] = None,
     catalog: Annotated[
-        str, typer.Option(metavar="CATALOG", help="Where schema.table is looked for, if no catalog is named.")
+        str, typer.Option(metavar="CATALOG", help="Catalog of tables that are written as schema.table.")
     ] = "lake",
     max_rows: Annotated[
-        int, typer.Option(metavar="N", min=0, help="How many rows a table shows; 0 shows all. JSON has all of them.")
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Maximum number of rows in a table; 0 shows all. JSON always has all rows."
+        ),
     ] = 1000,
 ) -> None:
-    """Run SQL over the lake, by DuckDB. On a terminal, without SQL, it is a prompt.
+    """Run SQL on the lake with DuckDB.
 
-    Tables are named catalog.schema.table. SELECT is whatever DuckDB understands, over local files too. INSERT, UPDATE,
-    DELETE, CREATE, ALTER and DROP change managed tables, each by itself: there are no transactions over several.
+    On a terminal, without SQL, it opens a prompt. Tables are named catalog.schema.table. Queries can use all of DuckDB's
+    SQL, and local files too. INSERT, UPDATE, DELETE, CREATE, ALTER and DROP change managed tables; each statement commits
+    on its own.
     """
-    from skiway.cli.sql.running import run
+    from skiway.cli.sql.shell import run
 
     run(call, statement, file, catalog=catalog, max_rows=max_rows)

@@ -1,4 +1,4 @@
-"""CREATE, DROP and ALTER: DuckDB says what columns are meant, the server makes them."""
+"""CREATE, DROP and ALTER: DuckDB interprets the definition of columns, the server creates them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from sqlglot import exp
 
-from skiway.cli.sql.changes import counted
 from skiway.cli.sql.scans import quoted
-from skiway.cli.sql.session import Answer, Session
+from skiway.cli.sql.session import Result, Session, count_rows
 from skiway.client.airport.exchange import cast
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["define"]
 
 DRAFT = "draft"
-LOOK = "SELECT * FROM draft"
+SELECT_DRAFT = "SELECT * FROM draft"
 DEFAULTS = """
     SELECT column_name, column_default FROM duckdb_columns()
     WHERE database_name = 'temp' AND table_name = 'draft'
@@ -35,7 +34,7 @@ CONSTRAINTS = """
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A table as DuckDB understood its definition."""
+    """A definition of a table, as DuckDB interprets it."""
 
     schema: pa.Schema
     not_null: Sequence[str]
@@ -44,8 +43,8 @@ class Draft:
     checks: Sequence[str]
 
 
-def define(session: Session, statement: exp.Expr) -> Answer:
-    """Run a statement that makes, changes or removes a schema or a table."""
+def define(session: Session, statement: exp.Expr) -> Result:
+    """Run a statement that creates, alters or drops a schema or a table."""
     match statement, str(statement.args.get("kind")).upper():
         case exp.Create(), "SCHEMA":
             return _create_schema(session, statement)
@@ -56,28 +55,30 @@ def define(session: Session, statement: exp.Expr) -> Answer:
         case exp.Alter(), "TABLE":
             return _alter(session, statement)
     kind = str(statement.args.get("kind") or "this")
-    raise Unsupported(f"{statement.key.upper()} {kind} is not supported: schemas and tables can be made and changed")
+    raise Unsupported(
+        f"{statement.key.upper()} {kind} is not supported: only schemas and tables can be created, altered and dropped"
+    )
 
 
-def _said(statement: exp.Expr, sentence: str) -> Answer:
-    return Answer(statement.key, said=sentence)
+def _done(statement: exp.Expr, message: str) -> Result:
+    return Result(statement.key, message=message)
 
 
 # -- CREATE ------------------------------------------------------------------------------------------------------------
 
 
-def _create_schema(session: Session, statement: exp.Expr) -> Answer:
+def _create_schema(session: Session, statement: exp.Expr) -> Result:
     client, name = _schema(session, statement.this)
     client.create_schema(name, if_not_exists=bool(statement.args.get("exists")))
-    return _said(statement, f"created schema {client.catalog}.{name}")
+    return _done(statement, f"created schema {client.catalog}.{name}")
 
 
-def _create_table(session: Session, statement: exp.Expr) -> Answer:
+def _create_table(session: Session, statement: exp.Expr) -> Result:
     node = statement.this.this if isinstance(statement.this, exp.Schema) else statement.this
     client, name = session.target(node)
     session.refresh(client)
     if statement.args.get("exists") and _exists(client, name):
-        return _said(statement, f"table {_plain(name)} is there already")
+        return _done(statement, f"table {_plain(name)} already exists")
     if statement.expression is not None:
         return _create_as(session, statement, client, name)
     draft = _draft(session, [each.sql("duckdb") for each in statement.this.expressions])
@@ -90,33 +91,33 @@ def _create_table(session: Session, statement: exp.Expr) -> Answer:
         checks=draft.checks,
         on_conflict="replace" if statement.args.get("replace") else "error",
     )
-    return _said(statement, f"created table {_plain(name)}")
+    return _done(statement, f"created table {_plain(name)}")
 
 
-def _create_as(session: Session, statement: exp.Expr, client: AirportClient, name: LakeName) -> Answer:
+def _create_as(session: Session, statement: exp.Expr, client: AirportClient, name: LakeName) -> Result:
     if isinstance(statement.this, exp.Schema):
-        raise Unsupported("CREATE TABLE … AS takes its columns from the query: name them there, SELECT x AS a")
+        raise Unsupported("CREATE TABLE … AS takes its columns from the query: name them there, as in SELECT x AS a")
     query = statement.expression
     if statement.args.get("with_"):
         query.set("with_", statement.args["with_"])
-    columns = [f"{quoted(row['column_name'])} {row['column_type']}" for row in session.described(query)]
+    columns = [f"{quoted(row['column_name'])} {row['column_type']}" for row in session.describe(query)]
     schema = _draft(session, columns).schema
-    rows = _typed(session.sendable(query, list(schema)), schema)
+    rows = _with_schema(session.cast_rows(query, list(schema)), schema)
     on_conflict: Literal["replace", "error"] = "replace" if statement.args.get("replace") else "error"
     count = client.create_table_as((name.schema, name.table), rows, on_conflict=on_conflict).count
-    return Answer("create", count=count, said=f"created table {_plain(name)}, {counted('inserted', count)}")
+    return Result("create", count=count, message=f"created table {_plain(name)}, {count_rows('inserted', count)}")
 
 
-def _typed(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows under the types of the table that they are for: UUIDs, say, come as bytes."""
+def _with_schema(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Cast rows to the types of the table: UUIDs, for example, arrive as bytes."""
     for batch in rows:
         columns = [cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _draft(session: Session, columns: Sequence[str]) -> Draft:
-    """The columns and constraints of a definition, as DuckDB reads them."""
-    with session.told():
+    """Return the columns and constraints of a definition, as DuckDB interprets them."""
+    with session.duckdb_errors():
         session.duckdb.execute(f"CREATE OR REPLACE TEMP TABLE {DRAFT} ({', '.join(columns)})")
         schema = _schema_of_draft(session)
         defaults = dict(session.duckdb.execute(DEFAULTS).fetchall())
@@ -135,14 +136,14 @@ def _draft(session: Session, columns: Sequence[str]) -> Draft:
 
 
 def _schema_of_draft(session: Session) -> pa.Schema:
-    """The columns as they travel; but UUID, JSON and what has no place in Arrow under their own names.
+    """Return the Arrow schema of the draft, with extension types for UUID, JSON and types that Arrow lacks.
 
-    DuckDB has two ways to say them: one has plain types and forgets those, the other keeps them, and BOOLEAN and HUGEINT
-    look strange in it.
+    DuckDB converts schemas in two ways: the default loses these types; the lossless one keeps them, but uses extension
+    types for BOOLEAN and HUGEINT too, which this client does not use.
     """
-    plain = session.duckdb.execute(LOOK).to_arrow_table().schema
+    plain = session.duckdb.execute(SELECT_DRAFT).to_arrow_table().schema
     session.duckdb.execute("SET arrow_lossless_conversion = true")
-    exact = session.duckdb.execute(LOOK).to_arrow_table().schema
+    exact = session.duckdb.execute(SELECT_DRAFT).to_arrow_table().schema
     session.duckdb.execute("RESET arrow_lossless_conversion")
     return pa.schema(
         [
@@ -159,11 +160,9 @@ def _with_default(field: pa.Field, default: str | None) -> pa.Field:
 # -- DROP --------------------------------------------------------------------------------------------------------------
 
 
-def _drop(session: Session, statement: exp.Expr) -> Answer:
+def _drop(session: Session, statement: exp.Expr) -> Result:
     if statement.args.get("cascade"):
-        raise Unsupported(
-            "DROP … CASCADE is not supported: skiway namespaces delete --cascade removes all that is in one"
-        )
+        raise Unsupported("DROP … CASCADE is not supported: use skiway namespaces delete --cascade")
     if_exists = bool(statement.args.get("exists"))
     nodes = statement.args.get("tables") or [statement.this]
     for node in nodes:
@@ -177,13 +176,13 @@ def _drop(session: Session, statement: exp.Expr) -> Answer:
                 session.table(client, name)
             client.drop_table((name.schema, name.table), if_exists=if_exists)
     dropped = ", ".join(node.sql("duckdb") for node in nodes)
-    return _said(statement, f"dropped {str(statement.args['kind']).lower()} {dropped}")
+    return _done(statement, f"dropped {str(statement.args['kind']).lower()} {dropped}")
 
 
 # -- ALTER -------------------------------------------------------------------------------------------------------------
 
 
-def _alter(session: Session, statement: exp.Expr) -> Answer:
+def _alter(session: Session, statement: exp.Expr) -> Result:
     client, name = session.target(statement.this)
     session.refresh(client)
     table, if_exists = (name.schema, name.table), bool(statement.args.get("exists"))
@@ -191,7 +190,7 @@ def _alter(session: Session, statement: exp.Expr) -> Answer:
         session.table(client, name)
     for action in statement.args["actions"]:
         _act(session, client, table, action, if_exists=if_exists)
-    return _said(statement, f"altered table {_plain(name)}")
+    return _done(statement, f"altered table {_plain(name)}")
 
 
 def _act(session: Session, client: AirportClient, table: tuple[str, str], action: exp.Expr, *, if_exists: bool) -> None:
@@ -217,17 +216,17 @@ def _act(session: Session, client: AirportClient, table: tuple[str, str], action
 def _alter_column(
     session: Session, client: AirportClient, table: tuple[str, str], action: exp.AlterColumn, *, if_exists: bool
 ) -> None:
-    column, told = action.this.name, action.args
-    if told.get("dtype"):
-        kind = _draft(session, [f"x {told['dtype'].sql('duckdb')}"]).schema.field(0).type
-        using = told["using"].sql("duckdb") if told.get("using") else None
+    column, arguments = action.this.name, action.args
+    if arguments.get("dtype"):
+        kind = _draft(session, [f"x {arguments['dtype'].sql('duckdb')}"]).schema.field(0).type
+        using = arguments["using"].sql("duckdb") if arguments.get("using") else None
         client.change_column_type(table, column, kind, expression=using, if_exists=if_exists)
-    elif told.get("allow_null") is True:
+    elif arguments.get("allow_null") is True:
         client.drop_not_null(table, column, if_exists=if_exists)
-    elif told.get("allow_null") is False:
+    elif arguments.get("allow_null") is False:
         client.set_not_null(table, column, if_exists=if_exists)
-    elif told.get("default") is not None:
-        client.set_default(table, column, told["default"].sql("duckdb"), if_exists=if_exists)
+    elif arguments.get("default") is not None:
+        client.set_default(table, column, arguments["default"].sql("duckdb"), if_exists=if_exists)
     else:
         raise Unsupported(f"ALTER TABLE … {action.sql('duckdb')} is not supported")
 

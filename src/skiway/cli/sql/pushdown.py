@@ -1,6 +1,6 @@
-"""Which filter the server can apply already: conditions between one column and constants, joined by AND.
+"""Filter pushdown: the conditions of WHERE that the server can apply, comparisons of a column with constants joined by AND.
 
-DuckDB applies the whole of WHERE again, so leaving a condition out is always right; taking one in must never lose a row.
+DuckDB applies WHERE again, so leaving out a condition is always correct; including one must never lose a row.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from skiway.errors import SkiwayError
 if TYPE_CHECKING:
     from skiway.client.airport.catalog import Table
 
-__all__ = ["filter_of"]
+__all__ = ["pushdown_filter"]
 
-COMPARED: Final[Mapping[type[exp.Expr], Op]] = {
+OPERATORS: Final[Mapping[type[exp.Expr], Op]] = {
     exp.EQ: Op.EQUAL,
     exp.NEQ: Op.NOT_EQUAL,
     exp.LT: Op.LESS,
@@ -38,30 +38,30 @@ MIRRORED: Final = {
 }
 
 
-class _Unsaid(Exception):
-    """A condition that is left to DuckDB."""
+class _NotPushed(Exception):
+    """The condition cannot be pushed down; DuckDB applies it."""
 
 
-def filter_of(statement: exp.Expr, node: exp.Table, table: Table) -> Predicate | None:
-    """What all rows of `table` must fulfil that the statement reads at `node`, as far as that can be said."""
+def pushdown_filter(statement: exp.Expr, node: exp.Table, table: Table) -> Predicate | None:
+    """Return a predicate that all rows of `table` must match which the statement reads at `node`; None if there is none."""
     try:
         scopes = [scope for scope in traverse_scope(statement) if any(each is node for each in scope.sources.values())]
     except SqlglotError:
         return None
-    if len(scopes) != 1 or not _keeps_rows(scopes[0], node):
+    if len(scopes) != 1 or not _can_filter_early(scopes[0], node):
         return None
     found = None
     for condition in _conditions(scopes[0]):
         try:
             part = _predicate(condition, scopes[0], node, table)
-        except _Unsaid:
+        except _NotPushed:
             continue
         found = part if found is None else found & part
     return found
 
 
-def _keeps_rows(scope: Scope, node: exp.Table) -> bool:
-    """Whether a row that WHERE removes has no other part in the result: no outer join, no sample, no pivot."""
+def _can_filter_early(scope: Scope, node: exp.Table) -> bool:
+    """Whether removing a row early does not change the result: there is no outer join, sample or pivot."""
     joins = scope.expression.args.get("joins") or []
     plain = all(not join.side and join.kind in ("", "INNER", "CROSS") and not join.method for join in joins)
     return plain and not node.args.get("sample") and not node.args.get("pivots") and not node.args.get("joins")
@@ -92,13 +92,13 @@ def _predicate(condition: exp.Expr, scope: Scope, node: exp.Table, table: Table)
             return In(field.name, tuple(_value(each, field) for each in test.expressions))
         case exp.Column() as alone if pa.types.is_boolean(column(alone).type):
             return Column(column(alone).name)
-        case exp.Binary() as test if type(test) in COMPARED:
+        case exp.Binary() as test if type(test) in OPERATORS:
             return _comparison(test, column)
-    raise _Unsaid
+    raise _NotPushed
 
 
 def _comparison(test: exp.Binary, column: Any) -> Predicate:
-    op = COMPARED[type(test)]
+    op = OPERATORS[type(test)]
     if isinstance(test.this, exp.Column):
         field = column(test.this)
         return Comparison(op, field.name, _value(test.expression, field))
@@ -107,26 +107,26 @@ def _comparison(test: exp.Binary, column: Any) -> Predicate:
 
 
 def _field(of: exp.Expr, scope: Scope, node: exp.Table, table: Table) -> pa.Field:
-    """The column of `table` that is meant; one without a qualifier only where there is no other table."""
+    """Return the column of `table`; an unqualified name is accepted only if there is no other table."""
     if not isinstance(of, exp.Column) or of.find(exp.Dot):
-        raise _Unsaid
+        raise _NotPushed
     if of.table and of.table.lower() != node.alias_or_name.lower():
-        raise _Unsaid
+        raise _NotPushed
     if not of.table and len(scope.sources) != 1:
-        raise _Unsaid
+        raise _NotPushed
     named = [name for name in table.columns if name.lower() == of.name.lower()]
     if len(named) != 1:
-        raise _Unsaid
+        raise _NotPushed
     return table.schema.field(table.position(named[0]))
 
 
 def _value(of: exp.Expr, field: pa.Field) -> Any:
-    """A constant as a value of the column's type, where DuckDB compares it as one of that type."""
+    """Return a constant as a value of the column's type, if DuckDB compares it as that type."""
     value = _constant(of, field.type)
     try:
         literal(field, value)
     except SkiwayError:
-        raise _Unsaid from None
+        raise _NotPushed from None
     return value
 
 
@@ -140,11 +140,11 @@ def _constant(of: exp.Expr, kind: pa.DataType) -> Any:
         return _moment(text, kind)
     if _is_number(of) and (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_float64(kind)):
         return _number(of, kind)
-    raise _Unsaid
+    raise _NotPushed
 
 
 def _text(of: exp.Expr) -> str | None:
-    """The text of a string, and of DATE '…' or TIMESTAMP '…'."""
+    """The text of a string, or of DATE '…' or TIMESTAMP '…'."""
     if isinstance(of, exp.Cast) and of.to.is_type("date", "timestamp", "timestampntz"):
         of = of.this
     return str(of.this) if _is_string(of) else None
@@ -166,7 +166,7 @@ def _number(of: exp.Expr, kind: pa.DataType) -> Any:
     if pa.types.is_decimal(kind):
         return number
     if number != int(number):
-        raise _Unsaid
+        raise _NotPushed
     return int(number)
 
 
@@ -174,4 +174,4 @@ def _moment(text: str, kind: pa.DataType) -> Any:
     try:
         return pa.scalar(text).cast(kind).as_py()
     except pa.ArrowException:
-        raise _Unsaid from None
+        raise _NotPushed from None

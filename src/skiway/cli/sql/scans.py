@@ -1,4 +1,4 @@
-"""Tables as SQL names them, and as the server does."""
+"""Tables of the lake in DuckDB: their names in SQL, and datasets that scan them on the server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from skiway.client import AirportClient, Predicate, Rows
     from skiway.client.airport.catalog import Table
 
-__all__ = ["LakeName", "LakeScan", "Source", "lake_name", "lake_tables", "quoted", "spoken"]
+__all__ = ["LakeName", "LakeScan", "Source", "lake_name", "lake_tables", "quoted", "sql_name"]
+
+
+ROWID = "rowid"
 
 
 class LakeName(NamedTuple):
-    """A table by its catalog, its schema and its own name."""
+    """The full name of a table in SQL."""
 
     catalog: str
     schema: str
@@ -31,14 +34,14 @@ class LakeName(NamedTuple):
 
 
 def lake_name(table: exp.Table, default_catalog: str) -> LakeName:
-    """What a statement means that changes `table`; it must name a schema."""
+    """Return the full name of the table that a statement changes; it must have a schema."""
     if not table.db or not table.name:
-        raise InvalidArgument(f"{table.sql('duckdb')} is no table of the lake: write catalog.schema.table")
+        raise InvalidArgument(f"{table.sql('duckdb')} is not a table of the lake: write catalog.schema.table")
     return LakeName(table.catalog or default_catalog, table.db, table.name)
 
 
 def lake_tables(statement: exp.Expr) -> list[exp.Table]:
-    """The tables of the lake that a statement reads: those with a schema. Files and what WITH defines have none."""
+    """Return the tables of the lake that a statement reads: those with a schema, unlike files and CTEs."""
     return [
         each
         for each in statement.find_all(exp.Table)
@@ -46,28 +49,21 @@ def lake_tables(statement: exp.Expr) -> list[exp.Table]:
     ]
 
 
-def spoken(path: Sequence[str]) -> LakeName:
-    """A table of the metastore as DuckDB names it."""
-    from skiway.lake.names import schema_name
+def sql_name(path: Sequence[str]) -> LakeName:
+    """Return the name in SQL of a table of the metastore."""
+    from skiway.lake.schema import schema_name
 
     return LakeName(path[0], schema_name(path[1:-1]), path[-1])
 
 
 def quoted(name: str) -> str:
-    """An identifier, whatever is in it."""
+    """Return a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-# --------------------
-# A table of the lake as DuckDB reads it: a dataset that is scanned anew for the columns that are asked for.
-
-
-ROWID = "rowid"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table in one state, and what is known before DuckDB looks: a filter that all its rows have to pass."""
+    """A table to scan: its client, the filter to push down, the time to travel to, and whether to include row ids."""
 
     client: AirportClient
     table: Table
@@ -77,49 +73,51 @@ class Source:
 
     @property
     def schema(self) -> pa.Schema:
-        """The visible columns; with the row id last, where it is wanted."""
-        shown = [self.table.schema.field(self.table.position(name)) for name in self.table.columns]
-        return pa.schema([*shown, pa.field(ROWID, pa.int64())] if self.row_ids else shown)
+        """The visible columns, with the row id last if it is included."""
+        visible = [self.table.schema.field(self.table.position(name)) for name in self.table.columns]
+        return pa.schema([*visible, pa.field(ROWID, pa.int64())] if self.row_ids else visible)
 
     def rows(self, columns: Sequence[str]) -> Rows:
-        """The rows that pass, just these columns."""
+        """Scan the given columns of the matching rows."""
         name = (self.table.schema_name, self.table.name)
         at: dict[str, Any] = self.at
         return self.client.scan(name, columns=columns, where=self.where, plan=False, **at)
 
 
 class LakeScan(ds.Dataset):  # type: ignore[misc]  # which has no types
-    """What DuckDB takes for a dataset of pyarrow's: it asks for a schema, and for a scanner with columns and a filter.
+    """A pyarrow dataset for DuckDB, which uses its schema and calls `scanner` with the columns and the filter it needs.
 
-    An error inside DuckDB's threads arrives as text of DuckDB's; the error itself is kept in `failures`.
+    DuckDB replaces an exception in its threads by an error of its own; `failures` collects the original exceptions.
     """
 
-    def __init__(self, source: Source, failures: list[SkiwayError]) -> None:  # pyarrow's own takes what we have not
+    def __init__(
+        self, source: Source, failures: list[SkiwayError]
+    ) -> None:  # without super(), which needs a C++ dataset
         self._source = source
         self._failures = failures
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the table."""
         return self._source.schema
 
     def scanner(
         self,
         columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - as pyarrow calls it
+        filter: Any = None,  # noqa: A002 - the name in pyarrow
         **_: Any,
     ) -> ds.Scanner:
-        """The rows as a stream; the filter is DuckDB's own, which it does not apply again."""
+        """Return a scanner that streams the rows and applies DuckDB's filter, which DuckDB does not apply again."""
         try:
-            wanted = self.schema.names if columns is None else list(columns)
-            rows = self._source.rows(wanted)
+            names = self.schema.names if columns is None else list(columns)
+            rows = self._source.rows(names)
         except SkiwayError as error:
             self._failures.append(error)
             raise
-        reader = pa.RecordBatchReader.from_batches(rows.schema, self._watched(rows))
-        return ds.Scanner.from_batches(reader, columns=wanted, filter=filter)
+        reader = pa.RecordBatchReader.from_batches(rows.schema, self._collect_failures(rows))
+        return ds.Scanner.from_batches(reader, columns=names, filter=filter)
 
-    def _watched(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+    def _collect_failures(self, rows: Rows) -> Iterator[pa.RecordBatch]:
         try:
             with rows:
                 yield from rows

@@ -1,4 +1,4 @@
-"""The Airport client: the calls that DuckDB's extension makes, from Python.
+"""The Airport client: the calls of DuckDB's Airport extension, from Python.
 
 `AirportClient` has the whole API; `col` starts a predicate for its scans.
 """

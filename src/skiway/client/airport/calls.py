@@ -1,13 +1,12 @@
-"""The calls of the protocol, each with the headers that DuckDB's extension sends on it.
+"""The calls of the Airport protocol, each with the headers that DuckDB's extension sends.
 
-Three facts decide about headers. Calls about a catalog name it, ad-hoc ones do not. Calls of a bound scan carry its
-trace id, and most of them its path. And DuckDB takes the token of ATTACH for catalog work only.
+Three rules determine the headers. Calls about a catalog name it; ad-hoc calls do not. Calls of a bound scan carry its trace
+id, and most of them its path. DuckDB sends the token of ATTACH with calls about the catalog only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -30,13 +29,13 @@ from skiway.airport.wire.payloads import (
     packed,
     unseal,
 )
-from skiway.client.airport.catalog import RootAnswer
-from skiway.client.airport.connection import Connection, Duplex, Stream, parsed
-from skiway.client.airport.errors import nonsense
+from skiway.client.airport.catalog import RootMessage
+from skiway.client.connection import Connection, Duplex, Stream, parse_message
+from skiway.client.errors import blame_server
 from skiway.errors import Internal
 from skiway.model import flight_pb2 as flight
 
-__all__ = ["ALONE", "NOW", "Calls", "InTransaction", "TimeTravel", "Trace"]
+__all__ = ["NOW", "Calls", "TimeTravel", "Trace", "TransactionContext"]
 
 T = TypeVar("T")
 
@@ -56,12 +55,12 @@ ALTERATIONS: Final = frozenset(
         "set_not_null",
     }
 )
-_TWICE: Final = ALTERATIONS | {"column_statistics"}  # the client names these two times over; servers must bear it
+_NAMED_TWICE: Final = ALTERATIONS | {"column_statistics"}  # DuckDB sends the action's name twice with these
 
 
 @dataclass(frozen=True, slots=True)
 class TimeTravel:
-    """`AT (VERSION => …)` or `AT (TIMESTAMP => …)`, as texts; both empty for the present."""
+    """`AT (VERSION => …)` or `AT (TIMESTAMP => …)`; both fields are empty for the current state."""
 
     unit: str = ""
     value: str = ""
@@ -71,36 +70,33 @@ NOW: Final = TimeTravel()
 
 
 @dataclass(frozen=True, slots=True)
-class InTransaction:
-    """The transaction of a statement; one that is ended `by_client` is not to be committed by the server."""
+class TransactionContext:
+    """The transaction of a statement. The server does not commit in an `explicit` one; the client ends it."""
 
     id: str = ""
-    by_client: bool = False
+    explicit: bool = False
 
     def headers(self) -> list[tuple[str, str]]:
-        """The headers that say so; none where the server gave no id."""
-        named = [(headers.TRANSACTION_ID, self.id)] if self.id else []
-        return [*named, (headers.AUTO_COMMIT, "0")] if self.by_client else named
-
-
-ALONE: Final = InTransaction()
+        """The transaction's headers; none if the server gave no id."""
+        found = [(headers.TRANSACTION_ID, self.id)] if self.id else []
+        return [*found, (headers.AUTO_COMMIT, "0")] if self.explicit else found
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the calls of one bound scan, or one exchange, have in common."""
+    """What the calls of one bound scan or exchange share."""
 
     trace_id: str
     descriptor: flight.FlightDescriptor
-    transaction: InTransaction = ALONE
+    transaction: TransactionContext = TransactionContext()
     in_catalog: bool = True
     extra: tuple[tuple[str, str], ...] = ()
 
     def headers(self, *, with_path: bool = True) -> list[tuple[str, str]]:
-        """The headers that say so."""
+        """The headers of these calls."""
         found = [(headers.TRACE_ID, self.trace_id), *self.extra]
         path = "/".join(self.descriptor.path)
-        # Where the header cannot say it, the descriptor does, as everywhere.
+        # A path that the header cannot carry is still in the descriptor.
         if with_path and self.descriptor.type == flight.FlightDescriptor.PATH and headers.can_repeat(path):
             found.append((headers.FLIGHT_PATH, path))
         return [*found, *self.transaction.headers()]
@@ -108,7 +104,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The protocol, spoken to one server about one catalog."""
+    """The protocol's calls to one server about one catalog."""
 
     connection: Connection
     catalog: str
@@ -118,54 +114,54 @@ class Calls:
 
     # -- about the catalog ----------------------------------------------------------------------------------------
 
-    def list_schemas(self, unit: InTransaction | None = None) -> RootAnswer:
-        """All schemas, with their contents or where these are; as a transaction sees them if one is given."""
-        body = self._catalog_action("list_schemas", self._named(), unit)
-        with self._nonsense("list_schemas"):
-            return unseal(body, RootAnswer, "list_schemas")
+    def list_schemas(self, transaction: TransactionContext | None = None) -> RootMessage:
+        """Return all schemas with their contents, or with where to find these, as `transaction` sees them."""
+        body = self._catalog_action("list_schemas", self._named(), transaction)
+        with blame_server(self._location, "list_schemas"):
+            return unseal(body, RootMessage, "list_schemas")
 
     def catalog_version(self) -> VersionInfo:
-        """The catalog's version now."""
+        """Return the catalog's current version."""
         return self._decoded("catalog_version", VersionInfo, self._catalog_action("catalog_version", self._named()))
 
     def create_transaction(self) -> str:
-        """A transaction's id; "" where the server has none to give."""
+        """Create a transaction and return its id; "" if the server has no transactions."""
         body = self._catalog_action("create_transaction", self._named())
         return self._decoded("create_transaction", TransactionInfo, body).identifier or ""
 
     def transaction_status(self, transaction_id: str) -> TransactionState:
-        """Where a transaction is."""
+        """Return the state of a transaction."""
         return self._about_transaction("get_transaction_status", transaction_id)
 
     def end_transaction(self, action: str, transaction_id: str) -> TransactionState:
-        """`commit_transaction` or `rollback_transaction`."""
+        """Run the action `commit_transaction` or `rollback_transaction`."""
         return self._about_transaction(action, transaction_id)
 
     def _about_transaction(self, action: str, transaction_id: str) -> TransactionState:
-        asked = encode(TransactionRequest(transaction_id, self.catalog))
-        return self._decoded(action, TransactionState, self._catalog_action(action, asked))
+        body = encode(TransactionRequest(transaction_id, self.catalog))
+        return self._decoded(action, TransactionState, self._catalog_action(action, body))
 
-    def define(self, action: str, body: bytes, unit: InTransaction | None) -> bytes:
-        """CREATE or ALTER: the answer lets the client rebuild its entry."""
-        return self._catalog_action(action, body, unit)
+    def define(self, action: str, body: bytes, transaction: TransactionContext | None) -> bytes:
+        """Run CREATE or ALTER; the response describes the object, so the client can update its listing."""
+        return self._catalog_action(action, body, transaction)
 
-    def create_for_rows(self, body: bytes, unit: InTransaction | None) -> bytes:
-        """CREATE TABLE that tells the server that rows follow; it may answer with where they are to go first."""
-        found = [*self._metadata(scan=False, in_catalog=True), *(unit.headers() if unit else ())]
-        return self._result("create_table", body, [*found, (headers.ROWS_FOLLOW, "1")])
+    def create_for_rows(self, body: bytes, transaction: TransactionContext | None) -> bytes:
+        """Run CREATE TABLE and announce that rows follow; the response says where to insert them."""
+        metadata = [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
+        return self._result("create_table", body, [*metadata, (headers.ROWS_FOLLOW, "1")])
 
-    def drop(self, action: str, body: bytes, unit: InTransaction | None) -> None:
-        """DROP: what is answered says nothing."""
-        metadata = [*self._metadata(scan=False, in_catalog=True), *(unit.headers() if unit else ())]
+    def drop(self, action: str, body: bytes, transaction: TransactionContext | None) -> None:
+        """Run DROP; the response carries nothing of interest."""
+        metadata = [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
         for _ in self._action(action, body, metadata):
             pass
 
     def find_at(self, descriptor: flight.FlightDescriptor, at: TimeTravel) -> flight.FlightInfo:
-        """A table at a point in time, as the catalog looks it up."""
+        """Look up a table at a point in time, in the catalog."""
         return self._info("flight_info", self._catalog_action("flight_info", _at_body(descriptor, at)))
 
     def list_schema(self, schema: str) -> Iterator[flight.FlightInfo]:
-        """The objects of a schema whose contents did not come with the listing."""
+        """List the objects of a schema whose contents were not part of the listing."""
         found = [(headers.LIST_CATALOG, self.catalog), (headers.LIST_SCHEMA, schema)]
         metadata = [*self._metadata(scan=False, in_catalog=True), *found]
         return self._infos(self.connection.stream("ListFlights", flight.Criteria(), metadata))
@@ -173,44 +169,43 @@ class Calls:
     # -- about a bound scan ---------------------------------------------------------------------------------------
 
     def bind_at(self, trace: Trace, at: TimeTravel) -> flight.FlightInfo:
-        """A table at a point in time, as a scan binds it."""
+        """Look up a table at a point in time, to bind a scan."""
         return self._info("flight_info", self._scan_action("flight_info", _at_body(trace.descriptor, at), trace))
 
     def bind_function(self, trace: Trace, arguments: bytes, rows: bytes = b"") -> flight.FlightInfo:
-        """One call of a table function; `rows` is the schema of those it works on."""
-        asked = TableFunctionRequest(packed(trace.descriptor.SerializeToString()), packed(arguments), packed(rows))
+        """Bind a call of a table function; `rows` is the serialized schema of its input rows."""
+        request = TableFunctionRequest(packed(trace.descriptor.SerializeToString()), packed(arguments), packed(rows))
         action = "table_function_flight_info"
-        return self._info(action, self._scan_action(action, encode(asked), trace))
+        return self._info(action, self._scan_action(action, encode(request), trace))
 
     def bind_flight(self, trace: Trace) -> flight.FlightInfo:
-        """Any flight, ad hoc."""
+        """Bind any flight, outside of the catalog."""
         metadata = [*self._metadata(scan=True, in_catalog=False), *trace.headers()]
         data = self.connection.call("GetFlightInfo", trace.descriptor, metadata)
-        info: flight.FlightInfo = parsed(flight.FlightInfo, data, self._location)
-        return info
+        return parse_message(flight.FlightInfo, data, self._location)
 
     def column_statistics(self, trace: Trace, column: str, duckdb_type: str) -> bytes:
-        """An Arrow stream of one row about a column."""
-        asked = StatisticsRequest(packed(trace.descriptor.SerializeToString()), column, duckdb_type)
-        return self._scan_action("column_statistics", encode(asked), trace, with_path=False)
+        """Return the statistics of a column, an Arrow stream of one row."""
+        request = StatisticsRequest(packed(trace.descriptor.SerializeToString()), column, duckdb_type)
+        return self._scan_action("column_statistics", encode(request), trace, with_path=False)
 
     def endpoints(self, trace: Trace, parameters: ScanParameters) -> list[flight.FlightEndpoint]:
-        """Where the rows are."""
-        asked = EndpointsRequest(packed(trace.descriptor.SerializeToString()), parameters)
-        body = self._scan_action("endpoints", encode(asked), trace)
-        with self._nonsense("endpoints"):
+        """Return the endpoints of a scan."""
+        request = EndpointsRequest(packed(trace.descriptor.SerializeToString()), parameters)
+        body = self._scan_action("endpoints", encode(request), trace)
+        with blame_server(self._location, "endpoints"):
             parts = [binary(part) for part in decode(body, list[Binary], "endpoints")]
-        return [parsed(flight.FlightEndpoint, part, self._location) for part in parts]
+        return [parse_message(flight.FlightEndpoint, part, self._location) for part in parts]
 
     def get(self, trace: Trace, ticket: bytes, connection: Connection | None = None) -> Stream:
-        """The rows behind a ticket, as frames; `connection` where they are on another server."""
+        """Redeem a ticket, on this connection or on `connection`; the stream consists of Flight data frames."""
         metadata = [*self._metadata(scan=True, in_catalog=trace.in_catalog), *trace.headers()]
         return (connection or self.connection).stream("DoGet", flight.Ticket(ticket=ticket), metadata)
 
     # -- exchanges ------------------------------------------------------------------------------------------------
 
     def exchange(self, trace: Trace, operation: str, *, returning: bool) -> Duplex:
-        """Rows in both directions."""
+        """Open an exchange: rows in both directions."""
         metadata = [
             *self._metadata(scan=True, in_catalog=True),
             *trace.headers(),
@@ -222,11 +217,11 @@ class Calls:
     # -- the JSON contract ----------------------------------------------------------------------------------------
 
     def put(self, more: list[tuple[str, str]]) -> Duplex:
-        """Rows for a command in JSON."""
+        """Open an upload of rows for a command in JSON."""
         return self.connection.exchange("DoPut", [*self._authorized(), *more])
 
     def plain_action(self, name: str, body: bytes, more: list[tuple[str, str]]) -> bytes:
-        """The result of an action, asked for by none but its name."""
+        """Run an action of the JSON contract, without the Airport headers, and return its result."""
         return self._result(name, body, [*self._authorized(), *more])
 
     def _authorized(self) -> list[tuple[str, str]]:
@@ -235,16 +230,16 @@ class Calls:
     # -- ad hoc ---------------------------------------------------------------------------------------------------
 
     def list_flights(self, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """Every flight that the server tells of."""
+        """List the flights of the server."""
         metadata = [*self._metadata(scan=True, in_catalog=False), (headers.JSON_FILTERS, '{"filters":[]}')]
         return self._infos(self.connection.stream("ListFlights", flight.Criteria(expression=criteria), metadata))
 
     def raw_action(self, name: str, body: bytes) -> Iterator[bytes]:
-        """An action of the server's own; its results as they come."""
+        """Run any action; yield its results."""
         stream = self._action(name, body, self._metadata(scan=True, in_catalog=False))
-        return (parsed(flight.Result, data, self._location).body for data in stream)
+        return (parse_message(flight.Result, data, self._location).body for data in stream)
 
-    # -- one shape for all ----------------------------------------------------------------------------------------
+    # -- shared --------------------------------------------------------------------------------------------------
 
     @property
     def _location(self) -> str:
@@ -265,8 +260,8 @@ class Calls:
             found.append((headers.CATALOG, self.catalog))
         return found
 
-    def _catalog_action(self, name: str, body: bytes, unit: InTransaction | None = None) -> bytes:
-        metadata = [*self._metadata(scan=False, in_catalog=True), *(unit.headers() if unit else ())]
+    def _catalog_action(self, name: str, body: bytes, transaction: TransactionContext | None = None) -> bytes:
+        metadata = [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
         return self._result(name, body, metadata)
 
     def _scan_action(self, name: str, body: bytes, trace: Trace, *, with_path: bool = True) -> bytes:
@@ -274,39 +269,34 @@ class Calls:
         return self._result(name, body, metadata)
 
     def _action(self, name: str, body: bytes, metadata: list[tuple[str, str]]) -> Stream:
-        named = [(headers.ACTION_NAME, name)] * (2 if name in _TWICE else 1)
+        named = [(headers.ACTION_NAME, name)] * (2 if name in _NAMED_TWICE else 1)
         return self.connection.stream("DoAction", flight.Action(type=name, body=body), [*metadata, *named])
 
     def _result(self, name: str, body: bytes, metadata: list[tuple[str, str]]) -> bytes:
-        """The body of the action's first result; the call is over when this returns."""
+        """Run an action to its end and return the body of its first result."""
         stream = self._action(name, body, metadata)
         try:
             data = next(stream, None)
             if data is None:
-                raise Internal(f"{self._location} answered {name} with no result", key="answer.missing")
-            next(stream, None)  # an error may still follow; a second result says nothing
+                raise Internal(f"{self._location} sent no result for {name}", key="answer.missing")
+            next(stream, None)  # an error may still follow; further results are ignored
         finally:
             stream.close()
-        result: bytes = parsed(flight.Result, data, self._location).body
-        return result
+        return parse_message(flight.Result, data, self._location).body
 
     def _decoded(self, name: str, kind: type[T], body: bytes) -> T:
-        with self._nonsense(name):
+        with blame_server(self._location, name):
             return decode(body, kind, name)
 
     def _info(self, name: str, body: bytes) -> flight.FlightInfo:
-        info: flight.FlightInfo = parsed(flight.FlightInfo, body, f"{self._location} ({name})")
-        return info
+        return parse_message(flight.FlightInfo, body, f"{self._location} ({name})")
 
     def _infos(self, stream: Stream) -> Iterator[flight.FlightInfo]:
         try:
             for data in stream:
-                yield parsed(flight.FlightInfo, data, self._location)
+                yield parse_message(flight.FlightInfo, data, self._location)
         finally:
             stream.close()
-
-    def _nonsense(self, name: str) -> AbstractContextManager[None]:
-        return nonsense(self._location, name)
 
 
 def _at_body(descriptor: flight.FlightDescriptor, at: TimeTravel) -> bytes:

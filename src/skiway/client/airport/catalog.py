@@ -1,7 +1,7 @@
-"""Answers of a server as its clients may find them.
+"""The objects of a catalog (schemas, tables and functions), and the messages in which servers describe them.
 
-The server's own messages (`airport.wire.payloads`) say `bytes` where bytes belong. A client must be laxer: DuckDB's
-takes MessagePack `str` and `bin` alike, so servers in some languages send either. Such members are `Binary` here.
+DuckDB accepts MessagePack `str` and `bin` alike, so servers in some languages send either. The messages here are therefore
+more lenient than the server's own in `airport.wire.payloads`: their binary members are `Binary`.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from skiway.model.flight_pb2 import FlightDescriptor
 
 __all__ = [
     "ROWID",
-    "ContentsAnswer",
+    "ContentsMessage",
     "Function",
     "FunctionKind",
-    "ObjectAnswer",
-    "RootAnswer",
+    "ObjectMessage",
+    "RootMessage",
     "Schema",
-    "SchemaAnswer",
+    "SchemaMessage",
     "Table",
     "TableName",
-    "first",
+    "find_by_name",
     "read_schema",
 ]
 
 NIL: Final = Binary(b"\xc0")
 
 
-class ContentsAnswer(msgspec.Struct, frozen=True):
-    """Where the objects of a schema are."""
+class ContentsMessage(msgspec.Struct, frozen=True):
+    """The contents of a schema: inline, at a URL, or by hash in the bundle of all schemas."""
 
     sha256: str = ""
     url: str | None = None
     serialized: Binary = NIL
 
 
-class SchemaAnswer(msgspec.Struct, frozen=True):
-    """One schema in `list_schemas`."""
+class SchemaMessage(msgspec.Struct, frozen=True):
+    """One schema in the response to `list_schemas`."""
 
     name: str
-    contents: ContentsAnswer
+    contents: ContentsMessage
     description: str = ""
     tags: dict[str, str] = {}
 
 
-class RootAnswer(msgspec.Struct, frozen=True):
-    """Answer of `list_schemas`, inside an envelope."""
+class RootMessage(msgspec.Struct, frozen=True):
+    """The response to `list_schemas`, inside its envelope."""
 
-    schemas: list[SchemaAnswer]
+    schemas: list[SchemaMessage]
     version_info: VersionInfo
-    contents: ContentsAnswer = ContentsAnswer()
+    contents: ContentsMessage = ContentsMessage()
 
 
-class ObjectAnswer(msgspec.Struct, frozen=True):
-    """`app_metadata` of a FlightInfo, as far as it is of use here."""
+class ObjectMessage(msgspec.Struct, frozen=True):
+    """The `app_metadata` of a FlightInfo, with the members that the client uses."""
 
     type: str
     catalog: str
@@ -73,18 +73,15 @@ class ObjectAnswer(msgspec.Struct, frozen=True):
     description: str | None = None
 
 
-# --------------------
-# What a catalog holds: schemas, tables, functions.
-
-
 FunctionKind = Literal["scalar_function", "table_function"]
-TableName = str | tuple[str, str]  # of a function, too
+TableName = str | tuple[str, str]
+"""The name of a table or function: `"schema.table"`, or a tuple of both."""
 ROWID: Final = "rowid"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `schema` has all its columns; the row id among them, if there is one, is no column to DuckDB."""
+    """A table. `schema` has all columns including the row id, if there is one; `columns` has the visible ones."""
 
     schema_name: str
     name: str
@@ -94,25 +91,25 @@ class Table:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether DuckDB would ask for statistics of its columns."""
+        """Whether DuckDB would request statistics of the columns."""
         return bool((self.schema.metadata or {}).get(b"can_produce_statistics"))
 
     @cached_property
     def rowid(self) -> int | None:
-        """Position of the row id in `schema`."""
+        """The position of the row id in `schema`."""
         marked = (i for i, column in enumerate(self.schema) if (column.metadata or {}).get(b"is_rowid"))
         return next(marked, None)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The visible columns."""
+        """The names of the visible columns."""
         return tuple(name for position, name in enumerate(self.schema.names) if position != self.rowid)
 
     def position(self, column: str) -> int:
-        """Where a column is in `schema`; `rowid` is the row id, whatever its field is called. Case does not matter."""
+        """Return the position of a column in `schema`. Names are case-insensitive; `rowid` is always the row id."""
         if column.lower() == ROWID and self.rowid is not None:
             return self.rowid
-        found = first_named(column, enumerate(self.schema.names))
+        found = find_named(column, enumerate(self.schema.names))
         if found is None:
             known = ", ".join(map(repr, self.columns))
             raise NotFound(f"column {column!r} not found in {self}; it has {known}", key="column", column=column)
@@ -124,7 +121,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Function:
-    """A function; several of one name are overloads. `parameters` carry their marks as field metadata."""
+    """A function. Functions with the same name are overloads. Field metadata tells named and table parameters apart."""
 
     schema_name: str
     name: str
@@ -140,7 +137,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named group of tables and functions."""
+    """A schema: a named group of tables and functions."""
 
     name: str
     comment: str = ""
@@ -150,11 +147,11 @@ class Schema:
 
 
 def read_schema(data: bytes, what: str) -> pa.Schema:
-    """The Arrow schema in `data`."""
+    """Parse a serialized Arrow schema; `what` names it in the error message."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise InvalidArgument(f"{what} comes without an Arrow schema") from error
+        raise InvalidArgument(f"no valid Arrow schema for {what}") from error
 
 
 class _Named(Protocol):
@@ -165,20 +162,20 @@ class _Named(Protocol):
 N = TypeVar("N", bound=_Named)
 
 
-def first(name: str, items: Iterable[N]) -> N | None:
-    """The first of that name, letter by letter if there is one, else without looking at case, as DuckDB does."""
-    return first_named(name, ((item, item.name) for item in items))
+def find_by_name(name: str, items: Iterable[N]) -> N | None:
+    """Return the item called `name`: an exact match if there is one, else the first that differs only in case, as DuckDB."""
+    return find_named(name, ((item, item.name) for item in items))
 
 
 Item = TypeVar("Item")
 
 
-def first_named(name: str, items: Iterable[tuple[Item, str]]) -> Item | None:
-    """The same for items that carry their name beside them."""
-    alike = None
+def find_named(name: str, items: Iterable[tuple[Item, str]]) -> Item | None:
+    """Like `find_by_name`, for pairs of an item and its name."""
+    similar = None
     for item, item_name in items:
         if item_name == name:
             return item
-        if alike is None and item_name.lower() == name.lower():
-            alike = item
-    return alike
+        if similar is None and item_name.lower() == name.lower():
+            similar = item
+    return similar

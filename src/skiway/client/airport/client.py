@@ -1,53 +1,471 @@
-"""The client: what DuckDB's Airport extension does for a statement, from Python."""
+"""`AirportClient`: the whole API of the Airport client. The other modules of this package implement it."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cache, cached_property
+from types import TracebackType
+from typing import Any, Final, Self
 
-from skiway.client.airport.catalog import TableName
-from skiway.client.airport.ddl import Defining, OnConflict
-from skiway.client.airport.exchange import Outgoing, Written, batches_of
-from skiway.client.airport.functions import Calling
-from skiway.client.airport.writing import Writing
-from skiway.errors import InvalidArgument, NotFound
+import pyarrow as pa
+
+from skiway.client.airport import ddl, functions, scans, writing
+from skiway.client.airport.calls import Calls, TransactionContext
+from skiway.client.airport.catalog import Schema, Table, TableName
+from skiway.client.airport.ddl import OnConflict
+from skiway.client.airport.endpoints import Endpoint
+from skiway.client.airport.exchange import Written
+from skiway.client.airport.json_writer import JsonWriter
+from skiway.client.airport.listing import Flight, read_flight
+from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, Where
+from skiway.client.airport.session import CatalogVersion, Session, Transaction
+from skiway.client.connection import Connection, Location, TlsOptions, split_url
+from skiway.client.errors import blame_server
+from skiway.errors import InvalidArgument
 
 __all__ = ["AirportClient"]
 
+MIB: Final = 1024 * 1024
 
-class AirportClient(Writing, Calling, Defining):
+
+class AirportClient:
     """A catalog of an Airport server, attached as DuckDB attaches it: the same calls with the same headers.
 
     `location` is `grpc://host:port`, `grpc+tls://…`, `grpc+unix:///path`, or all in one as in DuckDB:
-    `grpc://host:port/catalog?auth_token=…`. Nothing is sent before the first use. There is no deadline unless
-    `timeout_s` sets one for each call, the whole stream of a scan included. With `token_on_scans=False` the token goes
-    where DuckDB sends one that was given to ATTACH alone: to calls about the catalog, not to scans.
+    `grpc://host:port/catalog?auth_token=…`. The client connects at the first call. Calls have no deadline unless
+    `timeout_s` sets one, which then includes the whole stream of a scan. With `token_on_scans=False` the token is sent
+    with calls about the catalog only, as DuckDB does with a token that was given to ATTACH.
 
-    A client may be used from many threads at once; `transaction()` holds for the thread that opened it.
+    Tables and functions are named `"schema.table"`, or by a tuple of both. Names are case-insensitive. All methods raise
+    errors of `skiway.errors`.
+
+    A client is thread-safe; `transaction()` applies to the thread that opened it.
     """
 
-    def create_table_as(self, name: TableName, rows: Any, *, on_conflict: OnConflict = "error") -> Written:
-        """A new table with the columns and the rows of `rows`: Arrow data, or batches of it, at least one.
+    def __init__(
+        self,
+        location: str,
+        catalog: str | None = None,
+        *,
+        token: str | None = None,
+        token_on_scans: bool = True,
+        tls: TlsOptions | None = None,
+        timeout_s: float | None = None,
+        max_message_bytes: int = 512 * MIB,
+        ids: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        address, url_catalog, url_token = split_url(location)
+        calls = Calls(
+            Connection(Location.parse(address), tls=tls, timeout_s=timeout_s, max_message_bytes=max_message_bytes),
+            catalog=(url_catalog or "") if catalog is None else catalog,
+            token=url_token if token is None else token,
+            token_on_scans=token_on_scans,
+            session_id=_session_id(os.getpid()),
+        )
+        self._session = Session(calls, ids)
 
-        On a lake of this project the table comes into being, or takes the place of the one there is, with all its rows
-        in one step. Elsewhere it is created first, as DuckDB does it, and then filled. With `ignore` nothing happens
-        where this client knows such a table.
+    @property
+    def location(self) -> str:
+        """The server's address, as the user wrote it."""
+        return self._session.location
+
+    @property
+    def catalog(self) -> str:
+        """The name of the attached catalog."""
+        return self._session.calls.catalog
+
+    def close(self) -> None:
+        """Cancel all running calls and close the connection."""
+        self._session.calls.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- the catalog ---------------------------------------------------------------------------------------------------
+
+    def schemas(self) -> list[Schema]:
+        """Return all schemas with their tables and functions, as of the first use or the last `reload()`."""
+        return self._session.listing().schemas()
+
+    def table(self, name: TableName) -> Table:
+        """Return a table; raise `NotFound` if there is none."""
+        return self._session.listing().table(name)
+
+    def reload(self) -> None:
+        """Drop the cached listing of the catalog. In DuckDB that requires DETACH and ATTACH."""
+        self._session.reload()
+
+    def version(self) -> CatalogVersion:
+        """Return the catalog's current version."""
+        found = self._session.calls.catalog_version()
+        return CatalogVersion(found.catalog_version, found.is_fixed)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        table: TableName,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        at_version: int | str | None = None,
+        at_timestamp: object | None = None,
+        plan: bool = True,
+    ) -> Rows:
+        """Stream the rows of a table: the given columns, the rows that match `where`, as of a version or time.
+
+        Build `where` with `col()`. A string is sent unchanged as DuckDB's filter JSON and is not applied again by the
+        client, so the result may have more rows. `plan=False` skips the requests for statistics, which only an
+        optimizer needs.
         """
-        unit = self._begin()
-        given, batches = batches_of(rows)
-        if given is None:
-            raise InvalidArgument("there are no rows that tell which columns the table has: give at least one batch")
-        if on_conflict == "ignore" and self._knows(name):
-            return Written(0, None)
-        table = self._created_for_rows(name, given, on_conflict)
-        outgoing = Outgoing.of(table, table.columns)
-        fitted = outgoing.fitted(given, batches)
-        written = self._write("insert", outgoing, unit, lambda: fitted, returning=False)
-        self.reload()
-        return written
+        bound = self.bind(table, columns=columns, where=where, at_version=at_version, at_timestamp=at_timestamp)
+        return (bound.plan() if plan else bound).read()
 
-    def _knows(self, name: TableName) -> bool:
-        try:
-            self._listing().table(name)
-        except NotFound:
-            return False
-        return True
+    def count(self, table: TableName, *, where: Where = None) -> int:
+        """Return the number of rows of a table, or of those that match `where`."""
+        with self.scan(table, columns=(), where=where) as rows:
+            return sum(batch.num_rows for batch in rows)
+
+    def endpoints(
+        self,
+        table: TableName,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        at_version: int | str | None = None,
+        at_timestamp: object | None = None,
+    ) -> list[Endpoint]:
+        """Return where the rows of such a scan can be read, to fetch them by other means."""
+        bound = self.bind(table, columns=columns, where=where, at_version=at_version, at_timestamp=at_timestamp)
+        return bound.endpoints()
+
+    def statistics(self, table: TableName, column: str) -> ColumnStatistics:
+        """Return the statistics of a column that the server provides for optimizers."""
+        return self.bind(table, columns=[column]).statistics(column)
+
+    def bind(
+        self,
+        table: TableName,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        at_version: int | str | None = None,
+        at_timestamp: object | None = None,
+    ) -> BoundScan:
+        """Prepare a scan: look up the table and check the columns, without reading rows."""
+        at = scans.time_travel(at_version, at_timestamp)
+        return scans.bind(self._session, table, columns=columns, where=where, at=at)
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    def call_scalar(self, function: TableName, *arguments: Any, rows: int = 1) -> pa.ChunkedArray:
+        """Call a scalar function; return one value for each row of the arguments.
+
+        The arguments are arrays of equal length, or one record batch. A function without arguments is called for the
+        given number of `rows`.
+        """
+        return functions.call_scalar(self._session, function, arguments, rows=rows)
+
+    def call(
+        self,
+        function: TableName,
+        *arguments: Any,
+        named: Mapping[str, Any] | None = None,
+        rows: Any = None,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        plan: bool = True,
+    ) -> Rows:
+        """Call a table function and stream the rows it returns.
+
+        Arguments are Python values or pyarrow scalars. A function with table input receives `rows`, in any form that
+        `insert` accepts. `columns`, `where` and `plan` are those of `scan`.
+        """
+        return functions.call_table_function(
+            self._session, function, arguments, named or {}, rows=rows, columns=columns, where=where, plan=plan
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def insert(self, table: TableName, rows: Any, *, returning: bool = False) -> Written:
+        """Insert rows: an object with `__arrow_c_stream__`, a record batch, or an iterable of batches.
+
+        Columns are matched by name and cast to the table's types. A missing column is NULL even if it has a default:
+        defaults are SQL that DuckDB evaluates before it sends rows, and this client does not. With `returning` the
+        result has the rows as the server stored them, with all visible columns.
+        """
+        return writing.insert(self._session, table, rows, returning=returning)
+
+    def update(
+        self, table: TableName, rows: Any, *, row_ids: Any = None, where: Where = None, returning: bool = False
+    ) -> Written:
+        """Update rows, either by id or by predicate.
+
+        By id: `rows` are Arrow data with new values for some columns; the row ids are in a column `rowid` or in `row_ids`.
+        `returning` gives the columns that were sent, in their order.
+
+        By predicate: `rows` maps columns to new values, for the rows that match `where`, or for all rows. A value is a
+        constant, or a function whose parameters name the columns it is computed from:
+        `{"price": lambda price: pc.multiply(price, 2)}`. `returning` gives all visible columns.
+        """
+        if isinstance(rows, Mapping):
+            if row_ids is not None:
+                raise InvalidArgument("row_ids need Arrow data; a mapping updates the rows that match where=")
+            return writing.update_where(self._session, table, rows, where, returning=returning)
+        if where is not None:
+            raise InvalidArgument("where= needs a mapping from columns to values; Arrow data is matched by row id")
+        return writing.update_by_id(self._session, table, rows, row_ids, returning=returning)
+
+    def delete(self, table: TableName, row_ids: Any = None, *, where: Where = None, returning: bool = False) -> Written:
+        """Delete the rows with these ids, or those that match `where`; `truncate` deletes all rows.
+
+        `returning` gives the deleted rows, with all visible columns.
+        """
+        if (row_ids is None) == (where is None):
+            raise InvalidArgument("delete needs either row_ids or where; truncate() deletes all rows")
+        if where is not None:
+            return writing.delete_where(self._session, table, where, returning=returning)
+        return writing.delete_by_id(self._session, table, row_ids, returning=returning)
+
+    def truncate(self, table: TableName) -> Written:
+        """Delete all rows; for the server this is a DELETE of each row."""
+        return writing.delete_where(self._session, table, None, returning=False)
+
+    @cached_property
+    def json(self) -> JsonWriter:
+        """The same statements with the JSON contract, over DoPut and the action `delete`."""
+        session = self._session
+
+        def context() -> TransactionContext:
+            return TransactionContext() if session.open_transaction() is None else session.begin()
+
+        return JsonWriter(session.calls, context)
+
+    # -- schemas and tables --------------------------------------------------------------------------------------------
+
+    def create_schema(
+        self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None, if_not_exists: bool = False
+    ) -> None:
+        """Create a schema."""
+        ddl.create_schema(self._session, name, comment=comment, tags=tags or {}, if_not_exists=if_not_exists)
+
+    def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
+        """Drop an empty schema."""
+        ddl.drop_schema(self._session, name, if_exists=if_exists)
+
+    def create_table(
+        self,
+        name: TableName,
+        schema: pa.Schema,
+        *,
+        not_null: Sequence[str] = (),
+        primary_key: Sequence[str] = (),
+        unique: Iterable[str | Sequence[str]] = (),
+        checks: Sequence[str] = (),
+        on_conflict: OnConflict = "error",
+    ) -> Table:
+        """Create a table.
+
+        `not_null` names columns in addition to the fields that are not nullable. Each item of `unique` is a column or
+        several, each of `checks` an SQL expression. Field metadata sets the defaults and comments of columns, as
+        `default` and `comment`.
+        """
+        return ddl.create_table(
+            self._session,
+            name,
+            schema,
+            not_null=not_null,
+            primary_key=primary_key,
+            unique=unique,
+            checks=checks,
+            on_conflict=on_conflict,
+        )
+
+    def create_table_as(self, name: TableName, rows: Any, *, on_conflict: OnConflict = "error") -> Written:
+        """Create a table with the columns and the rows of `rows`: Arrow data, or at least one batch.
+
+        A Skiway lake creates or replaces the table with all its rows in one step. Other servers create it first and
+        then insert the rows, as with DuckDB. With `on_conflict="ignore"` nothing happens if the table is in this
+        client's listing.
+        """
+        return writing.create_table_as(self._session, name, rows, on_conflict=on_conflict)
+
+    def drop_table(self, name: TableName, *, if_exists: bool = False) -> None:
+        """Drop a table."""
+        ddl.drop_table(self._session, name, if_exists=if_exists)
+
+    def rename_table(self, name: TableName, new_name: str, *, if_exists: bool = False) -> None:
+        """Rename a table within its schema."""
+        ddl.rename_table(self._session, name, new_name, if_exists=if_exists)
+
+    # -- columns, constraints and struct fields; if_exists is ALTER TABLE IF EXISTS ------------------------------------
+
+    def add_column(
+        self, table: TableName, field: pa.Field, *, if_not_exists: bool = False, if_exists: bool = False
+    ) -> None:
+        """Add a column at the end. A `default` in the field's metadata fills existing rows."""
+        self._alter(
+            "add_column",
+            table,
+            if_exists,
+            ("if_column_not_exists", if_not_exists),
+            ("column_schema", ddl.packed_field(field)),
+        )
+
+    def remove_column(
+        self,
+        table: TableName,
+        column: str,
+        *,
+        if_column_exists: bool = False,
+        cascade: bool = False,
+        if_exists: bool = False,
+    ) -> None:
+        """Remove a column; `cascade` also removes the constraints that refer to it."""
+        self._alter(
+            "remove_column",
+            table,
+            if_exists,
+            ("removed_column", column),
+            ("if_column_exists", if_column_exists),
+            ("cascade", cascade),
+        )
+
+    def rename_column(self, table: TableName, column: str, new_name: str, *, if_exists: bool = False) -> None:
+        """Rename a column."""
+        self._alter("rename_column", table, if_exists, ("new_name", new_name), ("old_name", column))
+
+    def change_column_type(
+        self,
+        table: TableName,
+        column: str,
+        data_type: pa.DataType,
+        *,
+        expression: str | None = None,
+        if_exists: bool = False,
+    ) -> None:
+        """Change the type of a column. The SQL `expression` computes the new values; by default they are cast."""
+        field = pa.field(column, data_type)
+        using = ddl.cast_expression(field) if expression is None else expression
+        packed = ddl.packed_field(field)
+        self._alter("change_column_type", table, if_exists, ("column_schema", packed), ("expression", using))
+
+    def set_not_null(self, table: TableName, column: str, *, if_exists: bool = False) -> None:
+        """Make a column NOT NULL."""
+        repeated = ("ignore_not_found", if_exists)  # DuckDB sends this key twice, so servers must accept that
+        self._alter("set_not_null", table, if_exists, ("column_name", column), repeated)
+
+    def drop_not_null(self, table: TableName, column: str, *, if_exists: bool = False) -> None:
+        """Make a column nullable."""
+        self._alter("drop_not_null", table, if_exists, ("column_name", column))
+
+    def set_default(self, table: TableName, column: str, expression: str, *, if_exists: bool = False) -> None:
+        """Set the default of a column to an SQL expression; it applies to INSERT from SQL only."""
+        self._alter("set_default", table, if_exists, ("column_name", column), ("expression", expression))
+
+    def add_constraint(self, table: TableName, constraint: str, *, if_exists: bool = False) -> None:
+        """Add a constraint, written in SQL: `CHECK (a < b)` or `UNIQUE (a, b)`."""
+        self._alter("add_constraint", table, if_exists, ("constraint", constraint))
+
+    def add_field(
+        self,
+        table: TableName,
+        path: Sequence[str],
+        field: pa.Field,
+        *,
+        if_not_exists: bool = False,
+        if_exists: bool = False,
+    ) -> None:
+        """Add a field at the end of the struct at `path`."""
+        self._alter(
+            "add_field",
+            table,
+            if_exists,
+            ("if_field_not_exists", if_not_exists),
+            ("column_schema", ddl.packed_field(field.with_name(path[-1]))),
+            ("column_path", list(path)),
+            ("field_name", field.name),  # an extension of ours: DuckDB does not send the field's name
+        )
+
+    def rename_field(self, table: TableName, path: Sequence[str], new_name: str, *, if_exists: bool = False) -> None:
+        """Rename the struct field at `path`."""
+        self._alter("rename_field", table, if_exists, ("column_path", list(path)), ("new_name", new_name))
+
+    def remove_field(
+        self,
+        table: TableName,
+        path: Sequence[str],
+        *,
+        if_field_exists: bool = False,
+        cascade: bool = False,
+        if_exists: bool = False,
+    ) -> None:
+        """Remove the struct field at `path`."""
+        self._alter(
+            "remove_field",
+            table,
+            if_exists,
+            ("column_path", list(path)),
+            ("if_column_exists", if_field_exists),
+            ("cascade", cascade),
+        )
+
+    def _alter(self, action: str, table: TableName, if_exists: bool, *members: tuple[str, Any]) -> None:
+        ddl.alter_table(self._session, action, table, if_exists, members)
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    def transaction(self, *, explicit: bool = False) -> AbstractContextManager[Transaction]:
+        """Run all statements of this thread with one transaction id for the duration of the block.
+
+        As with DuckDB, the server still commits each statement on its own. An `explicit` transaction is atomic: it is
+        committed at the end of the block and rolled back if an exception leaves it. DuckDB has no such transactions.
+        """
+        return self._session.transaction(explicit=explicit)
+
+    def transaction_status(self, transaction_id: str) -> str | None:
+        """Return `active`, `committed` or `aborted`; None if the server does not know the id."""
+        found = self._session.calls.transaction_status(transaction_id)
+        return found.status if found.exists else None
+
+    # -- plain Arrow Flight --------------------------------------------------------------------------------------------
+
+    def take_flight(
+        self,
+        descriptor: Sequence[str] | str | bytes,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Rows:
+        """Stream the rows of any flight, outside of the catalog. A list of names is a path, a string or bytes a command."""
+        return scans.bind_flight(self._session, descriptor, columns=columns, where=where, headers=headers).read()
+
+    def databases(self) -> pa.Table:
+        """Return the catalogs that the server offers; the server chooses the columns."""
+        return self.take_flight(["__databases"]).read_all()
+
+    def flights(self, criteria: bytes = b"") -> Iterator[Flight]:
+        """List the flights of the server."""
+        for info in self._session.calls.list_flights(criteria):
+            with blame_server(self.location, "ListFlights"):
+                flight = read_flight(info)
+            yield flight
+
+    def action(self, name: str, body: bytes | str = b"") -> list[bytes]:
+        """Run an action of the server and return its results."""
+        return list(self._session.calls.raw_action(name, body.encode() if isinstance(body, str) else body))
+
+
+@cache
+def _session_id(_process: int) -> str:
+    """One id for all clients of a process; a forked process gets its own."""
+    return str(uuid.uuid4())

@@ -1,7 +1,7 @@
-"""Where the rows of a scan are: behind a ticket, or in files that the client reads by itself.
+"""Endpoints of a scan: tickets to redeem, or files that the client reads itself.
 
-A server may answer with calls of DuckDB's own table functions instead of a stream. Without DuckDB such a call can be
-looked at but not run; with it, only functions that read files are.
+Instead of a stream, a server may return calls of DuckDB's table functions. Running such a call requires the `duckdb` package,
+and only functions that read files are allowed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from skiway import extras
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import Binary, binary, decode
 from skiway.errors import Internal, InvalidArgument, PermissionDenied, Unsupported
@@ -24,7 +25,7 @@ __all__ = ["Endpoint", "FunctionCall", "read_endpoint"]
 FUNCTION_CALL: Final = "application/x-msgpack-duckdb-function-call"
 FILE: Final = "application/msgpack"
 
-# A server must not make its clients run whatever it likes.
+# A server must not be able to make its clients run arbitrary functions.
 READERS: Final = frozenset(
     {
         "read_parquet",
@@ -51,25 +52,20 @@ class FunctionCall:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
-        """Those columns of its rows, read by DuckDB."""
+        """Run the function in DuckDB and yield the given columns of its rows."""
         if self.name not in READERS:
             raise PermissionDenied(
-                f"the server asks its clients to run {self.name}(), which is not one of the file readers "
+                f"the server asks the client to run {self.name}(), which is not one of the file readers "
                 f"{', '.join(sorted(READERS))}"
             )
-        try:
-            import duckdb  # an extra, and heavy: loaded by those who need it only
-        except ImportError as error:
-            raise Unsupported(
-                f"the rows of this table are to be read by DuckDB ({self.name}), which is not installed: "
-                "pip install 'skiway[memory]'"
-            ) from error
+        with extras.needed("memory", f"a table whose files the client reads by itself ({self.name})"):
+            import duckdb
         with duckdb.connect(":memory:") as database:
             try:
                 reader = database.execute(self._sql(columns), [*self.arguments, *self.named.values()])
                 yield from reader.to_arrow_reader()
             except duckdb.Error as error:
-                raise Internal(f"DuckDB could not run {self.name} for the server: {error}") from error
+                raise Internal(f"DuckDB could not run {self.name}: {error}") from error
 
     def _sql(self, columns: Sequence[str]) -> str:
         given = ["?"] * len(self.arguments) + [f"{_quoted(name)} = ?" for name in self.named]
@@ -82,7 +78,7 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A part of a scan's rows: a `ticket` to redeem, on this connection or at `location`, or a `call` to run."""
+    """A part of a scan: a `ticket` to redeem, on this connection or at `location`, or a function `call` to run."""
 
     ticket: bytes
     location: str | None = None
@@ -100,9 +96,9 @@ class _FileUri(msgspec.Struct, frozen=True):
 
 
 def read_endpoint(message: FlightEndpoint) -> Endpoint:
-    """The endpoint in a message. Only its first location counts, as for DuckDB."""
+    """Parse an endpoint. Like DuckDB, this uses its first location only."""
     if not message.location:
-        raise InvalidArgument("an endpoint names no location")
+        raise InvalidArgument("an endpoint has no location")
     uri = message.location[0].uri
     if uri == headers.REUSE_CONNECTION:
         return Endpoint(message.ticket.ticket)
@@ -114,7 +110,7 @@ def read_endpoint(message: FlightEndpoint) -> Endpoint:
 def _function_call(uri: str) -> FunctionCall:
     media_type, comma, text = uri.removeprefix("data:").partition(",")
     if not comma or not media_type.endswith(";base64"):
-        raise InvalidArgument("a data: location must be 'data:<type>;base64,<text>'")
+        raise InvalidArgument("a data: location must have the form 'data:<type>;base64,<text>'")
     try:
         content = base64.b64decode(text, validate=True)
     except ValueError as error:
@@ -125,7 +121,7 @@ def _function_call(uri: str) -> FunctionCall:
         case t if t == FILE:
             return _file(decode(content, _FileUri, "a file location"))
         case other:
-            raise InvalidArgument(f"a data: location is of type {other!r}; known are {FUNCTION_CALL} and {FILE}")
+            raise InvalidArgument(f"a data: location has the type {other!r}; supported are {FUNCTION_CALL} and {FILE}")
 
 
 def _packed_call(packed: _FunctionCallUri) -> FunctionCall:
@@ -136,7 +132,7 @@ def _packed_call(packed: _FunctionCallUri) -> FunctionCall:
     except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
         raise InvalidArgument(f"the arguments of {packed.function_name} are not an Arrow stream") from error
     if batch.num_rows != 1:
-        raise InvalidArgument(f"the arguments of {packed.function_name} are {batch.num_rows} rows; one is expected")
+        raise InvalidArgument(f"the arguments of {packed.function_name} are {batch.num_rows} rows; expected one")
     values = {name: batch.column(i)[0].as_py() for i, name in enumerate(batch.schema.names)}
     by_position = sorted((name for name in values if name.startswith("arg_")), key=lambda name: (len(name), name))
     return FunctionCall(
@@ -148,5 +144,5 @@ def _packed_call(packed: _FunctionCallUri) -> FunctionCall:
 
 def _file(packed: _FileUri) -> FunctionCall:
     if packed.format != "parquet":
-        raise Unsupported(f"the server's rows are a file of format {packed.format!r}; only parquet is read here")
+        raise Unsupported(f"the server refers to a file in the format {packed.format!r}; only parquet is supported")
     return FunctionCall("parquet_scan", (packed.uri,))

@@ -1,4 +1,4 @@
-"""The outcome of a statement that writes."""
+"""Exchanges: rows sent to the server in lock-step, converted to the columns and batch size that DuckDB uses."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
 from skiway.airport.wire.payloads import TotalChanged, decode
 from skiway.client.airport.calls import Calls, Trace
 from skiway.client.airport.catalog import ROWID, Table
-from skiway.client.airport.errors import nonsense
+from skiway.client.errors import blame_server
 from skiway.errors import ConstraintViolation, Internal, InvalidArgument, NullRowId
 
-__all__ = ["Batches", "LockStep", "Outgoing", "Written", "batches_of", "cast", "in_vectors"]
+__all__ = ["Batches", "Exchange", "OutgoingColumns", "Written", "cast", "in_vectors", "to_batches"]
+
+
+Batches = Iterator[pa.RecordBatch]
+
+VECTOR: Final = 2048  # the largest batch that DuckDB sends
+FINISHED: Final = b"chunk_finished"
+MARKS: Final = (b"chunk_continues", FINISHED)
+_SENT_METADATA: Final = (b"ARROW:extension:name", b"ARROW:extension:metadata")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a statement did: how many rows it affected, and with `returning` these rows."""
+    """The result of a statement that writes: the number of affected rows and, with `returning`, the rows themselves."""
 
     count: int
     rows: pa.Table | None = None
 
 
-# --------------------
-# An exchange in lock-step: the server's schema before the first batch, then one batch back for each where asked for.
+class Exchange:
+    """One DoExchange call. The constructor opens it and waits for the server's schema; always close it.
 
-
-FINISHED: Final = b"chunk_finished"
-MARKS: Final = (b"chunk_continues", FINISHED)
-
-
-class LockStep:
-    """One exchange, opened by making it: it waits until the server has sent its schema. Close it in any case.
-
-    An exchange that is closed before its end is taken back: the server is to undo what was done.
+    Closing an exchange before its end cancels it, and the server rolls the statement back.
     """
 
     def __init__(
         self, calls: Calls, trace: Trace, operation: str, *, schema: pa.Schema, returning: bool, opening: bytes = b""
     ) -> None:
         self._location = calls.connection.location.text
-        self._what = f"DoExchange ({operation})"
+        self._operation = f"DoExchange ({operation})"
         self._stream = calls.exchange(trace, operation, returning=returning)
         self._writer = FrameWriter(schema)
         self._reader = BatchReader(iter(self._stream))
-        self._answers = self._reader.with_metadata()
+        self._responses = self._reader.with_metadata()
         try:
             self._begin(trace.descriptor.SerializeToString(), opening)
         except BaseException:
@@ -63,85 +63,81 @@ class LockStep:
         if opening:
             self._stream.send(metadata_frame(opening))
         self._stream.send(self._writer.begin(descriptor=descriptor))
-        with nonsense(self._location, self._what):
+        with blame_server(self._location, self._operation):
             self.schema = self._reader.schema
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Send rows."""
+        """Send a batch."""
         for frame in self._writer.batch(batch):
             self._stream.send(frame)
 
-    def ask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Send rows and wait for the ones that answer them, as many."""
+    def send_and_receive(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Send a batch and return the response, which must have the same number of rows."""
         self.send(batch)
-        answer, _ = self._next()
-        if answer is None or answer.num_rows != batch.num_rows:
-            came = "none" if answer is None else str(answer.num_rows)
-            raise Internal(f"{self._location} was sent {batch.num_rows} rows and has to return as many: {came} came")
-        return answer
+        response, _ = self._next()
+        if response is None or response.num_rows != batch.num_rows:
+            count = "no" if response is None else str(response.num_rows)
+            raise Internal(
+                f"{self._location} returned {count} rows for a batch of {batch.num_rows}; it must return as many"
+            )
+        return response
 
-    def chunk(self) -> Iterator[pa.RecordBatch]:
-        """All that a function over rows says to what it was sent last."""
+    def receive_chunk(self) -> Iterator[pa.RecordBatch]:
+        """Yield the output of a table function for the last batch that was sent."""
         mark = b""
         while mark != FINISHED:
-            answer, mark = self._next()
-            if answer is None or mark not in MARKS:
-                raise Internal(f"{self._location} answered with a batch marked {mark!r}; the protocol has {MARKS}")
-            yield answer
+            response, mark = self._next()
+            if response is None or mark not in MARKS:
+                raise Internal(f"{self._location} sent a batch marked {mark!r}; expected one of {MARKS}")
+            yield response
 
     def half_close(self) -> None:
-        """All rows were sent."""
+        """Tell the server that no more rows follow."""
         self._stream.half_close()
 
-    def end(self) -> None:
-        """Let the call come to its end; a server may say nothing more."""
+    def finish(self) -> None:
+        """Wait for the end of the call, ignoring further responses."""
         self._stream.half_close()
         for _ in self._stream:
             pass
 
-    def total_changed(self) -> int:
-        """End a statement: the number of rows that it affected, by then for good."""
+    def commit(self) -> int:
+        """End the statement; return the number of affected rows once the server has committed it."""
         self._stream.half_close()
-        answer, metadata = self._next()
-        if answer is not None:
-            raise Internal(f"{self._location} answered with rows where the number of changed ones has to be")
-        with nonsense(self._location, self._what):
+        response, metadata = self._next()
+        if response is not None:
+            raise Internal(f"{self._location} sent rows instead of the number of changed rows")
+        with blame_server(self._location, self._operation):
             changed = decode(metadata, TotalChanged, "the end of an exchange").total_changed
-        self.end()
+        self.finish()
         return changed
 
     def close(self) -> None:
-        """Take the exchange back, unless it has come to its end."""
+        """Cancel the exchange, unless it has ended."""
         self._stream.close()
 
     def _next(self) -> tuple[pa.RecordBatch | None, bytes]:
-        with nonsense(self._location, self._what):
-            found = next(self._answers, None)
+        with blame_server(self._location, self._operation):
+            found = next(self._responses, None)
         if found is None:
-            raise Internal(f"{self._location} ended {self._what} before its answer was complete", key="answer.missing")
+            raise Internal(
+                f"{self._location} ended {self._operation} before its response was complete", key="answer.missing"
+            )
         return found
 
 
-# --------------------
-# Rows on their way to the server: taken from the caller, fitted to a table's columns, cut to DuckDB's size.
+def to_batches(rows: Any) -> tuple[pa.Schema | None, Batches]:
+    """Return schema and batches of the caller's rows; the schema of an empty iterable is None.
 
-
-VECTOR: Final = 2048  # rows that DuckDB has in one batch at most
-
-_KEPT_METADATA: Final = (b"ARROW:extension:name", b"ARROW:extension:metadata")
-
-Batches = Iterator[pa.RecordBatch]
-
-
-def batches_of(rows: Any) -> tuple[pa.Schema | None, Batches]:
-    """Schema and batches of anything with `__arrow_c_stream__`, a batch, or an iterable of batches; None if empty."""
+    `rows` is an object with `__arrow_c_stream__`, a batch, or an iterable of batches.
+    """
     if isinstance(rows, pa.RecordBatch):
         return rows.schema, iter([rows])
     if hasattr(rows, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(rows)
         return reader.schema, iter(reader)
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
-        raise InvalidArgument(f"rows are Arrow data or batches of it, not {_kind(rows)}: try pyarrow.table(…)")
+        raise InvalidArgument(f"rows must be Arrow data or batches of it, not {_kind(rows)}: try pyarrow.table(…)")
     batches = _checked(iter(rows))
     first = next(batches, None)
     return (None, iter(())) if first is None else (first.schema, chain([first], batches))
@@ -151,12 +147,12 @@ def _checked(batches: Iterator[Any]) -> Batches:
     schema = None
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch):
-            raise InvalidArgument(f"rows are Arrow data or batches of it, but there is a {_kind(batch)} among them")
+            raise InvalidArgument(f"rows must be Arrow data or batches of it, but the iterable yields a {_kind(batch)}")
         schema = schema or batch.schema
         if not batch.schema.equals(schema):
             raise InvalidArgument(
-                f"all batches need the same columns: {', '.join(schema.names)} came first, "
-                f"and {', '.join(batch.schema.names)} after it, or in other types"
+                f"all batches must have the same schema: the first has {', '.join(schema.names)}, "
+                f"a later one {', '.join(batch.schema.names)}, or other types"
             )
         yield batch
 
@@ -166,25 +162,25 @@ def _kind(value: Any) -> str:
 
 
 def in_vectors(batches: Iterable[pa.RecordBatch]) -> Batches:
-    """The same rows in batches as small as DuckDB's."""
+    """Split batches to the size of DuckDB's vectors."""
     for batch in batches:
         for start in range(0, batch.num_rows, VECTOR):
             yield batch.slice(start, VECTOR)
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """Columns of a table that a statement sends: `fields` as the table has them, `schema` as the wire does.
+class OutgoingColumns:
+    """The columns of a table that a statement sends: `fields` as in the table, `schema` as on the wire.
 
-    The wire knows no NOT NULL and no comments, so all that is left of a field's metadata is its extension type.
+    On the wire all fields are nullable, and their metadata is reduced to the extension type.
     """
 
     table: Table
     fields: tuple[pa.Field, ...]
 
     @classmethod
-    def of(cls, table: Table, names: Iterable[str]) -> Outgoing:
-        """These columns, in this order; `rowid` is the row id."""
+    def of(cls, table: Table, names: Iterable[str]) -> OutgoingColumns:
+        """Return the columns called `names`, in this order; `rowid` is the row id."""
         positions = [table.position(name) for name in names]
         return cls(
             table,
@@ -198,15 +194,18 @@ class Outgoing:
 
     @property
     def schema(self) -> pa.Schema:
-        """What is announced to the server."""
-        return pa.schema([_on_the_wire(field) for field in self.fields])
+        """The schema that is sent to the server."""
+        return pa.schema([_wire_field(field) for field in self.fields])
 
-    def fitted(self, given: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Batches:
-        """The caller's batches in these columns, found by name; what is missing is NULL."""
-        sources = self._sources(given)  # now: mistakes in names show before anything is sent
-        return (self._fit({name: batch.column(i) for name, i in sources.items()}, batch.num_rows) for batch in batches)
+    def conform(self, given: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Batches:
+        """Convert the caller's batches to these columns, matched by name; missing columns are NULL."""
+        sources = self._sources(given)  # not in the generator, so that wrong names surface before anything is sent
+        return (
+            self._conform_batch({name: batch.column(i) for name, i in sources.items()}, batch.num_rows)
+            for batch in batches
+        )
 
-    def _fit(self, found: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
+    def _conform_batch(self, found: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
         return self.batch(
             [
                 self.cast(found[field.name], field) if field.name in found else pa.nulls(rows, field.type)
@@ -215,7 +214,7 @@ class Outgoing:
         )
 
     def batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
-        """One batch of these columns; refuses NULLs where the table or the row id has none, as DuckDB does."""
+        """Return one batch of these columns; reject NULL row ids and NULLs in NOT NULL columns, as DuckDB does."""
         for field, column in zip(self.fields, columns, strict=True):
             if field.name == ROWID and column.null_count:
                 raise NullRowId
@@ -229,55 +228,56 @@ class Outgoing:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
-        """A column's values in its type; `InvalidArgument` if one does not fit."""
+        """Cast an array to the type of `field`; raise `InvalidArgument` if a value does not fit."""
         try:
             return cast(column, field.type)
         except pa.ArrowException as error:
             raise InvalidArgument(
-                f"column {field.name!r} of {self.table} is {field.type}, and {column.type} was given: {error}"
+                f"cannot cast {column.type} to {field.type} for column {field.name!r} of {self.table}: {error}"
             ) from error
 
     def _sources(self, given: pa.Schema) -> dict[str, int]:
-        """Where in the input each column is."""
+        """The position of each column in the input."""
         sources: dict[str, int] = {}
         for index, name in enumerate(given.names):
             position = self.table.position(name)
-            known = ROWID if position == self.table.rowid else self.table.schema.field(position).name
-            if known in sources:
-                raise InvalidArgument(f"column {name!r} of {self.table} is given twice")
-            if all(field.name != known for field in self.fields):
-                raise InvalidArgument(f"column {name!r} of {self.table} cannot be given: the server numbers the rows")
-            sources[known] = index
+            spelled = ROWID if position == self.table.rowid else self.table.schema.field(position).name
+            if spelled in sources:
+                raise InvalidArgument(f"column {name!r} of {self.table} occurs twice in the input")
+            if all(field.name != spelled for field in self.fields):
+                raise InvalidArgument(f"column {name!r} of {self.table} cannot be set: the server assigns row ids")
+            sources[spelled] = index
         return sources
 
 
 def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """An array in another type; extension types go by what is stored below them."""
+    """Cast an array; extension types are cast by their storage."""
     if column.type == wanted:
         return column
     plain = column.storage if isinstance(column, pa.ExtensionArray) else column
-    stored = _laid_out(plain).cast(storage_type(wanted))
+    stored = _without_list_views(plain).cast(storage_type(wanted))
     return pa.ExtensionArray.from_storage(wanted, stored) if isinstance(wanted, pa.BaseExtensionType) else stored
 
 
-def _laid_out(column: pa.Array) -> pa.Array:
-    """Views of lists as lists. Arrow's own cast makes arrays of them whose offsets lead outside of their buffers."""
-    of = column.type
-    if pa.types.is_list_view(of) or pa.types.is_large_list_view(of):
+def _without_list_views(column: pa.Array) -> pa.Array:
+    """Convert list views to lists. Arrow's own cast produces arrays whose offsets point outside of their buffers."""
+    data_type = column.type
+    if pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type):
         lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
         offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
-        values = _laid_out(column.flatten())
+        values = _without_list_views(column.flatten())
         return pa.LargeListArray.from_arrays(offsets, values, mask=column.is_null() if len(column) else None)
-    if any(_is_view(of.field(place).type) for place in range(of.num_fields)):
-        raise pa.ArrowInvalid("views of lists within other types cannot be converted: give lists")
+    if any(_has_list_view(data_type.field(i).type) for i in range(data_type.num_fields)):
+        raise pa.ArrowInvalid("list views inside other types cannot be converted: use lists")
     return column
 
 
-def _is_view(of: pa.DataType) -> bool:
-    inside = [of.field(place).type for place in range(of.num_fields)]
-    return pa.types.is_list_view(of) or pa.types.is_large_list_view(of) or any(map(_is_view, inside))
+def _has_list_view(data_type: pa.DataType) -> bool:
+    children = [data_type.field(i).type for i in range(data_type.num_fields)]
+    is_view = pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type)
+    return is_view or any(map(_has_list_view, children))
 
 
-def _on_the_wire(field: pa.Field) -> pa.Field:
-    kept = {key: field.metadata[key] for key in _KEPT_METADATA if key in (field.metadata or {})}
-    return pa.field(field.name, field.type, metadata=kept or None)
+def _wire_field(field: pa.Field) -> pa.Field:
+    metadata = {key: field.metadata[key] for key in _SENT_METADATA if key in (field.metadata or {})}
+    return pa.field(field.name, field.type, metadata=metadata or None)

@@ -1,4 +1,8 @@
-"""Predicates as the JSON that DuckDB's client sends: the same members in the same order."""
+"""Predicates as the filter JSON that DuckDB sends, and their evaluation on record batches.
+
+The JSON has the same members in the same order as DuckDB's. A server may ignore a filter and send more rows, so DuckDB
+filters again, and so does this client, with DuckDB's semantics of NULL and NaN.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +33,16 @@ from skiway.client.airport.predicates import (
 )
 from skiway.errors import InvalidArgument
 
-__all__ = ["filter_json", "kept", "logical_type"]
+__all__ = ["filter_json", "filter_mask", "logical_type"]
 
-NOWHERE: Final = 0xFFFF_FFFF_FFFF_FFFF  # the position in an SQL text that does not exist
+NO_LOCATION: Final = 0xFFFF_FFFF_FFFF_FFFF  # DuckDB's query_location of an expression without a position in the SQL
 _BOOLEAN: Final = {"id": "BOOLEAN", "type_info": None}
 
 Node = dict[str, Any]
 
 
 def filter_json(predicate: Predicate | None, names: Sequence[str], fields: Mapping[str, pa.Field]) -> str:
-    """The text for `json_filters`. `names` are the columns of the scan in order; `fields` tell their types."""
+    """Return the value of `json_filters`. `names` are the columns of the scan in order; `fields` have their types."""
     parts = () if predicate is None else predicate.parts if isinstance(predicate, And) else (predicate,)
     writer = _Writer(list(names), fields)
     document = {"filters": [writer.node(part) for part in parts], "column_binding_names_by_index": list(names)}
@@ -78,8 +82,8 @@ class _Writer:
         raise InvalidArgument(f"{predicate!r} is not a predicate: build one with col(…)")
 
     def _truth(self, name: str) -> Node:
-        if (spelled := duckdb_type(self.fields[name])) != "BOOLEAN":
-            raise InvalidArgument(f"column {name!r} is {spelled}, not BOOLEAN: compare it with a value")
+        if (type_name := duckdb_type(self.fields[name])) != "BOOLEAN":
+            raise InvalidArgument(f"column {name!r} is {type_name}, not BOOLEAN: compare it with a value")
         return self._reference(name)
 
     def _reference(self, name: str) -> Node:
@@ -100,7 +104,7 @@ class _Writer:
 
 
 def _expression(kind: str, type_name: str, alias: str = "") -> Node:
-    return {"expression_class": kind, "type": type_name, "alias": alias, "query_location": NOWHERE}
+    return {"expression_class": kind, "type": type_name, "alias": alias, "query_location": NO_LOCATION}
 
 
 def _operator(type_name: str, children: list[Node]) -> Node:
@@ -108,16 +112,16 @@ def _operator(type_name: str, children: list[Node]) -> Node:
 
 
 def logical_type(field: pa.Field) -> Node:
-    """DuckDB's type of a column, as filters spell it."""
-    spelled = duckdb_type(field)
+    """Return the DuckDB type of a column, as filter JSON represents it."""
+    type_name = duckdb_type(field)
     stored = storage_type(field.type)
     if pa.types.is_dictionary(stored) or pa.types.is_run_end_encoded(stored):
         return logical_type(pa.field(field.name, stored.value_type))
-    if spelled in ("JSON", "GEOMETRY"):
-        return _type("VARCHAR" if spelled == "JSON" else "BLOB", "GENERIC_TYPE_INFO", alias=spelled)
-    if spelled.startswith("DECIMAL"):
+    if type_name in ("JSON", "GEOMETRY"):
+        return _type("VARCHAR" if type_name == "JSON" else "BLOB", "GENERIC_TYPE_INFO", alias=type_name)
+    if type_name.startswith("DECIMAL"):
         return _type("DECIMAL", "DECIMAL_TYPE_INFO", width=stored.precision, scale=stored.scale)
-    return _nested_type(stored) or {"id": spelled, "type_info": None}
+    return _nested_type(stored) or {"id": type_name, "type_info": None}
 
 
 def _nested_type(stored: pa.DataType) -> Node | None:
@@ -147,10 +151,7 @@ def _type(name: str, info: str, *, alias: str = "", **facts: Any) -> Node:
     return {"id": name, "type_info": {"type": info, "alias": alias, "extension_info": None, **facts}}
 
 
-# --------------------
-# Predicates applied to rows, with DuckDB's meaning of NULL and NaN.
-#
-# Servers treat a filter as a hint and may send more rows than it keeps, so DuckDB filters again; so do we.
+# -- evaluation --------------------------------------------------------------------------------------------------------
 
 
 _KERNELS: Final[dict[Op, Callable[[Any, Any], pa.Array]]] = {
@@ -162,10 +163,10 @@ _KERNELS: Final[dict[Op, Callable[[Any, Any], pa.Array]]] = {
     Op.GREATER_OR_EQUAL: pc.greater_equal,
 }
 
-# In DuckDB NaN equals NaN and is greater than all other numbers. So these are true of a NaN beside another number,
-_TRUE_OF_NAN: Final = frozenset({Op.NOT_EQUAL, Op.GREATER, Op.GREATER_OR_EQUAL})
-# and beside the constant NaN a comparison is made of "is NaN", which is NULL for NULL.
-_BESIDE_NAN: Final[dict[Op, Callable[[pa.Array], pa.Array]]] = {
+# In DuckDB NaN equals NaN and is greater than any other number. So these comparisons of NaN with a number are true,
+_TRUE_FOR_NAN: Final = frozenset({Op.NOT_EQUAL, Op.GREATER, Op.GREATER_OR_EQUAL})
+# and comparisons with the constant NaN are derived from "is NaN", which is NULL for NULL.
+_COMPARE_WITH_NAN: Final[dict[Op, Callable[[pa.Array], pa.Array]]] = {
     Op.EQUAL: lambda is_nan: is_nan,
     Op.GREATER_OR_EQUAL: lambda is_nan: is_nan,
     Op.NOT_EQUAL: pc.invert,
@@ -175,11 +176,11 @@ _BESIDE_NAN: Final[dict[Op, Callable[[pa.Array], pa.Array]]] = {
 }
 
 
-def kept(predicate: Predicate, batch: pa.RecordBatch, positions: Mapping[str, int]) -> pa.Array:
-    """True, false or NULL per row of `batch`; `positions` are those of the predicate's columns."""
+def filter_mask(predicate: Predicate, batch: pa.RecordBatch, positions: Mapping[str, int]) -> pa.Array:
+    """Return true, false or NULL for each row of `batch`; `positions` are those of the predicate's columns."""
 
     def mask(part: Predicate) -> pa.Array:
-        return kept(part, batch, positions)
+        return filter_mask(part, batch, positions)
 
     def values(name: str) -> pa.Array:
         return _plain(batch.column(positions[name]))
@@ -199,21 +200,21 @@ def kept(predicate: Predicate, batch: pa.RecordBatch, positions: Mapping[str, in
                 _compare(Op.LESS_OR_EQUAL, column, scalar(name, high)),
             )
         case In(name, among, negated):
-            return _among(values(name), [scalar(name, value) for value in among], negated=negated)
+            return _is_in(values(name), [scalar(name, value) for value in among], negated=negated)
         case IsNull(name, negated):
             column = batch.column(positions[name])
             return pc.is_valid(column) if negated else pc.is_null(column)
         case Not(part):
             return pc.invert(mask(part))
         case And(parts):
-            return _joined(pc.and_kleene, [mask(part) for part in parts])
+            return _combine(pc.and_kleene, [mask(part) for part in parts])
         case Or(parts):
-            return _joined(pc.or_kleene, [mask(part) for part in parts])
+            return _combine(pc.or_kleene, [mask(part) for part in parts])
     raise InvalidArgument(f"{predicate!r} is not a predicate: build one with col(…)")
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """The values themselves: no extension type, no dictionary around them."""
+    """Return the plain values, without extension type or dictionary."""
     if isinstance(column, pa.ExtensionArray):
         return _plain(column.storage)
     wanted = value_type(column.type)
@@ -227,21 +228,21 @@ def _compare(op: Op, column: pa.Array, value: pa.Scalar) -> pa.Array:
         return _KERNELS[op](column, value)
     is_nan = pc.is_nan(column)
     if math.isnan(value.as_py()):
-        return _BESIDE_NAN[op](is_nan)
+        return _COMPARE_WITH_NAN[op](is_nan)
     compared = _KERNELS[op](column, value)
-    return pc.or_kleene(compared, is_nan) if op in _TRUE_OF_NAN else compared
+    return pc.or_kleene(compared, is_nan) if op in _TRUE_FOR_NAN else compared
 
 
-def _among(column: pa.Array, values: list[pa.Scalar], *, negated: bool) -> pa.Array:
-    # one comparison per value would be slow for long lists; is_in needs care where NULL or NaN must not be "false"
-    known = pa.array([value.as_py() for value in values], column.type)
-    found = pc.is_in(column, value_set=known)
+def _is_in(column: pa.Array, values: list[pa.Scalar], *, negated: bool) -> pa.Array:
+    # One comparison per value would be slow for long lists. is_in() is false for NULL, which must stay NULL.
+    value_set = pa.array([value.as_py() for value in values], column.type)
+    found = pc.is_in(column, value_set=value_set)
     found = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
     return pc.invert(found) if negated else found
 
 
-def _joined(join: Callable[[Any, Any], pa.Array], masks: list[pa.Array]) -> pa.Array:
-    joined = masks[0]
+def _combine(join: Callable[[Any, Any], pa.Array], masks: list[pa.Array]) -> pa.Array:
+    combined = masks[0]
     for mask in masks[1:]:
-        joined = join(joined, mask)
-    return joined
+        combined = join(combined, mask)
+    return combined

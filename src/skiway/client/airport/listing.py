@@ -1,4 +1,4 @@
-"""A catalog as its server lists it, and where the contents of its schemas are."""
+"""The listing of a catalog: its schemas and their contents, and the flights that a server lists outside of catalogs."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ import pyarrow as pa
 from skiway.airport.wire.payloads import MAX_UNPACKED, Binary, binary, decode, unseal
 from skiway.client.airport.calls import Calls
 from skiway.client.airport.catalog import (
-    ContentsAnswer,
+    ContentsMessage,
     Function,
     FunctionKind,
-    ObjectAnswer,
-    RootAnswer,
+    ObjectMessage,
+    RootMessage,
     Schema,
-    SchemaAnswer,
+    SchemaMessage,
     Table,
     TableName,
-    first,
+    find_by_name,
     read_schema,
 )
-from skiway.client.airport.connection import Connection, parsed
-from skiway.client.airport.errors import nonsense
+from skiway.client.connection import Connection, parse_message
+from skiway.client.errors import blame_server
 from skiway.errors import Internal, InvalidArgument, NotFound
 from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
 
-__all__ = ["Flight", "Listing", "flight_descriptor", "read_flight", "shown"]
+__all__ = ["Flight", "Listing", "describe_descriptor", "flight_descriptor", "read_flight"]
 
-WEB_TIMEOUT_S: Final = 60  # of silence; a web server is no Airport server, which may think as long as it likes
+WEB_TIMEOUT_S: Final = 60  # for downloads from web servers; calls to Airport servers have no deadline by default
 
 
 class Listing:
-    """A catalog as it was when first used, and as this client changed it since.
+    """A cached listing of a catalog, updated with the changes that this client makes. Thread-safe.
 
-    Contents of a schema are opened when something in it is asked for.
+    The contents of a schema are loaded at its first use.
     """
 
-    def __init__(self, calls: Calls, root: RootAnswer) -> None:
+    def __init__(self, calls: Calls, root: RootMessage) -> None:
         self._calls = calls
         self._bundle = _Contents(calls.connection, root.contents)
         self._entries = {entry.name: entry for entry in root.schemas}
@@ -53,22 +53,22 @@ class Listing:
         self.is_fixed = root.version_info.is_fixed
 
     def schemas(self) -> list[Schema]:
-        """All schemas."""
+        """Return all schemas."""
         return [self._open(entry) for entry in self._entries.values()]
 
     def table(self, name: TableName) -> Table:
-        """One table, by `schema.table`."""
+        """Return the table called `name`; raise `NotFound` if there is none."""
         for schema, own_name in self._addresses(name):
-            if (table := first(own_name, schema.tables)) is not None:
+            if (table := find_by_name(own_name, schema.tables)) is not None:
                 return table
         raise NotFound(
-            f"table {_shown(name)} not found; {self._known()} (reload() shows what was made since)",
+            f"table {_dotted(name)} not found; {self._known()} (reload() refreshes the list)",
             key="table",
-            table=_shown(name),
+            table=_dotted(name),
         )
 
     def functions(self, name: TableName, kind: FunctionKind) -> list[Function]:
-        """All overloads of a function, by `schema.function`."""
+        """Return all overloads of a function; raise `NotFound` if there are none."""
         found = [
             function
             for schema, own_name in self._addresses(name)
@@ -76,89 +76,89 @@ class Listing:
             if function.kind == kind and function.name.lower() == own_name.lower()
         ]
         if not found:
-            shown = _shown(name)
+            dotted = _dotted(name)
             raise NotFound(
-                f"{kind.replace('_', ' ')} {shown} not found; {self._known()}", key="function", function=shown
+                f"{kind.replace('_', ' ')} {dotted} not found; {self._known()}", key="function", function=dotted
             )
         return found
 
     def split(self, name: TableName) -> tuple[str, str]:
-        """Schema and own name of a table that need not be there; the schema has to."""
+        """Split the name of a table, which need not exist, into its schema, which must, and its own name."""
         for schema, own_name in self._addresses(name):
             return schema.name, own_name
-        raise NotFound(f"the schema of {_shown(name)} not found; {self._known()}", key="schema", schema=_shown(name))
+        raise NotFound(f"schema of {_dotted(name)} not found; {self._known()}", key="schema", schema=_dotted(name))
 
-    # -- changes that this client made itself -----------------------------------------------------------------------
+    # -- changes made by this client --------------------------------------------------------------------------------
 
-    def add_schema(self, name: str, contents: ContentsAnswer, *, comment: str, tags: dict[str, str]) -> None:
-        """A schema that was created."""
+    def add_schema(self, name: str, contents: ContentsMessage, *, comment: str, tags: dict[str, str]) -> None:
+        """Add a schema that was created."""
         with self._lock:
-            self._entries[name] = SchemaAnswer(name, contents, comment, tags)
+            self._entries[name] = SchemaMessage(name, contents, comment, tags)
             self._opened.pop(name, None)
 
     def remove_schema(self, name: str) -> None:
-        """A schema that was dropped, if it is known here."""
+        """Remove a schema that was dropped, if it is in the listing."""
         with self._lock:
-            if (entry := first(name, self._entries.values())) is not None:
+            if (entry := find_by_name(name, self._entries.values())) is not None:
                 del self._entries[entry.name]
                 self._opened.pop(entry.name, None)
 
     def put_table(self, info: FlightInfo, schema_name: str) -> Table:
-        """A table that was created or altered, as the server describes it now."""
-        table = self.described(info, schema_name)
-        self._exchange(schema_name, table.name, table)
+        """Add or replace a table that was created or altered, as `info` describes it."""
+        table = self.parse_table(info, schema_name)
+        self._replace(schema_name, table.name, table)
         return table
 
-    def described(self, info: FlightInfo, schema_name: str) -> Table:
-        """The table that the server tells of."""
+    def parse_table(self, info: FlightInfo, schema_name: str) -> Table:
+        """Return the table that `info` describes."""
         table = _object(info, self._calls.catalog, schema_name)
         if not isinstance(table, Table):
-            raise InvalidArgument("it describes no table")
+            raise InvalidArgument("it does not describe a table")
         return table
 
     def remove_table(self, table: Table, *, unless: str | None = None) -> None:
-        """A table that was dropped, or renamed to something else than its own name in other letters."""
+        """Remove a table that was dropped or renamed; not if its new name `unless` differs only in case."""
         if unless is None or unless.lower() != table.name.lower():
-            self._exchange(table.schema_name, table.name)
+            self._replace(table.schema_name, table.name)
 
-    def _exchange(self, schema_name: str, name: str, *put: Table) -> None:
+    def _replace(self, schema_name: str, name: str, *tables: Table) -> None:
         entry = self._entries.get(schema_name)
         if entry is None:
-            return  # it was dropped meanwhile, by another thread
+            return  # another thread has dropped it
         schema = self._open(entry)
         with self._lock:
             others = (table for table in schema.tables if table.name.lower() != name.lower())
-            self._opened[schema_name] = replace(schema, tables=(*others, *put))
+            self._opened[schema_name] = replace(schema, tables=(*others, *tables))
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------------------
 
     def _addresses(self, name: TableName) -> Iterator[tuple[Schema, str]]:
-        """Each way to read a dotted name as a schema that exists and the rest; names may hold dots themselves."""
+        """Yield each way to split a dotted name into an existing schema and the rest; names may contain dots."""
         for schema_name, own_name in _splits(name):
-            if (entry := first(schema_name, self._entries.values())) is not None:
+            if (entry := find_by_name(schema_name, self._entries.values())) is not None:
                 yield self._open(entry), own_name
 
     def _known(self) -> str:
         names = list(map(repr, self._entries))
-        some = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        return f"schemas of catalog {self._calls.catalog!r}: {some or 'none'}"
+        first = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        return f"schemas of catalog {self._calls.catalog!r}: {first or 'none'}"
 
-    def _open(self, entry: SchemaAnswer) -> Schema:
+    def _open(self, entry: SchemaMessage) -> Schema:
         with self._lock:
             if entry.name not in self._opened:
                 self._opened[entry.name] = self._load(entry)
             return self._opened[entry.name]
 
-    def _load(self, entry: SchemaAnswer) -> Schema:
+    def _load(self, entry: SchemaMessage) -> Schema:
         location = self._calls.connection.location.text
         data = self._bundle.of(entry)
         if data is None:
             infos: Iterable[FlightInfo] = self._calls.list_schema(entry.name)
         else:
-            with nonsense(location, f"list_schemas (schema {entry.name!r})"):
+            with blame_server(location, f"list_schemas (schema {entry.name!r})"):
                 parts = [binary(part) for part in unseal(data, list[Binary], "the contents of a schema")]
-            infos = [parsed(FlightInfo, part, location) for part in parts]
-        with nonsense(location, f"list_schemas (schema {entry.name!r})"):
+            infos = [parse_message(FlightInfo, part, location) for part in parts]
+        with blame_server(location, f"list_schemas (schema {entry.name!r})"):
             found = [item for info in infos if (item := _object(info, self._calls.catalog, entry.name)) is not None]
         return Schema(
             entry.name,
@@ -170,9 +170,9 @@ class Listing:
 
 
 class _Contents:
-    """Where the contents of schemas are: inline, in the listing's bundle, at a URL, or to be asked for (None)."""
+    """Fetches and verifies the contents of schemas: inline, from the bundle of all schemas, or from a URL."""
 
-    def __init__(self, connection: Connection, bundle: ContentsAnswer) -> None:
+    def __init__(self, connection: Connection, bundle: ContentsMessage) -> None:
         self._location = connection.location.text
         self._timeout_s = connection.timeout_s or WEB_TIMEOUT_S
         self._bundle = bundle
@@ -182,32 +182,33 @@ class _Contents:
         if not self._bundle.sha256 or not (binary(self._bundle.serialized) or self._bundle.url):
             return {}
         data = self._verified(self._bundle, "the bundle of all schemas")
-        with nonsense(self._location, "list_schemas"):
+        with blame_server(self._location, "list_schemas"):
             entries = decode(data, list[tuple[str, Binary]], "the bundle of all schemas")
             return {sha256: binary(part) for sha256, part in entries}
 
-    def of(self, entry: SchemaAnswer) -> bytes | None:
+    def of(self, entry: SchemaMessage) -> bytes | None:
+        """Return the contents of a schema; None if the server lists them with ListFlights."""
         contents, what = entry.contents, f"the contents of schema {entry.name!r}"
         if binary(contents.serialized) or contents.url is not None:
             return self._verified(contents, what)
         if not contents.sha256:
             return None
         if contents.sha256 not in self._bundled:
-            raise Internal(f"{self._location} lists {what} by a hash only, and its bundle does not hold them")
+            raise Internal(f"{self._location} identifies {what} by hash, but its bundle does not contain them")
         return self._checked(self._bundled[contents.sha256], contents.sha256, what)
 
-    def _verified(self, contents: ContentsAnswer, what: str) -> bytes:
+    def _verified(self, contents: ContentsMessage, what: str) -> bytes:
         data = binary(contents.serialized)
         if data and (contents.url is None or _hash(data) == contents.sha256):
             return self._checked(data, contents.sha256, what)
         if not contents.sha256:
-            raise Internal(f"{self._location} keeps {what} at {contents.url!r} without a hash to check them with")
+            raise Internal(f"{self._location} refers to {what} at {contents.url!r} without a hash to verify them")
         return self._checked(_download(contents.url or "", what, self._timeout_s), contents.sha256, what)
 
     def _checked(self, data: bytes, sha256: str, what: str) -> bytes:
         if sha256 and _hash(data) != sha256:
             raise Internal(
-                f"{self._location} announces {what} with hash {sha256}, but sent bytes of hash {_hash(data)}"
+                f"{self._location} announced {what} with hash {sha256}, but sent data with hash {_hash(data)}"
             )
         return data
 
@@ -218,21 +219,21 @@ def _hash(data: bytes) -> str:
 
 def _download(url: str, what: str, timeout_s: float) -> bytes:
     if urlsplit(url).scheme not in ("http", "https"):
-        raise Internal(f"the server keeps {what} at {url!r}, which is no web address")
+        raise Internal(f"the server refers to {what} at {url!r}, which is not an http or https URL")
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310  (the scheme was checked)
             data: bytes = response.read(MAX_UNPACKED + 1)
     except OSError as error:
-        raise Internal(f"the server keeps {what} at {url!r}, which cannot be read: {error}") from error
+        raise Internal(f"cannot download {what} from {url!r}: {error}") from error
     if len(data) > MAX_UNPACKED:
-        raise Internal(f"{what} at {url!r} are larger than {MAX_UNPACKED} bytes, which is all that is accepted")
+        raise Internal(f"{what} at {url!r} are larger than the limit of {MAX_UNPACKED} bytes")
     return data
 
 
 def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Function | None:
     if not info.app_metadata:
-        return None  # a flight that is no object of a catalog
-    facts = decode(info.app_metadata, ObjectAnswer, "app_metadata")
+        return None  # this flight is not an object of a catalog
+    facts = decode(info.app_metadata, ObjectMessage, "app_metadata")
     if (facts.catalog, facts.schema) != (catalog, schema_name):
         raise InvalidArgument(f"{facts.name!r} claims to be in {facts.catalog!r}.{facts.schema!r}")
     columns = read_schema(info.schema, f"{facts.type} {facts.name!r}")
@@ -251,7 +252,7 @@ def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Functio
             )
         case _:
             raise InvalidArgument(
-                f"{facts.name!r} is a {facts.type!r}: table, scalar_function or table_function is expected"
+                f"{facts.name!r} is a {facts.type!r}, expected a table, scalar_function or table_function"
             )
 
 
@@ -264,17 +265,13 @@ def _splits(name: TableName) -> Sequence[tuple[str, str]]:
     return [(".".join(parts[:i]), ".".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
 
 
-def _shown(name: TableName) -> str:
+def _dotted(name: TableName) -> str:
     return name if isinstance(name, str) else ".".join(name)
-
-
-# --------------------
-# Flights: what a server lists outside of any catalog.
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """Something that a server lists: by `path` or by `command`, with what is known of its rows (-1: nothing)."""
+    """A flight that a server lists, identified by `path` or `command`. A total of -1 means unknown."""
 
     path: tuple[str, ...]
     command: bytes
@@ -286,11 +283,11 @@ class Flight:
 
 
 def read_flight(info: FlightInfo) -> Flight:
-    """The flight that a message describes."""
+    """Return the flight that a message describes."""
     return Flight(
         tuple(info.flight_descriptor.path),
         info.flight_descriptor.cmd,
-        read_schema(info.schema, f"flight {shown(info.flight_descriptor)}"),
+        read_schema(info.schema, f"flight {describe_descriptor(info.flight_descriptor)}"),
         info.total_records,
         info.total_bytes,
         info.ordered,
@@ -299,7 +296,7 @@ def read_flight(info: FlightInfo) -> Flight:
 
 
 def flight_descriptor(given: Sequence[str] | str | bytes) -> FlightDescriptor:
-    """A path for a list of names, a command for a text or bytes."""
+    """Return the descriptor: a path for a list of names, a command for a string or bytes."""
     if isinstance(given, str):
         given = given.encode()
     if isinstance(given, bytes):
@@ -307,6 +304,6 @@ def flight_descriptor(given: Sequence[str] | str | bytes) -> FlightDescriptor:
     return FlightDescriptor(type=FlightDescriptor.PATH, path=list(given))
 
 
-def shown(descriptor: FlightDescriptor) -> str:
-    """For messages."""
+def describe_descriptor(descriptor: FlightDescriptor) -> str:
+    """Return the path or command of a descriptor, for messages."""
     return repr("/".join(descriptor.path)) if descriptor.path else repr(descriptor.cmd)

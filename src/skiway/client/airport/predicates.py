@@ -1,7 +1,7 @@
 """Predicates over columns, written in Python: `(col("age") > 30) & ~col("name").is_null()`.
 
-They are plain values. `filter_json` says them in DuckDB's words for the server, `masks` applies them to the rows that
-come back, since a server may always send more rows than asked for.
+They are plain values. `filters.filter_json` translates them to DuckDB's filter JSON for the server, and
+`filters.filter_mask` applies them to the rows that come back, since a server may send more rows than requested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Op(enum.Enum):
-    """A comparison, by DuckDB's name for it."""
+    """A comparison operator, by DuckDB's name."""
 
     EQUAL = "COMPARE_EQUAL"
     NOT_EQUAL = "COMPARE_NOTEQUAL"
@@ -58,7 +58,7 @@ OPPOSITE: Final = {
 
 
 class Predicate:
-    """Something that is true, false or NULL of a row; only rows where it is true are kept."""
+    """A condition that is true, false or NULL for a row; a filter selects the rows for which it is true."""
 
     __slots__ = ()
 
@@ -73,17 +73,17 @@ class Predicate:
 
     def __bool__(self) -> bool:
         raise InvalidArgument(
-            "a predicate has no truth value of its own: write &, | and ~, with parentheses around each part"
+            "a predicate has no truth value: combine predicates with &, | and ~, and put parentheses around each part"
         )
 
     def columns(self) -> Iterator[str]:
-        """The columns it looks at, in the order written; one may come again."""
+        """Yield the columns that the predicate refers to, in order; a column may occur more than once."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column(Predicate):
-    """A column. Compared with a value it is a predicate; alone it is one if it is BOOLEAN."""
+    """A column. Comparing it with a value gives a predicate; a BOOLEAN column is itself a predicate."""
 
     name: str
 
@@ -108,33 +108,32 @@ class Column(Predicate):
     __hash__ = None  # type: ignore[assignment]
 
     def between(self, low: Any, high: Any) -> Predicate:
-        """From `low` to `high`, both included."""
+        """Match values from `low` to `high`, both included."""
         return Between(self.name, _value(self.name, low), _value(self.name, high))
 
     def isin(self, values: Iterable[Any]) -> Predicate:
-        """Equal to one of `values`, of which there must be at least one."""
+        """Match values that equal one of `values`, which must not be empty."""
         given = tuple(_value(self.name, value) for value in values)
         if not given:
-            raise InvalidArgument(f"col({self.name!r}).isin() needs at least one value: nothing is in an empty list")
+            raise InvalidArgument(f"col({self.name!r}).isin() needs at least one value")
         return In(self.name, given)
 
     def is_null(self) -> Predicate:
-        """NULL; for the opposite write `~col(…).is_null()`."""
+        """Match NULL. The opposite is `~col(…).is_null()`."""
         return IsNull(self.name)
 
     def columns(self) -> Iterator[str]:
-        """Itself."""
         yield self.name
 
 
 def col(name: str) -> Column:
-    """The column called `name`; `rowid` is the row id of a table that has one."""
+    """Return the column called `name`; `rowid` is the row id of a table that has one."""
     return Column(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Predicate):
-    """A column beside a value."""
+    """A comparison of a column with a value."""
 
     op: Op
     column: str
@@ -144,7 +143,6 @@ class Comparison(Predicate):
         return Comparison(OPPOSITE[self.op], self.column, self.value)
 
     def columns(self) -> Iterator[str]:
-        """The one column."""
         yield self.column
 
 
@@ -167,13 +165,12 @@ class Between(Predicate):
         )
 
     def columns(self) -> Iterator[str]:
-        """The one column."""
         yield self.column
 
 
 @dataclass(frozen=True, slots=True)
 class In(Predicate):
-    """A column among values, or not among them."""
+    """A column that equals one of several values, or none of them."""
 
     column: str
     values: tuple[Any, ...]
@@ -183,13 +180,12 @@ class In(Predicate):
         return In(self.column, self.values, not self.negated)
 
     def columns(self) -> Iterator[str]:
-        """The one column."""
         yield self.column
 
 
 @dataclass(frozen=True, slots=True)
 class IsNull(Predicate):
-    """A column that is NULL, or is not."""
+    """A column that is NULL, or that is not NULL."""
 
     column: str
     negated: bool = False
@@ -198,13 +194,12 @@ class IsNull(Predicate):
         return IsNull(self.column, not self.negated)
 
     def columns(self) -> Iterator[str]:
-        """The one column."""
         yield self.column
 
 
 @dataclass(frozen=True, slots=True)
 class Not(Predicate):
-    """The opposite; that of NULL is NULL."""
+    """The negation of a predicate; the negation of NULL is NULL."""
 
     part: Predicate
 
@@ -212,37 +207,36 @@ class Not(Predicate):
         return self.part
 
     def columns(self) -> Iterator[str]:
-        """Those of the part."""
         return self.part.columns()
 
 
 @dataclass(frozen=True, slots=True)
 class And(Predicate):
-    """All of the parts."""
+    """True if all parts are true."""
 
     parts: tuple[Predicate, ...]
 
     def columns(self) -> Iterator[str]:
-        """Those of all parts."""
         for part in self.parts:
             yield from part.columns()
 
 
 @dataclass(frozen=True, slots=True)
 class Or(Predicate):
-    """At least one of the parts."""
+    """True if at least one part is true."""
 
     parts: tuple[Predicate, ...]
 
     def columns(self) -> Iterator[str]:
-        """Those of all parts."""
         for part in self.parts:
             yield from part.columns()
 
 
 def _parts(predicate: Predicate, kind: type[And] | type[Or]) -> tuple[Predicate, ...]:
     if not isinstance(predicate, Predicate):
-        raise InvalidArgument(f"&, | and ~ join predicates, not {predicate!r}: put parentheses around each comparison")
+        raise InvalidArgument(
+            f"&, | and ~ combine predicates, not {predicate!r}: put parentheses around each comparison"
+        )
     return predicate.parts if isinstance(predicate, kind) else (predicate,)
 
 
@@ -252,20 +246,20 @@ def _compared(column: Column, op: Op, value: object) -> Predicate:
 
 def _value(column: str, value: object) -> object:
     if value is None:
-        raise InvalidArgument(f"nothing equals NULL: write col({column!r}).is_null(), or ~col({column!r}).is_null()")
+        raise InvalidArgument(
+            f"comparisons with NULL are never true: use col({column!r}).is_null() or ~col({column!r}).is_null()"
+        )
     if isinstance(value, Predicate):
         raise InvalidArgument(f"col({column!r}) can be compared with values only, not with another column")
     return value
 
 
-# --------------------
-# Python values as constants of a column's type.
+# -- constants ---------------------------------------------------------------------------------------------------------
 
+_WIDE: Final = decimal.Context(prec=77)  # the default context would round a DECIMAL of 38 digits
 
-_WIDE: Final = decimal.Context(prec=77)  # the default one would round a DECIMAL of 38 digits
-
-# Types of one value that both sides order alike. The others (lists, structs, intervals, DuckDB's own) can only be
-# asked whether they are NULL.
+# Scalar types that Arrow and DuckDB order alike. For other types (lists, structs, intervals, DuckDB's own) only IS NULL
+# is supported.
 _COMPARABLE: Final = frozenset(
     {
         *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
@@ -276,36 +270,36 @@ _COMPARABLE: Final = frozenset(
 
 
 def literal(field: pa.Field, value: Any) -> pa.Scalar:
-    """`value` as a scalar of the type that is stored for `field`; nothing is rounded or cut to make it fit."""
-    spelled = duckdb_type(field)
-    if spelled not in _COMPARABLE and not spelled.startswith("DECIMAL"):
+    """Convert `value` to a scalar of the storage type of `field`; raise if that would round or truncate it."""
+    type_name = duckdb_type(field)
+    if type_name not in _COMPARABLE and not type_name.startswith("DECIMAL"):
         raise Unsupported(
-            f"column {field.name!r} is {spelled}, which is not compared here: read it and filter the rows yourself"
+            f"comparisons are not supported: column {field.name!r} is {type_name}; read it and filter the rows yourself"
         )
     wanted = value_type(field.type)
-    given = _plain(spelled, wanted, value)
+    given = _plain(type_name, wanted, value)
     try:
         scalar = pa.scalar(given, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _misfit(field, spelled, value) from error
+        raise _misfit(field, type_name, value) from error
     if not pa.types.is_floating(wanted) and scalar.as_py() != given:
-        raise _misfit(field, spelled, value)
+        raise _misfit(field, type_name, value)
     return scalar
 
 
 def value_type(data_type: pa.DataType) -> pa.DataType:
-    """The type of the values themselves, below extension types and dictionaries."""
+    """Return the type of the plain values, without extension types and dictionaries."""
     stored = storage_type(data_type)
     encoded = pa.types.is_dictionary(stored) or pa.types.is_run_end_encoded(stored)
     return value_type(stored.value_type) if encoded else stored
 
 
-def _plain(spelled: str, wanted: pa.DataType, value: Any) -> Any:
+def _plain(type_name: str, wanted: pa.DataType, value: Any) -> Any:
     if isinstance(value, pa.Scalar):
         value = value.as_py()
-    if spelled == "UUID":
+    if type_name == "UUID":
         return _uuid(value).bytes if pa.types.is_fixed_size_binary(wanted) else str(_uuid(value))
-    if spelled == "BOOLEAN" and pa.types.is_integer(wanted) and isinstance(value, bool):
+    if type_name == "BOOLEAN" and pa.types.is_integer(wanted) and isinstance(value, bool):
         return int(value)  # arrow.bool8
     return value
 
@@ -319,28 +313,28 @@ def _uuid(value: Any) -> uuid.UUID:
         raise InvalidArgument(f"{value!r} is not a UUID: write one as 123e4567-e89b-12d3-a456-426614174000") from None
 
 
-def _misfit(field: pa.Field, spelled: str, value: Any) -> InvalidArgument:
+def _misfit(field: pa.Field, type_name: str, value: Any) -> InvalidArgument:
     return InvalidArgument(
-        f"column {field.name!r} is {spelled}, and {value!r} ({type(value).__name__}) is no value of that type: "
-        "give one that fits exactly"
+        f"column {field.name!r} is {type_name}, and {value!r} ({type(value).__name__}) is no value of that type: "
+        "give a value that fits exactly"
     )
 
 
 def json_value(field: pa.Field, scalar: pa.Scalar) -> Any:
-    """The constant as DuckDB writes it into a filter."""
-    spelled = duckdb_type(field)
-    if spelled.startswith("DECIMAL"):
+    """Return a constant as DuckDB writes it into filter JSON."""
+    type_name = duckdb_type(field)
+    if type_name.startswith("DECIMAL"):
         unscaled = int(scalar.as_py().scaleb(scalar.type.scale, _WIDE))
         return _halves(unscaled) if scalar.type.precision > 18 else unscaled
-    if spelled == "UUID":
+    if type_name == "UUID":
         raw = scalar.as_py()
         number = (uuid.UUID(bytes=raw) if isinstance(raw, bytes) else uuid.UUID(raw)).int
         return _halves((number ^ 1 << 127) - ((number ^ 1 << 127) >> 127 << 128))
-    if spelled == "BLOB":
+    if type_name == "BLOB":
         return "".join(_escaped(byte) for byte in scalar.as_py())
-    if spelled == "BOOLEAN":
+    if type_name == "BOOLEAN":
         return bool(scalar.as_py())
-    if spelled.startswith(("DATE", "TIME")):
+    if type_name.startswith(("DATE", "TIME")):
         return _ticks(scalar)
     return scalar.as_py()
 
@@ -350,12 +344,12 @@ def _halves(number: int) -> dict[str, int]:
 
 
 def _escaped(byte: int) -> str:
-    """One byte of a BLOB: printable ASCII as it is, but for the characters that the form itself uses."""
+    """Escape one byte of a BLOB, unless it is printable ASCII without a special meaning."""
     return chr(byte) if 32 <= byte < 127 and byte not in b"\\\"'" else f"\\x{byte:02X}"
 
 
 def _ticks(scalar: pa.Scalar) -> int:
-    """Days, or the unit of the type; DuckDB has TIME in microseconds, and DATE in days, however Arrow stores them."""
+    """Return days for DATE, microseconds for TIME, and otherwise the unit of the type."""
     if pa.types.is_date64(scalar.type):
         return int(scalar.value) // 86_400_000
     if pa.types.is_time32(scalar.type):

@@ -1,4 +1,4 @@
-"""The rows of a scan, as a stream."""
+"""Scans: bind a table or flight, plan, and stream its rows, in the steps that DuckDB takes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,40 @@ from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
 from skiway.airport.wire.frames import BatchReader
 from skiway.airport.wire.payloads import ROWID_COLUMN, ScanParameters, packed
 from skiway.client.airport.calls import NOW, Calls, TimeTravel, Trace
-from skiway.client.airport.catalog import ROWID, Table
-from skiway.client.airport.connection import Connection
+from skiway.client.airport.catalog import ROWID, Table, TableName, read_schema
 from skiway.client.airport.endpoints import Endpoint, FunctionCall, read_endpoint
-from skiway.client.airport.errors import nonsense
 from skiway.client.airport.exchange import cast
-from skiway.client.airport.filters import filter_json, kept
+from skiway.client.airport.filters import filter_json, filter_mask
+from skiway.client.airport.listing import describe_descriptor, flight_descriptor
 from skiway.client.airport.predicates import Predicate
+from skiway.client.airport.session import Session
+from skiway.client.connection import Connection
+from skiway.client.errors import blame_server
 from skiway.errors import Internal, InvalidArgument
+from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
 
-__all__ = ["BoundScan", "ColumnStatistics", "Rows", "Selection", "Where"]
+__all__ = [
+    "BoundScan",
+    "ColumnStatistics",
+    "Rows",
+    "Selection",
+    "Where",
+    "bind",
+    "bind_flight",
+    "check_descriptor",
+    "select",
+    "table_at",
+    "time_travel",
+]
+
+Where = Predicate | str | None
 
 
 class Rows:
-    """Record batches as they come from the server, one at a time; use it from one thread at a time, and once.
+    """A stream of record batches from the server. Use it once, from one thread at a time.
 
-    It reads like a `pyarrow.RecordBatchReader`, and everything that takes Arrow streams takes it: `pyarrow.table(rows)`,
-    Polars, DuckDB. Unlike pyarrow's reader it ends the call on the server when it is closed early.
+    It has the interface of a `pyarrow.RecordBatchReader` and works wherever Arrow streams are accepted:
+    `pyarrow.table(rows)`, Polars, DuckDB. Unlike pyarrow's reader, `close()` cancels the call on the server.
     """
 
     def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch]) -> None:
@@ -43,23 +60,23 @@ class Rows:
         return self._batches
 
     def read_next_batch(self) -> pa.RecordBatch:
-        """The next batch; `StopIteration` after the last."""
+        """Return the next batch; raise `StopIteration` after the last."""
         return next(self._batches)
 
     def read_all(self) -> pa.Table:
-        """All rows that are left."""
+        """Return all remaining rows."""
         return pa.Table.from_batches(self._batches, self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The same stream as pyarrow's own reader, for those who insist; it ends the call when it is deleted."""
+        """Return the stream as pyarrow's own reader, which cancels the call when it is garbage collected."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The stream for other libraries."""
+        """Export the stream through Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
-        """Stop reading: the server may forget about the rest."""
+        """Stop reading and cancel the call on the server."""
         self._batches.close()
 
     def __enter__(self) -> Self:
@@ -71,15 +88,11 @@ class Rows:
         self.close()
 
 
-# --------------------
-# Column statistics as a server answers them.
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What the server says about a column; None where it says nothing.
+    """Statistics of a column, as the server reports them; None means unknown.
 
-    `min` and `max` are bounds: values outside do not occur, the bounds themselves need not.
+    `min` and `max` are bounds: no value lies outside of them, but they need not occur themselves.
     """
 
     min: Any
@@ -92,93 +105,86 @@ class ColumnStatistics:
 
 
 def read_statistics(data: bytes, column: str) -> ColumnStatistics:
-    """The one row in an Arrow stream."""
+    """Parse the response to `column_statistics`, an Arrow stream of one row."""
     try:
         with pa.ipc.open_stream(data) as reader:
             batch = reader.read_next_batch()
             batch.validate(full=True)
-            row = batch.slice(0, 1).to_pylist()[0]  # one row of single values, not data
+            row = batch.slice(0, 1).to_pylist()[0]  # one row of statistics, not table data
     except (pa.ArrowException, OSError, ValueError, StopIteration, IndexError) as error:
-        raise InvalidArgument(f"statistics of {column!r} are not an Arrow stream of one row") from error
+        raise InvalidArgument(f"the statistics of {column!r} are not an Arrow stream of one row") from error
     missing = {"min", "max", "has_null", "has_not_null", "distinct_count"} - row.keys()
     if missing:
-        raise InvalidArgument(f"statistics of {column!r} lack {min(missing)!r}")
+        raise InvalidArgument(f"the statistics of {column!r} lack {min(missing)!r}")
     return ColumnStatistics(
         min=row["min"],
         max=row["max"],
         has_null=bool(row["has_null"]),
         has_not_null=bool(row["has_not_null"]),
-        distinct_count=row["distinct_count"] or None,  # zero is the protocol's word for "not known"
+        distinct_count=row["distinct_count"] or None,  # the protocol uses zero for "unknown"
         max_string_length=row.get("max_string_length"),
         contains_unicode=row.get("contains_unicode"),
     )
 
 
-# --------------------
-# A scan in the steps that DuckDB takes: bound, planned, read.
-
-
-Where = Predicate | str | None
-
-
 @dataclass(frozen=True)
 class Selection:
-    """The columns and the filter of a scan, over the columns that its table has.
+    """The columns and the filter of a scan of `table`.
 
-    `columns` are those of the result, None for all visible ones. The filter's own columns are asked for before them,
-    as DuckDB does, and dropped again. Filter text in JSON goes to the server as it is, and is not applied here.
-    Columns in `again` are asked for at the end, each once more even if it is among the others: UPDATE and DELETE do so.
+    `columns` are those of the result; None selects all visible ones. As in DuckDB, the columns of the filter are requested
+    before them and dropped from the result. A filter given as JSON is sent unchanged and is not applied again here.
+    The columns in `repeated` are requested last, each once more even if it is among the others, as UPDATE and DELETE do.
     """
 
     table: Table
     columns: Sequence[str] | None
     where: Where
-    again: Sequence[str] = ()
+    repeated: Sequence[str] = ()
 
     @cached_property
     def positions(self) -> list[int]:
         """The columns of the result, as positions in the table's schema."""
-        return [*self._chosen, *(self.table.position(name) for name in self.again)]
+        return [*self._selected, *(self.table.position(name) for name in self.repeated)]
 
     @cached_property
-    def _chosen(self) -> list[int]:
+    def _selected(self) -> list[int]:
         names = self.table.columns if self.columns is None else self.columns
         return [self.table.position(name) for name in names]
 
     @cached_property
-    def filtered(self) -> dict[str, int]:
-        """The filter's columns as it names them, and their positions."""
+    def filter_columns(self) -> dict[str, int]:
+        """The columns of the filter, by the names it uses, with their positions."""
         if not isinstance(self.where, Predicate):
             return {}
         return {name: self.table.position(name) for name in self.where.columns()}
 
     @cached_property
     def referenced(self) -> list[int]:
-        """All columns that the scan needs, each once, and then those asked for again."""
-        once = dict.fromkeys([*self.filtered.values(), *self._chosen])
-        return [*once, *self.positions[len(self._chosen) :]]
+        """All columns that the scan needs, each once, followed by the repeated ones."""
+        once = dict.fromkeys([*self.filter_columns.values(), *self._selected])
+        return [*once, *self.positions[len(self._selected) :]]
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of the result."""
-        return pa.schema([self._named(position) for position in self.positions])
+        """The schema of the result."""
+        return pa.schema([self._field(position) for position in self.positions])
 
     def column_ids(self) -> list[int]:
-        """The needed columns by DuckDB's numbers; a scan that needs none still has to ask for one."""
+        """The referenced columns as DuckDB numbers them. A scan that needs no column still has to request one."""
         if not self.referenced:
             return [ROWID_COLUMN] if self.table.rowid is not None else [0] if self.table.columns else []
-        return [self._id(position) for position in self.referenced]
+        return [self._column_id(position) for position in self.referenced]
 
     def json_filters(self) -> str:
-        """The filter, with the names that its column numbers stand for."""
+        """The filter as JSON, including the names of the columns that it refers to by number."""
         if isinstance(self.where, str):
-            return _checked(self.where)
-        names = [self._named(position).name for position in self.referenced]
-        aliases = {name: self._named(position) for name, position in self.filtered.items()}
+            return _check_json_filter(self.where)
+        names = [self._field(position).name for position in self.referenced]
+        aliases = {name: self._field(position) for name, position in self.filter_columns.items()}
         return filter_json(self.where, names, aliases)
 
-    def with_statistics(self) -> list[int]:
-        """Whose statistics DuckDB asks for, in order: each needed column twice, or once the first one to just count."""
+    def statistics_columns(self) -> list[int]:
+        """The columns whose statistics DuckDB requests: each referenced one twice, or the first one to count rows."""
         if not self.referenced:
             return (
                 [] if self.table.rowid is not None else [self.table.position(name) for name in self.table.columns[:1]]
@@ -186,40 +192,49 @@ class Selection:
         return [position for position in dict.fromkeys(self.referenced) if position != self.table.rowid] * 2
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The result's rows and columns of a batch that has all the table's columns."""
-        chosen = batch.select(self.positions)
+        """Return the matching rows and the selected columns of a batch that has all columns of the table."""
+        selected = batch.select(self.positions)
         if isinstance(self.where, Predicate):
-            mask = kept(self.where, batch, self.filtered)
-            chosen = chosen.filter(mask) if self.positions else chosen.slice(0, mask.true_count)
-        return pa.RecordBatch.from_arrays(chosen.columns, schema=self.schema) if self.positions else chosen
+            mask = filter_mask(self.where, batch, self.filter_columns)
+            selected = selected.filter(mask) if self.positions else selected.slice(0, mask.true_count)
+        return pa.RecordBatch.from_arrays(selected.columns, schema=self.schema) if self.positions else selected
 
-    def _named(self, position: int) -> pa.Field:
+    def _field(self, position: int) -> pa.Field:
         field = self.table.schema.field(position)
         return field.with_name(ROWID) if position == self.table.rowid else field
 
-    def _id(self, position: int) -> int:
+    def _column_id(self, position: int) -> int:
         rowid = self.table.rowid
         if position == rowid:
             return ROWID_COLUMN
         return position if rowid is None or position < rowid else position - 1
 
 
-def _checked(text: str) -> str:
+def _check_json_filter(text: str) -> str:
     try:
         document = json.loads(text) if text else {}
     except ValueError as error:
-        raise InvalidArgument(f"where= is not a filter in JSON: {error}; build one with col(…)") from error
+        raise InvalidArgument(f"where= is not valid filter JSON: {error}; build a predicate with col(…)") from error
     if not isinstance(document, dict):
-        raise InvalidArgument(f"where= is {type(document).__name__} in JSON, not an object with 'filters'")
+        raise InvalidArgument(f"where= is a JSON {type(document).__name__}, expected an object with 'filters'")
     return text
+
+
+def select(table: Table, columns: Sequence[str] | None, where: Where) -> Selection:
+    """Return a validated selection: errors in names and values surface before any request is sent."""
+    if isinstance(columns, str):
+        raise InvalidArgument(f"columns={columns!r} is a string; give a list of names: [{columns!r}]")
+    selection = Selection(table, columns, where)
+    selection.json_filters()
+    return selection
 
 
 @dataclass(frozen=True)
 class BoundScan:
-    """A scan whose table is known, with one trace id for all its calls. `scan()` of the client takes all its steps.
+    """A scan of a known table, with one trace id for all its calls. `AirportClient.scan()` runs all its steps at once.
 
-    `arguments` are those of a table function. Its steps may be taken apart, for what one scan alone cannot say: DuckDB
-    binds all tables of a join before it plans them.
+    `arguments` are those of a table function. Take the steps one by one to interleave scans: DuckDB binds all tables of a
+    join before it plans them.
     """
 
     calls: Calls
@@ -230,43 +245,43 @@ class BoundScan:
 
     @property
     def table(self) -> Table:
-        """What is scanned."""
+        """The table that is scanned."""
         return self.selection.table
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the rows."""
+        """The schema of the rows."""
         return self.selection.schema
 
     def plan(self) -> Self:
-        """Ask for the statistics that DuckDB would plan with."""
+        """Request the statistics that DuckDB would use to plan the scan."""
         if self.table.has_statistics:
-            for position in self.selection.with_statistics():
+            for position in self.selection.statistics_columns():
                 self.statistics(self.table.schema.field(position).name)
         return self
 
     def statistics(self, column: str) -> ColumnStatistics:
-        """What the server says about a column."""
+        """Return the server's statistics of a column."""
         field = self.table.schema.field(self.table.position(column))
         data = self.calls.column_statistics(self.trace, field.name, duckdb_type(field))
-        with nonsense(self._location, "column_statistics"):
+        with blame_server(self._location, "column_statistics"):
             return read_statistics(data, field.name)
 
     def endpoints(self) -> list[Endpoint]:
-        """Where the rows are."""
-        asked = ScanParameters(
+        """Return where the rows can be read."""
+        parameters = ScanParameters(
             json_filters=self.selection.json_filters(),
             column_ids=self.selection.column_ids(),
             table_function_parameters=packed(self.arguments),
             at_unit=self.at.unit,
             at_value=self.at.value,
         )
-        found = self.calls.endpoints(self.trace, asked)
-        with nonsense(self._location, "endpoints"):
+        found = self.calls.endpoints(self.trace, parameters)
+        with blame_server(self._location, "endpoints"):
             return [read_endpoint(message) for message in found]
 
     def read(self) -> Rows:
-        """The rows; endpoints are asked for now, and read one after another."""
+        """Request the endpoints, and return the rows; the endpoints are read one after another."""
         return Rows(self.schema, self._batches(self.endpoints()))
 
     @property
@@ -275,60 +290,118 @@ class BoundScan:
 
     def _batches(self, endpoints: Sequence[Endpoint]) -> Generator[pa.RecordBatch]:
         for endpoint in endpoints:
-            source = self._delegated(endpoint.call) if endpoint.call is not None else self._streamed(endpoint)
+            source = self._run_function(endpoint.call) if endpoint.call is not None else self._stream(endpoint)
             with contextlib.closing(source) as batches:
                 for batch in batches:
                     if (rows := self.selection.apply(batch)).num_rows:
                         yield rows
 
-    def _streamed(self, endpoint: Endpoint) -> Generator[pa.RecordBatch]:
-        connection = self.calls.connection if endpoint.location is None else self._elsewhere(endpoint.location)
+    def _stream(self, endpoint: Endpoint) -> Generator[pa.RecordBatch]:
+        connection = self.calls.connection if endpoint.location is None else self._connect(endpoint.location)
         stream = self.calls.get(self.trace, endpoint.ticket, connection)
         try:
-            with nonsense(connection.location.text, "DoGet"):
-                reader = BatchReader(stream, trusted=True)  # rows are many, and of a server that was chosen
-                self._check(reader.schema)
+            with blame_server(connection.location.text, "DoGet"):
+                reader = BatchReader(stream, trusted=True)  # skips validation: the user chose this server
+                self._check_schema(reader.schema)
                 yield from reader
         finally:
             stream.close()
             if connection is not self.calls.connection:
                 connection.close()
 
-    def _elsewhere(self, uri: str) -> Connection:
-        with nonsense(self._location, "endpoints"):
-            return self.calls.connection.elsewhere(uri)
+    def _connect(self, uri: str) -> Connection:
+        with blame_server(self._location, "endpoints"):
+            return self.calls.connection.to(uri)
 
-    def _check(self, streamed: pa.Schema) -> None:
-        """DuckDB trusts positions blindly; we look first."""
-        if [_stored(field) for field in streamed] != [_stored(field) for field in self.table.schema]:
+    def _check_schema(self, streamed: pa.Schema) -> None:
+        """Check the types of the stream; DuckDB relies on the positions of columns without a check."""
+        expected = self.table.schema
+        if [storage_type(field.type) for field in streamed] != [storage_type(field.type) for field in expected]:
             raise InvalidArgument(
-                f"the stream has columns {_shown(streamed)}, but {self.table} has {_shown(self.table.schema)}"
+                f"the stream has columns {_column_list(streamed)}, but {self.table} has {_column_list(expected)}"
             )
 
-    def _delegated(self, call: FunctionCall) -> Generator[pa.RecordBatch]:
+    def _run_function(self, call: FunctionCall) -> Generator[pa.RecordBatch]:
         schema = self.table.schema
-        wanted = [schema.field(position).name for position in self.selection.referenced]
-        with contextlib.closing(call.run(wanted)) as batches:
+        names = [schema.field(position).name for position in self.selection.referenced]
+        with contextlib.closing(call.run(names)) as batches:
             for batch in batches:
-                found = dict(zip(wanted, batch.columns, strict=False))
-                yield _conformed(found, schema, batch.num_rows)
+                found = dict(zip(names, batch.columns, strict=False))
+                yield _conform(found, schema, batch.num_rows)
 
 
-def _stored(field: pa.Field) -> pa.DataType:
-    return storage_type(field.type)
-
-
-def _shown(schema: pa.Schema) -> str:
+def _column_list(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _conformed(found: Mapping[str, pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """A batch with all columns of `schema`: those found, cast, and NULLs for the others."""
+def _conform(columns: Mapping[str, pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Return a batch with all columns of `schema`: the given ones, cast, and NULLs for the others."""
     try:
-        columns = [
-            cast(found[field.name], field.type) if field.name in found else pa.nulls(rows, field.type)
+        arrays = [
+            cast(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
             for field in schema
         ]
     except pa.ArrowException as error:
-        raise Internal(f"the file's columns do not fit the table's: {error}") from error
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([field.with_nullable(True) for field in schema]))
+        raise Internal(f"the columns of the file do not match those of the table: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([field.with_nullable(True) for field in schema]))
+
+
+# -- binding -----------------------------------------------------------------------------------------------------------
+
+
+def time_travel(version: int | str | None, timestamp: object | None) -> TimeTravel:
+    """Return the point in time that `at_version` or `at_timestamp` names."""
+    if version is not None and timestamp is not None:
+        raise InvalidArgument("at_version and at_timestamp are mutually exclusive: give one of them")
+    if version is not None:
+        return TimeTravel("VERSION", str(version))
+    return NOW if timestamp is None else TimeTravel("TIMESTAMP", str(timestamp))
+
+
+def bind(
+    session: Session, name: TableName, *, columns: Sequence[str] | None, where: Where, at: TimeTravel = NOW
+) -> BoundScan:
+    """Look up a table and validate the selection, with the calls that DuckDB makes to bind a table."""
+    transaction = session.begin()
+    table = session.listing().table(name)
+    if at.unit:
+        table = table_at(session, table, session.calls.find_at(table.descriptor, at))
+    session.poll_version()
+    trace = session.trace(table.descriptor, transaction)
+    if at.unit:
+        info = session.calls.bind_at(trace, at)
+        table = table_at(session, table, check_descriptor(session, info, table.descriptor))
+    return BoundScan(session.calls, trace, select(table, columns, where), at)
+
+
+def bind_flight(
+    session: Session,
+    descriptor: Sequence[str] | str | bytes,
+    *,
+    columns: Sequence[str] | None,
+    where: Where,
+    headers: Mapping[str, str] | None,
+) -> BoundScan:
+    """Bind a flight that is not in the catalog."""
+    trace = session.flight_trace(flight_descriptor(descriptor), tuple((headers or {}).items()))
+    info = check_descriptor(session, session.calls.bind_flight(trace), trace.descriptor)
+    name = "/".join(trace.descriptor.path) or "the command"
+    flight = table_at(session, Table("", name, pa.schema([])), info)
+    return BoundScan(session.calls, trace, select(flight, columns, where))
+
+
+def table_at(session: Session, table: Table, info: FlightInfo) -> Table:
+    """Return `table` with the schema and descriptor of `info`."""
+    with blame_server(session.location, f"the request for {table}"):
+        schema = read_schema(info.schema, str(table))
+    return Table(table.schema_name, table.name, schema, table.comment, info.flight_descriptor)
+
+
+def check_descriptor(session: Session, info: FlightInfo, requested: FlightDescriptor) -> FlightInfo:
+    """Return `info` if it describes the flight that was requested."""
+    if info.flight_descriptor != requested:
+        raise Internal(
+            f"{session.location} was asked for {describe_descriptor(requested)} "
+            f"but described {describe_descriptor(info.flight_descriptor)}"
+        )
+    return info

@@ -1,38 +1,30 @@
-"""An attached catalog: the connection, the listing that is kept of it, and the transaction that statements run in."""
+"""The state of an `AirportClient`: its connection, the cached listing of the catalog and the open transaction."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from types import TracebackType
-from typing import Final, Self
 
-from skiway.client.airport.calls import Calls, InTransaction
-from skiway.client.airport.catalog import Schema, Table, TableName
-from skiway.client.airport.connection import Connection, Location, TlsOptions, split_url
+from skiway.client.airport.calls import Calls, Trace, TransactionContext
 from skiway.client.airport.listing import Listing
 from skiway.errors import InvalidArgument, Unsupported
+from skiway.model.flight_pb2 import FlightDescriptor
 
-__all__ = ["Attached", "CatalogVersion", "Transaction"]
-
-MIB: Final = 1024 * 1024
+__all__ = ["CatalogVersion", "Session", "Transaction"]
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogVersion:
-    """A number that grows with each change of a catalog; a `fixed` one never does."""
+    """The version number of a catalog. It grows with each change; the version of a `fixed` catalog never changes."""
 
     version: int
     fixed: bool
 
 
 class Transaction:
-    """A transaction of one thread; it begins when something is done in it."""
+    """A transaction of one thread. The client creates it on the server when the first statement needs its id."""
 
     def __init__(self, calls: Calls, *, explicit: bool) -> None:
         self._calls = calls
@@ -41,158 +33,108 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """Its id; "" where the server has none to give."""
+        """The id that the server assigned; "" if the server has no transactions."""
         if self._identifier is None:
             self._identifier = self._calls.create_transaction()
             if self.explicit and not self._identifier:
                 raise Unsupported(
-                    f"catalog {self._calls.catalog!r} has no transactions: leave out explicit=True, "
-                    "and each statement stands alone"
+                    f"catalog {self._calls.catalog!r} has no transactions: without explicit=True, "
+                    "each statement commits on its own"
                 )
         return self._identifier
 
+    @property
+    def context(self) -> TransactionContext:
+        """The transaction as calls carry it."""
+        return TransactionContext(self.id, explicit=self.explicit)
+
     def end(self, action: str) -> None:
-        """Commit or roll back what was done in it, if anything was."""
+        """Commit or roll back an explicit transaction, if any statement has used it."""
         if self.explicit and self._identifier:
             self._calls.end_transaction(action, self._identifier)
 
 
-class Attached:
-    """What all statements of a client share."""
+class Session:
+    """What all statements of a client share. Thread-safe; each thread has its own transaction."""
 
-    def __init__(
-        self,
-        location: str,
-        catalog: str | None = None,
-        *,
-        token: str | None = None,
-        token_on_scans: bool = True,
-        tls: TlsOptions | None = None,
-        timeout_s: float | None = None,
-        max_message_bytes: int = 512 * MIB,
-        ids: Callable[[], str] = lambda: str(uuid.uuid4()),
-    ) -> None:
-        address, named_catalog, named_token = split_url(location)
-        self._connection = Connection(
-            Location.parse(address), tls=tls, timeout_s=timeout_s, max_message_bytes=max_message_bytes
-        )
-        self._calls = Calls(
-            self._connection,
-            catalog=(named_catalog or "") if catalog is None else catalog,
-            token=named_token if token is None else token,
-            token_on_scans=token_on_scans,
-            session_id=_session_id(os.getpid()),
-        )
+    def __init__(self, calls: Calls, ids: Callable[[], str]) -> None:
+        self.calls = calls
         self._ids = ids
         self._lock = threading.Lock()
-        self._loaded: Listing | None = None
+        self._cached: Listing | None = None
         self._thread = threading.local()
 
     @property
     def location(self) -> str:
-        """Where the server is, as it was written."""
-        return self._connection.location.text
-
-    @property
-    def catalog(self) -> str:
-        """The attached catalog."""
-        return self._calls.catalog
+        """The server's address, as the user wrote it."""
+        return self.calls.connection.location.text
 
     # -- the catalog ----------------------------------------------------------------------------------------------
 
-    def schemas(self) -> list[Schema]:
-        """All schemas with their tables and functions, as they were at the first use."""
-        return self._listing().schemas()
+    @property
+    def cached_listing(self) -> Listing | None:
+        """The listing, if it is loaded."""
+        return self._cached
 
-    def table(self, name: TableName) -> Table:
-        """One table, by `schema.table` or a tuple of both; `NotFound` if there is none."""
-        return self._listing().table(name)
+    def listing(self) -> Listing:
+        """Return the listing of the catalog; load it at the first use."""
+        transaction = self.explicit_context()
+        with self._lock:
+            if self._cached is None:
+                self._cached = Listing(self.calls, self.calls.list_schemas(transaction))
+            return self._cached
 
     def reload(self) -> None:
-        """Forget the listing; DuckDB must DETACH and ATTACH for that."""
+        """Drop the cached listing."""
         with self._lock:
-            self._loaded = None
+            self._cached = None
 
-    def version(self) -> CatalogVersion:
-        """The catalog's version now."""
-        found = self._calls.catalog_version()
-        return CatalogVersion(found.catalog_version, found.is_fixed)
+    def poll_version(self) -> None:
+        """Request the catalog's version, as DuckDB does for each table it binds, unless the version is fixed."""
+        if self._cached is None or not self._cached.is_fixed:
+            self.calls.catalog_version()
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def transaction(self, *, explicit: bool = False) -> Iterator[Transaction]:
-        """One transaction id for all statements of this thread inside; the first of them asks for it.
-
-        As with DuckDB, the server still commits each statement by itself. An `explicit` transaction is all or nothing:
-        it is committed at the end of the block and rolled back if an exception leaves it. DuckDB cannot do that.
-        """
-        if self._opened() is not None:
-            raise InvalidArgument("a transaction is open in this thread already: there is none inside another")
-        opened = self._thread.transaction = Transaction(self._calls, explicit=explicit)
+    def transaction(self, *, explicit: bool) -> Iterator[Transaction]:
+        """Run the statements of this thread in one transaction for the duration of the block."""
+        if self.open_transaction() is not None:
+            raise InvalidArgument("a transaction is already open in this thread; transactions cannot be nested")
+        opened = self._thread.transaction = Transaction(self.calls, explicit=explicit)
         try:
             yield opened
         except BaseException:
             self._thread.transaction = None
-            with contextlib.suppress(Exception):  # the error that ends the block says more than one of its undoing
+            with contextlib.suppress(Exception):  # the error that ends the block matters more than a failed rollback
                 opened.end("rollback_transaction")
             if explicit:
-                self.reload()  # what was created inside is gone
+                self.reload()  # objects created inside the block no longer exist
             raise
         self._thread.transaction = None
         opened.end("commit_transaction")
 
-    def transaction_status(self, transaction_id: str) -> str | None:
-        """`active`, `committed` or `aborted`; None for an id that the server does not know, or no more."""
-        found = self._calls.transaction_status(transaction_id)
-        return found.status if found.exists else None
-
-    # -- life -----------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """End all calls and hang up."""
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # -- inside ---------------------------------------------------------------------------------------------------
-
-    def _listing(self) -> Listing:
-        unit = self._explicit()
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = Listing(self._calls, self._calls.list_schemas(unit))
-            return self._loaded
-
-    def _opened(self) -> Transaction | None:
+    def open_transaction(self) -> Transaction | None:
+        """The transaction that is open in this thread."""
         opened: Transaction | None = getattr(self._thread, "transaction", None)
         return opened
 
-    def _begin(self) -> InTransaction:
-        """What the next statement runs in: the open transaction, or one of its own."""
-        opened = self._opened()
-        if opened is None:
-            return InTransaction(self._calls.create_transaction())
-        return InTransaction(opened.id, by_client=opened.explicit)
+    def begin(self) -> TransactionContext:
+        """Return the context of the next statement: the open transaction, or a new one for this statement only."""
+        opened = self.open_transaction()
+        return TransactionContext(self.calls.create_transaction()) if opened is None else opened.context
 
-    def _explicit(self) -> InTransaction | None:
-        """The explicit transaction, which calls about the catalog are told of too; of others they are not."""
-        opened = self._opened()
-        return InTransaction(opened.id, by_client=True) if opened is not None and opened.explicit else None
+    def explicit_context(self) -> TransactionContext | None:
+        """The explicit transaction. Unlike other transactions, it also applies to calls about the catalog."""
+        opened = self.open_transaction()
+        return opened.context if opened is not None and opened.explicit else None
 
-    def _ask_version(self) -> None:
-        """DuckDB asks at each bound table, unless the catalog said that it never changes."""
-        if self._loaded is None or not self._loaded.is_fixed:
-            self._calls.catalog_version()
+    # -- tracing --------------------------------------------------------------------------------------------------
 
+    def trace(self, descriptor: FlightDescriptor, transaction: TransactionContext | None = None) -> Trace:
+        """Return a new trace for the calls of one scan or exchange."""
+        return Trace(self._ids(), descriptor, transaction or TransactionContext())
 
-@cache
-def _session_id(_process: int) -> str:
-    """One id for all clients of a process; a fork is another process."""
-    return str(uuid.uuid4())
+    def flight_trace(self, descriptor: FlightDescriptor, extra_headers: tuple[tuple[str, str], ...]) -> Trace:
+        """Return a new trace for a flight outside of the catalog."""
+        return Trace(self._ids(), descriptor, in_catalog=False, extra=extra_headers)

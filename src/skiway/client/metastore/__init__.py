@@ -1,4 +1,4 @@
-"""The typed client of the metastore: `Metastore`, and what it answers with."""
+"""The typed client of the metastore: `Metastore`, and the resources that it returns."""
 
 from skiway.client.metastore.calls import Retries
 from skiway.client.metastore.client import Metastore

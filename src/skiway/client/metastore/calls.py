@@ -1,38 +1,50 @@
-"""Calls that are made again after a failure that the next attempt may not meet."""
+"""RPCs of the metastore: headers, deadline, retries, uploads, and errors as `skiway.errors`."""
 
 from __future__ import annotations
 
 import math
 import random
-import threading
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from queue import Empty, Queue
 from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from skiway.client.airport.connection import parsed
-from skiway.client.metastore.connection import CORRELATION_ID, Caller, Channel
-from skiway.client.metastore.errors import error_of
-from skiway.errors import Contention, Unavailable
+from skiway.client.connection import Channel, Outbox, parse_message
+from skiway.client.errors import metastore_error
+from skiway.errors import Contention, InvalidArgument, Unavailable
 from skiway.model import v1
 from skiway.model.v1 import connector_pb2
+from skiway.telemetry.context import CallContext, current_call
 
-__all__ = ["Calls", "Retries", "retried"]
+__all__ = ["Caller", "Calls", "Retries", "retry"]
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+
+CORRELATION_ID: Final = "x-correlation-id"
+QUERY_ID: Final = "x-query-id"
+ENGINE_KIND: Final = "x-engine-kind"
+ENGINE_VERSION: Final = "x-engine-version"
+AUTHORIZATION: Final = "authorization"
+ACCOUNT: Final = "x-skiway-account"
+
+_HEADER_NAME: Final = re.compile(r"[0-9a-z_.-]+")
+_HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
+_READS: Final = ("Get", "List", "Lookup", "Resolve")
+_MAX_PENDING: Final = 2  # messages of an upload, of about half a megabyte each
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a failed call is made again, at most, and how long to pause before: twice as long each time.
+    """How often to retry a failed call at most, and how long to pause before each retry: twice as long each time.
 
-    Up to the share `jitter` of a pause is left out at random, so that many clients do not come back at once.
+    `jitter` is the share by which a pause is shortened at random, so that many clients do not retry at the same moment.
     """
 
     limit: int = 5
@@ -42,17 +54,20 @@ class Retries:
     random: Callable[[], float] = random.random
 
     def pauses(self) -> Iterator[float]:
-        """The pauses before each further attempt."""
+        """Yield the pause before each retry, in seconds."""
         for number in range(self.limit):
             pause = min(self.longest_pause_s, self.first_pause_s * 2**number)
             yield pause * (1 - self.jitter * self.random())
 
 
-def retried(attempt: Callable[[float | None], T], *, retries: Retries, timeout_s: float | None, repeatable: bool) -> T:
-    """What `attempt` returns, which is told how many seconds are left for it.
+def retry(attempt: Callable[[float | None], T], *, retries: Retries, timeout_s: float | None, repeatable: bool) -> T:
+    """Return the result of `attempt`, which receives the number of seconds left for it.
 
-    After `Contention` nothing was changed, so any call is made again. After `Unavailable` the server may have done what
-    it was asked to, so only a `repeatable` call is: one that changes nothing, or one with a key. Nothing else is.
+    `Contention` means that nothing was changed, so every call is retried. After `Unavailable` the server may have applied
+    the change, so only a `repeatable` call is retried: one that changes nothing, or one with an idempotency key.
+
+    This loop is hand-written because the plain install consists of grpcio, msgspec, protobuf and pyarrow: the clients may
+    not depend on tenacity, which the metastore itself uses.
     """
     ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
     pauses = retries.pauses()
@@ -62,25 +77,71 @@ def retried(attempt: Callable[[float | None], T], *, retries: Retries, timeout_s
             return attempt(None if timeout_s is None else max(left, 0.0))
         except (Contention, Unavailable) as error:
             pause = next(pauses, math.inf)
-            too_late = time.monotonic() + pause >= ends_at  # also when there are no pauses left
+            too_late = time.monotonic() + pause >= ends_at  # also true when there are no retries left
             if too_late or (isinstance(error, Unavailable) and not repeatable):
                 raise
         time.sleep(pause)
 
 
-# --------------------
-# One call per request message: which method it is for, its headers, its deadline, its retries.
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The headers of a client. Those in `extra`, with lower-case names, take precedence. Credentials are not in the repr."""
+
+    token: str | None = field(default=None, repr=False)
+    account: str | None = None
+    query_id: str = ""
+    engine_kind: str = ""
+    engine_version: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.engine_kind) != bool(self.engine_version):
+            raise InvalidArgument("an engine is identified by its kind and its version: give both or none")
+        for name, value in self.headers(lambda: "").items():
+            _check_header(name, value)
+
+    def headers(self, ids: Callable[[], str]) -> dict[str, str]:
+        """Return the headers of a new call. A call made while another is served continues that call's context."""
+        served = current_call() or CallContext("")
+        found = {
+            CORRELATION_ID: served.correlation_id or ids(),
+            QUERY_ID: self.query_id or served.query_id,
+            **self._engine(served),
+            ACCOUNT: self.account or "",
+            **self._credentials(served),
+        }
+        return {name: value for name, value in found.items() if value} | dict(self.extra)
+
+    def _engine(self, served: CallContext) -> dict[str, str]:
+        for source in (self, served):
+            if source.engine_kind and source.engine_version:  # one is meaningless without the other
+                return {ENGINE_KIND: source.engine_kind, ENGINE_VERSION: source.engine_version}
+        return {}
+
+    def _credentials(self, served: CallContext) -> Mapping[str, str]:
+        """The client's own credentials, or those of the call being served; the two are never mixed."""
+        if self.token:
+            return {AUTHORIZATION: f"Bearer {self.token}"}
+        has_own = any(name == AUTHORIZATION or name in served.authorization for name in self.extra)
+        return {} if has_own else served.authorization
 
 
-R = TypeVar("R", bound=Message)
-
-_READS: Final = ("Get", "List", "Lookup", "Resolve")
-_WAITING: Final = 2
+def _check_header(name: str, value: str) -> None:
+    if not _HEADER_NAME.fullmatch(name) or name.startswith("grpc-") or name.endswith("-bin"):
+        raise InvalidArgument(
+            f"{name!r} is not a valid header name: use letters, digits, '-', '_' and '.', "
+            "without the prefix grpc- and the suffix -bin",
+            key="field",
+            field="headers",
+        )
+    if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+        # The message leaves out the value, which may be a credential.
+        raise InvalidArgument(f"the value of header {name} must be printable ASCII", key="field", field=name)
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """All a client needs to call: the channel, who calls, how long and how often to try."""
+    """The RPCs of one client: its channel, headers, deadline and retries."""
 
     channel: Channel
     caller: Caller
@@ -89,11 +150,15 @@ class Calls:
     ids: Callable[[], str]
 
     def key(self, given: str | None) -> v1.IdempotencyKey:
-        """The key of a call that may have to be made again: the caller's, or a new one."""
+        """Return the caller's idempotency key, or a new one."""
         return v1.IdempotencyKey(key=self.ids() if given is None else given)
 
-    def ask(self, request: Message, answer: type[R]) -> R:
-        """The answer to `request`, which is of the type `answer`."""
+    def rpc(self, method: str, **fields: Any) -> Any:
+        """Call a unary method by its name, such as `GetTable`, which takes a `GetTableRequest` with these fields."""
+        return self.call(getattr(v1, f"{method}Request")(**fields), getattr(v1, f"{method}Response"))
+
+    def call(self, request: Message, response: type[R]) -> R:
+        """Call the unary method that takes `request`; `response` is the type of its response."""
         path = _path(request.DESCRIPTOR)
         data = request.SerializeToString()
 
@@ -101,60 +166,62 @@ class Calls:
             invoke: Any = self.channel.open().unary_unary(path)
             return invoke(data, timeout=timeout_s, metadata=tuple(headers.items()))
 
-        return self._tried(send, answer, timeout_s=self.timeout_s, repeatable=_is_repeatable(path, request))
+        return self._with_retries(send, response, timeout_s=self.timeout_s, repeatable=_is_repeatable(path, request))
 
-    def stream(self, request: Message, answer: type[R]) -> Iterator[R]:
-        """The answers to `request`, one after the other, as they come. What breaks off is not begun again."""
+    def stream(self, request: Message, response: type[R]) -> Iterator[R]:
+        """Call the streaming method that takes `request`; yield its responses. A broken stream is not retried."""
         path, headers = _path(request.DESCRIPTOR), self.caller.headers(self.ids)
         target = self.channel.location.text
         invoke: Any = self.channel.open().unary_stream(path)
         call = invoke(request.SerializeToString(), timeout=self.timeout_s, metadata=tuple(headers.items()))
         try:
             for data in call:
-                made: R = parsed(answer, data, target)
-                yield made
+                yield parse_message(response, data, target)
         except grpc.RpcError as error:
-            raise error_of(error, target, headers[CORRELATION_ID]) from error
+            raise metastore_error(error, target, headers[CORRELATION_ID]) from error
         finally:
-            call.cancel()  # who looks at no more of them wants no more
+            call.cancel()  # in case the caller stops early
 
     def upload(
         self,
         requests: Callable[[], Iterable[Message]],
-        answer: type[R],
+        response: type[R],
         *,
         kind: type[Message],
         timeout_s: float | None,
         repeatable: bool,
     ) -> R:
-        """The one answer to many requests of one `kind`; a repeatable upload asks for `requests` again.
+        """Send a stream of requests of one `kind`; return the response. A retry calls `requests` again.
 
-        They are made in the thread of the caller, and a slow server slows it down.
+        The requests are created in the caller's thread, which blocks while the server is slow.
         """
         path = _path(kind.DESCRIPTOR)
 
         def send(headers: Mapping[str, str], timeout_s: float | None) -> Any:
-            outbox = _Outbox()
+            outbox = Outbox(_MAX_PENDING)
             invoke: Any = self.channel.open().stream_unary(path)
             call = invoke.future(outbox, timeout=timeout_s, metadata=tuple(headers.items()))
-            call.add_done_callback(lambda _: outbox.end())
+            call.add_done_callback(lambda _: outbox.close())
             try:
-                outbox.send_all(request.SerializeToString() for request in requests())
+                for request in requests():
+                    if not outbox.put(request.SerializeToString()):
+                        break  # the server has responded, or failed, before the last request
+                outbox.close()
                 return call.result()
             except BaseException:
-                call.cancel()  # half of them must not be taken for all
+                call.cancel()  # the server must not take an incomplete upload for a complete one
                 raise
 
-        return self._tried(send, answer, timeout_s=timeout_s, repeatable=repeatable, again=repeatable)
+        return self._with_retries(send, response, timeout_s=timeout_s, repeatable=repeatable, enabled=repeatable)
 
-    def _tried(
+    def _with_retries(
         self,
         send: Callable[[Mapping[str, str], float | None], Any],
-        answer: type[R],
+        response: type[R],
         *,
         timeout_s: float | None,
         repeatable: bool,
-        again: bool = True,
+        enabled: bool = True,
     ) -> R:
         headers = self.caller.headers(self.ids)
         target = self.channel.location.text
@@ -163,58 +230,26 @@ class Calls:
             try:
                 data = send(headers, left_s)
             except grpc.RpcError as error:
-                raise error_of(error, target, headers[CORRELATION_ID]) from error
-            made: R = parsed(answer, data, target)
-            return made
+                raise metastore_error(error, target, headers[CORRELATION_ID]) from error
+            return parse_message(response, data, target)
 
-        retries = self.retries if again else Retries(limit=0)
-        return retried(attempt, retries=retries, timeout_s=timeout_s, repeatable=repeatable)
-
-
-class _Outbox(Iterator[bytes]):
-    """Messages on their way from the caller's thread to gRPC's; few wait at a time."""
-
-    def __init__(self) -> None:
-        self._waiting: Queue[bytes | None] = Queue(_WAITING)
-        self._ended = threading.Event()
-
-    def send_all(self, messages: Iterable[bytes]) -> None:
-        """Leave all messages, as far as the server wants them: it may answer, or fail, before the last."""
-        for message in messages:
-            self._waiting.put(message)
-            if self._ended.is_set():
-                return
-        self._waiting.put(None)
-
-    def end(self) -> None:
-        """Nobody will take messages any more: who waits for room gets it, and sees that it is over."""
-        self._ended.set()
-        try:
-            while True:
-                self._waiting.get_nowait()
-        except Empty:
-            self._waiting.put_nowait(None)  # gRPC's thread may wait for one
-
-    def __next__(self) -> bytes:
-        message = self._waiting.get()
-        if message is None:
-            raise StopIteration
-        return message
+        retries = self.retries if enabled else Retries(limit=0)
+        return retry(attempt, retries=retries, timeout_s=timeout_s, repeatable=repeatable)
 
 
 @cache
-def _path(wanted: Descriptor) -> str:
-    """The method that takes requests of this type: each takes one of its own."""
-    files = (wanted.file, connector_pb2.DESCRIPTOR)  # jobs have a file of their own, and no service
+def _path(request: Descriptor) -> str:
+    """Return the path of the method that takes this request; each method has a request type of its own."""
+    files = (request.file, connector_pb2.DESCRIPTOR)  # the requests about jobs are in a file without a service
     for service in (service for file in files for service in file.services_by_name.values()):
         for method in service.methods:
-            if method.input_type is wanted:
+            if method.input_type is request:
                 return f"/{service.full_name}/{method.name}"
-    raise AssertionError(f"no service of {wanted.file.name} takes a {wanted.name}")
+    raise AssertionError(f"no service of {request.file.name} takes a {request.name}")
 
 
 def _is_repeatable(path: str, request: Any) -> bool:
-    """Does it change nothing, or carry a key that makes a second one change nothing?"""
+    """Whether a repeated call has no further effect: it changes nothing, or it has an idempotency key."""
     method = path.rpartition("/")[2]
     has_key = "idempotency" in request.DESCRIPTOR.fields_by_name and request.idempotency.key.strip()
     return method.startswith(_READS) or bool(has_key)

@@ -1,59 +1,57 @@
-"""Accounts: who owns catalogs."""
+"""Accounts, catalogs and namespaces: the containers of tables and views."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from skiway.client.metastore.collection import KEEP, Area, Keep, Listing, Turn, filled, masked, precondition
-from skiway.client.metastore.names import Name
-from skiway.client.metastore.references import Ref, account_id, catalog_id, name_ref
-from skiway.client.metastore.resources import Account, Catalog, Meta
-from skiway.errors import NotFound
+from google.protobuf.message import Message
+
+from skiway.client.metastore.collection import KEEP, Collection, Keep, Listing
+from skiway.client.metastore.names import (
+    HasMessage,
+    Id,
+    Name,
+    Ref,
+    account_id,
+    catalog_id,
+    name_ref,
+    namespace_id,
+    segments,
+)
+from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Parents
 from skiway.model import v1
 
-__all__ = ["Accounts", "Catalogs"]
+__all__ = ["Accounts", "Catalogs", "Namespaces"]
 
 
-class Accounts(Area):
-    """`lake.accounts`: the platform sees all, anybody else its own. An account is named by its id."""
+class Accounts(Collection[Account]):
+    """`lake.accounts`, identified by id. The platform administrator sees all accounts, other callers their own."""
+
+    __slots__ = ()
+    _kind, _spec = "account", v1.AccountSpec
 
     def __call__(self, *, page_size: int | None = None) -> Listing[Account]:
-        """The accounts, by name."""
-        return Listing(self._open, page_size)
-
-    def get(self, account: Ref) -> Account:
-        """The account; `NotFound` if there is none."""
-        answer = self._calls.ask(v1.GetAccountRequest(account_id=account_id(account)), v1.GetAccountResponse)
-        return Account(answer.account, self._calls, answer.meta)
-
-    def find(self, account: Ref) -> Account | None:
-        """The account, or None."""
-        try:
-            return self.get(account)
-        except NotFound:
-            return None
+        """List the accounts by name."""
+        return self._list(dict, page_size)
 
     def create(
         self,
         name: str,
         *,
-        id: str | None = None,  # noqa: A002 - it is one
+        id: str | None = None,  # noqa: A002 - an id
         description: str | None = None,
         tags: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Account:
-        """A new account, with an `id` by which it is known elsewhere, or a random one."""
-        request = v1.CreateAccountRequest(
-            spec=filled(v1.AccountSpec, display_name=name, description=description, tags=tags),
-            account_id=None if id is None else v1.ResourceId(id=id, kind=v1.RK_ACCOUNT),
-            idempotency=self._calls.key(idempotency_key),
-        )
-        answer = self._calls.ask(request, v1.CreateAccountResponse)
-        return Account(answer.account, self._calls, answer.meta)
+        """Create an account. `id` sets an id that other systems know; by default it is random."""
+        own_id = None if id is None else v1.ResourceId(id=id, kind=v1.RK_ACCOUNT)
+        spec = {"display_name": name, "description": description, "tags": tags}
+        return self._create(spec, idempotency_key, account_id=own_id)
 
     def update(
         self,
-        account: Ref,
+        ref: Ref,
         *,
         name: str | Keep = KEEP,
         description: str | Keep | None = KEEP,
@@ -61,55 +59,26 @@ class Accounts(Area):
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> Account:
-        """The account after what is given was changed; None clears."""
-        spec, mask = masked(v1.AccountSpec, display_name=name, description=description, tags=tags)
-        request = v1.UpdateAccountRequest(
-            account_id=account_id(account),
-            spec=spec,
-            update_mask=mask,
-            precondition=precondition(if_version, if_etag),
-        )
-        answer = self._calls.ask(request, v1.UpdateAccountResponse)
-        return Account(answer.account, self._calls, answer.meta)
+        """Change the given values; None clears a value."""
+        changes = {"display_name": name, "description": description, "tags": tags}
+        return self._change(ref, changes, if_version, if_etag)
 
-    def delete(self, account: Ref, *, if_version: int | None = None, if_etag: str | None = None) -> Meta:
-        """Delete an account that holds nothing; how it was stored last."""
-        request = v1.DeleteAccountRequest(
-            account_id=account_id(account), precondition=precondition(if_version, if_etag)
-        )
-        return Meta.of(self._calls.ask(request, v1.DeleteAccountResponse).meta)
+    def _id(self, ref: Ref) -> v1.ResourceId:
+        return account_id(ref)
 
-    def _open(self) -> Turn[Account]:
-        def turn(page: v1.PageRequest) -> tuple[Sequence[Account], v1.PageResponse]:
-            answer = self._calls.ask(v1.ListAccountsRequest(page=page), v1.ListAccountsResponse)
-            return [Account(account, self._calls) for account in answer.accounts], answer.page
-
-        return turn
+    def _wrap(self, message: v1.Account, meta: v1.MutationMeta | None, parents: Parents) -> Account:
+        return Account(message, self._calls, meta, parents)
 
 
-# --------------------
-# Catalogs: what an account has, at the top.
+class Catalogs(Collection[Catalog]):
+    """`lake.catalogs`, named by one segment, such as `lake`."""
 
-
-class Catalogs(Area):
-    """`lake.catalogs`: named by one segment, such as `lake`."""
+    __slots__ = ()
+    _kind, _spec = "catalog", v1.CatalogSpec
 
     def __call__(self, *, page_size: int | None = None) -> Listing[Catalog]:
-        """The catalogs of the caller's account, by name."""
-        return Listing(self._open, page_size)
-
-    def get(self, catalog: Ref) -> Catalog:
-        """The catalog; `NotFound` if there is none."""
-        request = v1.GetCatalogRequest(catalog_id=catalog_id(self._calls, catalog))
-        answer = self._calls.ask(request, v1.GetCatalogResponse)
-        return Catalog(answer.catalog, self._calls, answer.meta)
-
-    def find(self, catalog: Ref) -> Catalog | None:
-        """The catalog, or None."""
-        try:
-            return self.get(catalog)
-        except NotFound:
-            return None
+        """List the catalogs of the caller's account by name."""
+        return self._list(dict, page_size)
 
     def create(
         self,
@@ -121,22 +90,19 @@ class Catalogs(Area):
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Catalog:
-        """A new catalog, with nothing in it."""
-        spec = filled(
-            v1.CatalogSpec,
-            display_name=name_ref(name, resource="catalog").catalog,
-            description=description,
-            connector_ref=connector_ref,
-            policy_ref=policy_ref,
-            properties=properties,
-        )
-        request = v1.CreateCatalogRequest(spec=spec, idempotency=self._calls.key(idempotency_key))
-        answer = self._calls.ask(request, v1.CreateCatalogResponse)
-        return Catalog(answer.catalog, self._calls, answer.meta)
+        """Create an empty catalog."""
+        spec = {
+            "display_name": name_ref(name, resource="catalog").catalog,
+            "description": description,
+            "connector_ref": connector_ref,
+            "policy_ref": policy_ref,
+            "properties": properties,
+        }
+        return self._create(spec, idempotency_key)
 
     def update(
         self,
-        catalog: Ref,
+        ref: Ref,
         *,
         name: str | Keep = KEEP,
         description: str | Keep | None = KEEP,
@@ -146,38 +112,112 @@ class Catalogs(Area):
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> Catalog:
-        """The catalog after what is given was changed; None clears. `name` is the plain new name."""
-        spec, mask = masked(
-            v1.CatalogSpec,
-            display_name=name,
-            description=description,
-            connector_ref=connector_ref,
-            policy_ref=policy_ref,
-            properties=properties,
-        )
-        request = v1.UpdateCatalogRequest(
-            catalog_id=catalog_id(self._calls, catalog),
-            spec=spec,
-            update_mask=mask,
-            precondition=precondition(if_version, if_etag),
-        )
-        answer = self._calls.ask(request, v1.UpdateCatalogResponse)
-        return Catalog(answer.catalog, self._calls, answer.meta)
+        """Change the given values; None clears a value."""
+        changes = {
+            "display_name": name,
+            "description": description,
+            "connector_ref": connector_ref,
+            "policy_ref": policy_ref,
+            "properties": properties,
+        }
+        return self._change(ref, changes, if_version, if_etag)
 
     def delete(
-        self, catalog: Ref, *, cascade: bool = False, if_version: int | None = None, if_etag: str | None = None
+        self, ref: Ref, *, cascade: bool = False, if_version: int | None = None, if_etag: str | None = None
     ) -> Meta:
-        """Delete a catalog, with all it holds if `cascade`; how it was stored last."""
-        request = v1.DeleteCatalogRequest(
-            catalog_id=catalog_id(self._calls, catalog),
-            require_empty=not cascade,
-            precondition=precondition(if_version, if_etag),
+        """Delete a catalog, with `cascade` including its contents; return its last stored version."""
+        return self._delete({**self._key(ref), "require_empty": not cascade}, if_version, if_etag)
+
+    def _id(self, ref: Ref) -> v1.ResourceId:
+        return catalog_id(self._calls, ref)
+
+    def _wrap(self, message: v1.Catalog, meta: v1.MutationMeta | None, parents: Parents) -> Catalog:
+        return Catalog(message, self._calls, meta, parents)
+
+
+class Namespaces(Collection[Namespace]):
+    """`lake.namespaces`, named by catalog and path, such as `lake.sales.eu`."""
+
+    __slots__ = ()
+    _kind, _spec = "namespace", v1.NamespaceSpec
+
+    def __call__(
+        self, parent: Ref, *, recursive: bool = False, prefix: str = "", page_size: int | None = None
+    ) -> Listing[Namespace]:
+        """List the namespaces directly below a catalog or namespace, or all below it, by path.
+
+        An `Id` is that of a catalog. `prefix` filters by the dotted path below the parent.
+        """
+        path = (
+            () if isinstance(parent, Id | Message | HasMessage) else segments(parent, resource="catalog or namespace")
         )
-        return Meta.of(self._calls.ask(request, v1.DeleteCatalogResponse).meta)
 
-    def _open(self) -> Turn[Catalog]:
-        def turn(page: v1.PageRequest) -> tuple[Sequence[Catalog], v1.PageResponse]:
-            answer = self._calls.ask(v1.ListCatalogsRequest(page=page), v1.ListCatalogsResponse)
-            return [Catalog(catalog, self._calls) for catalog in answer.catalogs], answer.page
+        def fields() -> dict[str, Any]:
+            options = {"path": path[1:], "recursive": recursive, "name_prefix": prefix}
+            if path or isinstance(parent, Id):
+                return {**options, "catalog_id": catalog_id(self._calls, path[:1] or parent)}
+            found = namespace_id(self._calls, parent)
+            return {**options, "catalog_id" if found.kind == v1.RK_CATALOG else "namespace_id": found}
 
-        return turn
+        return self._list(fields, page_size)
+
+    def create(
+        self,
+        name: Name,
+        *,
+        description: str | None = None,
+        policy_ref: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Namespace:
+        """Create a namespace, including missing parents."""
+        ref = name_ref(name, resource="namespace")
+        spec = {
+            "catalog_id": catalog_id(self._calls, (ref.catalog,)),
+            "path": ref.path,
+            "display_name": ref.name,
+            "description": description,
+            "policy_ref": policy_ref,
+            "properties": properties,
+        }
+        return self._create(spec, idempotency_key)
+
+    def update(
+        self,
+        ref: Ref,
+        *,
+        name: str | Keep = KEEP,
+        path: Name | Keep = KEEP,
+        description: str | Keep | None = KEEP,
+        policy_ref: str | Keep | None = KEEP,
+        properties: Mapping[str, str] | Keep | None = KEEP,
+        if_version: int | None = None,
+        if_etag: str | None = None,
+    ) -> Namespace:
+        """Change the given values; None clears a value.
+
+        `name` is the new last segment. `path` is a whole new name such as `lake.archive.eu`, and moves the namespace.
+        """
+        changes: dict[str, Any] = {
+            "display_name": name,
+            "description": description,
+            "policy_ref": policy_ref,
+            "properties": properties,
+        }
+        if not isinstance(path, Keep):
+            target = name_ref(path, resource="namespace")
+            changes["catalog_id"] = catalog_id(self._calls, (target.catalog,))
+            changes["path"] = [*target.path, target.name]
+        return self._change(ref, changes, if_version, if_etag)
+
+    def delete(
+        self, ref: Ref, *, cascade: bool = False, if_version: int | None = None, if_etag: str | None = None
+    ) -> Meta:
+        """Delete a namespace, with `cascade` including its contents; return its last stored version."""
+        return self._delete({**self._key(ref), "require_empty": not cascade}, if_version, if_etag)
+
+    def _id(self, ref: Ref) -> v1.ResourceId:
+        return namespace_id(self._calls, ref)
+
+    def _wrap(self, message: v1.Namespace, meta: v1.MutationMeta | None, parents: Parents) -> Namespace:
+        return Namespace(message, self._calls, meta, parents)

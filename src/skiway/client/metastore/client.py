@@ -1,4 +1,4 @@
-"""The typed client of the metastore."""
+"""`Metastore`: the typed client of the metastore's gRPC API."""
 
 from __future__ import annotations
 
@@ -8,34 +8,39 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from skiway.client.airport.connection import TlsOptions
-from skiway.client.metastore.calls import Calls, Retries
-from skiway.client.metastore.catalogs import Accounts, Catalogs
-from skiway.client.metastore.connection import Caller, Channel, located
+from skiway.client.connection import Channel, Location, TlsOptions
+from skiway.client.metastore.calls import Caller, Calls, Retries
+from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces
 from skiway.client.metastore.connectors import Connectors
 from skiway.client.metastore.directory import Directory
 from skiway.client.metastore.jobs import Jobs
-from skiway.client.metastore.namespaces import Namespaces
 from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
 from skiway.client.metastore.tables import Tables, Views
+from skiway.errors import InvalidArgument
 from skiway.model import v1
 
 __all__ = ["Metastore"]
 
 MIB: Final = 1024 * 1024
+RECONNECT: Final = (
+    # By default gRPC waits a second before it reconnects, which is longer than the first retries do.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
 
 
 class Metastore:
-    """A metastore, by kinds of things: called, a kind lists them; its verbs are `get`, `find`, `create`, `update`, `delete`.
+    """A metastore, by kinds of resources. Call a kind to list its resources; it has methods to get, create and change them.
 
     >>> with Metastore("127.0.0.1:50051") as lake:                             # doctest: +SKIP
     ...     lake.tables.create("lake.sales.people", schema={"type": "struct", "fields": []})
     ...     for table in lake.tables("lake.sales"):
     ...         print(table.name, table.stats.row_count)
 
-    Safe to use from many threads. It connects at the first call.
+    The client is thread-safe and connects at the first call.
     """
 
     def __init__(
@@ -51,13 +56,13 @@ class Metastore:
         max_message_bytes: int = 512 * MIB,
         ids: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
-        """A client of the server at `target`, which is `host:port`.
+        """Create a client of the server at `target`, which is `host:port`.
 
-        `token` is sent as `authorization: Bearer …`; `account` chooses one where a server asks for no token; `headers`
-        are sent with every call. `timeout_s` is for each call with all its retries.
+        `token` is sent as `authorization: Bearer …`. `account` selects the account on a server without authentication.
+        `headers` are sent with every call. `timeout_s` is the deadline of a call including its retries.
         """
         self._calls = Calls(
-            Channel(located(target, tls=tls is not None), tls, max_message_bytes),
+            Channel(_parse_target(target, tls), tls=tls, max_message_bytes=max_message_bytes, options=RECONNECT),
             Caller(
                 token=token, account=account, extra={name.lower(): value for name, value in (headers or {}).items()}
             ),
@@ -68,32 +73,32 @@ class Metastore:
 
     @property
     def target(self) -> str:
-        """Where the server is, as it was given."""
+        """The server's address, as the caller gave it."""
         return self._calls.channel.location.text
 
     @property
     def accounts(self) -> Accounts:
-        """Accounts: who owns catalogs."""
+        """Accounts, which own catalogs."""
         return Accounts(self._calls)
 
     @property
     def catalogs(self) -> Catalogs:
-        """Catalogs: `lake`."""
+        """Catalogs, such as `lake`."""
         return Catalogs(self._calls)
 
     @property
     def namespaces(self) -> Namespaces:
-        """Namespaces: `lake.sales`."""
+        """Namespaces, such as `lake.sales`."""
         return Namespaces(self._calls)
 
     @property
     def tables(self) -> Tables:
-        """Tables: `lake.sales.people`."""
+        """Tables, such as `lake.sales.people`."""
         return Tables(self._calls)
 
     @property
     def views(self) -> Views:
-        """Views: `lake.sales.totals`."""
+        """Views, such as `lake.sales.totals`."""
         return Views(self._calls)
 
     @property
@@ -108,17 +113,17 @@ class Metastore:
 
     @property
     def connectors(self) -> Connectors:
-        """Connectors: upstreams whose tables are mirrored."""
+        """Connectors, which mirror the tables of other catalogs and folders."""
         return Connectors(self._calls)
 
     @property
     def jobs(self) -> Jobs:
-        """Jobs: the work on connectors."""
+        """Jobs, which sync connectors and profile tables."""
         return Jobs(self._calls)
 
     @property
     def queries(self) -> Queries:
-        """Queries: leases on what is read."""
+        """Queries, which are leases on snapshots."""
         return Queries(self._calls)
 
     @property
@@ -127,23 +132,26 @@ class Metastore:
         return Directory(self._calls)
 
     def system_objects(self, engine_kind: str = "", engine_version: str = "") -> v1.SystemObjectsRegistry:
-        """The functions, operators, types, casts, collations and aggregates of an engine: this one, or the client's."""
+        """Return the functions, operators, types, casts, collations and aggregates of an engine.
+
+        Without arguments it is the engine of `with_engine`.
+        """
         if engine_kind or engine_version:
             return self.with_engine(engine_kind, engine_version).system_objects()
         caller = self._calls.caller
         request = v1.GetSystemObjectsRequest(engine_kind=caller.engine_kind, engine_version=caller.engine_version)
-        return self._calls.ask(request, v1.GetSystemObjectsResponse).registry
+        return self._calls.call(request, v1.GetSystemObjectsResponse).registry
 
     def with_query(self, query_id: str) -> Metastore:
-        """The same client for the calls of one query. Both share one connection: closing one closes the other."""
-        return self._as(replace(self._calls.caller, query_id=query_id))
+        """Return this client for the calls of one query. Both share a connection: closing one closes the other."""
+        return self._with_caller(replace(self._calls.caller, query_id=query_id))
 
     def with_engine(self, kind: str, version: str) -> Metastore:
-        """The same client on behalf of an engine. Both share one connection: closing one closes the other."""
-        return self._as(replace(self._calls.caller, engine_kind=kind, engine_version=version))
+        """Return this client for the calls of an engine. Both share a connection: closing one closes the other."""
+        return self._with_caller(replace(self._calls.caller, engine_kind=kind, engine_version=version))
 
     def close(self) -> None:
-        """End all calls and hang up."""
+        """Cancel all running calls and close the connection."""
         self._calls.channel.close()
 
     def __enter__(self) -> Self:
@@ -157,7 +165,20 @@ class Metastore:
     def __repr__(self) -> str:
         return f"Metastore({self.target!r})"
 
-    def _as(self, caller: Caller) -> Metastore:
+    def _with_caller(self, caller: Caller) -> Metastore:
         other = object.__new__(type(self))
         other._calls = replace(self._calls, caller=caller)
         return other
+
+
+def _parse_target(target: str, tls: TlsOptions | None) -> Location:
+    """Parse `host:port`, or a location with a scheme such as `grpc+tls://host:port`."""
+    try:
+        found = Location.parse(target if "://" in target else f"grpc://{target}")
+    except InvalidArgument:
+        raise InvalidArgument(
+            f"{target!r} is not an address of a metastore: write host:port, such as 127.0.0.1:50051",
+            key="field",
+            field="target",
+        ) from None
+    return replace(found, text=target, is_tls=found.is_tls or tls is not None)

@@ -1,44 +1,57 @@
-"""What changes share: fields that are given, kept or cleared, conditions, keys, and values in the form of messages."""
+"""Collections of resources: `lake.tables` and its like, implemented once for all kinds.
+
+A collection declares its kind, its spec and how to resolve a reference. `Operations` implements list, get, create, update
+and delete once, on top of the naming scheme of the metastore's RPCs: `GetTable` takes a `GetTableRequest` with a
+`table_id`, and its response has a `table` and a `meta`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.client.metastore.calls import Calls
-from skiway.errors import Internal, InvalidArgument
+from skiway.client.metastore.names import Ref
+from skiway.client.metastore.resources import Meta, Parents
+from skiway.errors import Internal, InvalidArgument, NotFound
 from skiway.model import v1
 
 __all__ = [
     "KEEP",
     "Area",
+    "Collection",
     "Json",
     "Keep",
     "Listing",
-    "Turn",
-    "filled",
-    "masked",
-    "precondition",
+    "Operations",
+    "build",
+    "listing_of",
     "schema_text",
-    "time_of",
     "timestamp",
 ]
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741 - an item
+T = TypeVar("T", covariant=True)
+
 Json = str | Mapping[str, Any] | Sequence[Any]
-"""Text that is JSON, or what JSON can be made of."""
+"""JSON text, or values that can be converted to JSON."""
+
+FetchPage = Callable[[v1.PageRequest], tuple[Sequence[T], v1.PageResponse]]
+"""Fetches one page of a listing."""
 
 
 class Keep(Enum):
-    """The default of what an update may change: it stays as it is. None clears it."""
+    """The default of what an update may change: the value stays as it is. None clears it."""
 
     KEEP = "keep"
 
@@ -49,107 +62,23 @@ class Keep(Enum):
 KEEP: Final = Keep.KEEP
 
 
-def filled(kind: type[M], **fields: Any) -> M:
-    """A message with these fields; None leaves one out."""
-    try:
-        return kind(**{name: value for name, value in fields.items() if value is not None})
-    except (TypeError, ValueError) as error:
-        given = ", ".join(name for name, value in fields.items() if value is not None)
-        raise InvalidArgument(
-            f"a {kind.__name__} cannot be made of what was given as {given}: {error}", key="field.invalid", field=given
-        ) from error
-
-
-def masked(kind: type[M], **fields: Any) -> tuple[M, FieldMask]:
-    """A spec with the given fields, and the mask that names them: those that are kept are in neither."""
-    given = {name: value for name, value in fields.items() if value is not KEEP}
-    if not given:
-        raise InvalidArgument(
-            "the update names nothing to change: give what should be different, or None for what should be cleared",
-            key="update.mask.required",
-            field="update_mask",
-        )
-    return filled(kind, **given), FieldMask(paths=sorted(given))
-
-
-def precondition(if_version: int | None, if_etag: str | None) -> v1.Precondition | None:
-    """What must hold for a change to happen; None where nothing must."""
-    if if_version is None and if_etag is None:
-        return None
-    return filled(v1.Precondition, expected_version=if_version, expected_etag=if_etag)
-
-
-def schema_text(schema: Json | Keep | None) -> Any:
-    """A schema as the JSON text that is stored."""
-    if schema is None or isinstance(schema, Keep | str):
-        return schema
-    try:
-        return json.dumps(schema)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(
-            f"the schema cannot be written as JSON ({error}): give JSON text, or dicts and lists",
-            key="field.invalid",
-            field="schema",
-        ) from error
-
-
-def timestamp(moment: datetime | Keep | None) -> Any:
-    """A moment as messages hold it."""
-    if moment is None or isinstance(moment, Keep):
-        return moment
-    if moment.tzinfo is None:
-        raise InvalidArgument(
-            f"{moment.isoformat()} may be any of many moments: give it with its zone, such as tzinfo=UTC",
-            key="field.invalid",
-            field="time",
-        )
-    made = Timestamp()
-    made.FromDatetime(moment)
-    return made
-
-
-def time_of(stamp: Timestamp) -> datetime:
-    """The moment in a message, in UTC."""
-    return stamp.ToDatetime(tzinfo=UTC)
-
-
-# --------------------
-# One kind of things in a metastore.
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Area:
-    """Where the verbs for one kind of things are: `lake.tables`."""
-
-    _calls: Calls
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__} of {self._calls.channel.location.text}"
-
-
-# --------------------
-# Listings that are read page by page, as far as somebody looks.
-
-
-T = TypeVar("T", covariant=True)
-Turn = Callable[[v1.PageRequest], tuple[Sequence[T], v1.PageResponse]]
-"""Gives one page."""
+# -- listings ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """What a call lists. Nothing is asked for before it is iterated over, and each iteration asks anew.
+    """A lazy listing. Iterating over it fetches one page at a time; each iteration starts again.
 
-    One page is held at a time. What comes and goes meanwhile is shown or not; all else is shown once.
+    Items that are created or deleted meanwhile may be missing or included; every other item is included exactly once.
     """
 
-    _open: Callable[[], Turn[T]]
+    _start: Callable[[], FetchPage[T]]
     page_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.page_size is not None and self.page_size < 1:
             raise InvalidArgument(
-                f"page_size is {self.page_size}: give a number from 1 on, or None for the server's choice",
+                f"page_size is {self.page_size}: it must be at least 1, or None for the server's default",
                 key="field.invalid",
                 field="page_size",
             )
@@ -159,23 +88,213 @@ class Listing(Generic[T]):
             yield from page
 
     def pages(self) -> Iterator[Sequence[T]]:
-        """The same in pages, none of them empty."""
-        turn, token = self._open(), ""
+        """Yield the items in pages, none of them empty."""
+        fetch, token = self._start(), ""
         while True:
-            items, page = turn(v1.PageRequest(page_size=self.page_size or 0, page_token=token))
+            items, page = fetch(v1.PageRequest(page_size=self.page_size or 0, page_token=token))
             if items:
                 yield items
             if not page.next_page_token:
                 return
             if page.next_page_token == token:
-                raise Internal("the server answered a page with the token of the page itself", key="answer.malformed")
+                raise Internal("the server returned a page whose next page is itself", key="answer.malformed")
             token = page.next_page_token
 
     @property
     def total(self) -> int:
-        """How many there are now, on all pages together: one call."""
-        _, page = self._open()(v1.PageRequest(page_size=1))
+        """The current number of items on all pages; takes one call."""
+        _, page = self._start()(v1.PageRequest(page_size=1))
         return page.total_size
 
     def __repr__(self) -> str:
         return f"Listing(page_size={self.page_size}): iterate over it"
+
+
+def listing_of(
+    calls: Calls,
+    method: str,
+    items: str,
+    start: Callable[[], tuple[Mapping[str, Any], Callable[[Any], I]]],
+    page_size: int | None,
+) -> Listing[I]:
+    """Return the listing of a method such as `ListTables`, whose response has a field `items`.
+
+    Each iteration calls `start`, which resolves references and returns the fields of the request and a function that
+    converts a message of the response.
+    """
+
+    def start_iteration() -> FetchPage[I]:
+        fields, convert = start()
+
+        def fetch(page: v1.PageRequest) -> tuple[Sequence[I], v1.PageResponse]:
+            response = calls.rpc(method, page=page, **fields)
+            return [convert(message) for message in getattr(response, items)], response.page
+
+        return fetch
+
+    return Listing(start_iteration, page_size)
+
+
+# -- collections -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Area:
+    """A part of the client's API: `lake.tables`, `lake.directory`."""
+
+    _calls: Calls
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {self._calls.channel.location.text}"
+
+
+class Operations(Area, Generic[R]):
+    """List, get, create, update and delete resources of one kind.
+
+    A `key` consists of the request fields that identify a resource, such as `table_id`.
+    """
+
+    __slots__ = ()
+
+    _kind: ClassVar[str]
+    """The kind as in the names of RPCs and fields: `table` for `GetTable` and `table_id`."""
+    _spec: ClassVar[type[Message]]
+    """The message with the fields that can be created and updated."""
+
+    def _wrap(self, message: Any, meta: v1.MutationMeta | None, parents: Parents) -> R:
+        """Return the resource that a message describes."""
+        raise NotImplementedError
+
+    def _list(self, fields: Callable[[], Mapping[str, Any]], page_size: int | None) -> Listing[R]:
+        def start() -> tuple[Mapping[str, Any], Callable[[Any], R]]:
+            parents = Parents(self._calls)
+            return fields(), lambda message: self._wrap(message, None, parents)
+
+        return listing_of(self._calls, f"List{self._kind.title()}s", f"{self._kind}s", start, page_size)
+
+    def _get(self, key: Mapping[str, Any]) -> R:
+        return self._from_response(self._calls.rpc(f"Get{self._kind.title()}", **key))
+
+    def _create(self, spec: Mapping[str, Any], idempotency_key: str | None, **fields: Any) -> R:
+        message = build(self._spec, **spec)
+        key = self._calls.key(idempotency_key)
+        return self._from_response(
+            self._calls.rpc(f"Create{self._kind.title()}", spec=message, idempotency=key, **fields)
+        )
+
+    def _update(
+        self,
+        changes: Mapping[str, Any],
+        if_version: int | None,
+        if_etag: str | None,
+        *,
+        key: Callable[[], Mapping[str, Any]] = dict,
+        spec_key: Callable[[], Mapping[str, Any]] = dict,
+    ) -> R:
+        """Change the fields of the spec that are not `KEEP`.
+
+        The fields of `key` identify the resource in the request, those of `spec_key` in the spec. They are functions, so
+        that an update without changes is rejected before a reference is resolved.
+        """
+        given = {name: value for name, value in changes.items() if value is not KEEP}
+        if not given:
+            raise InvalidArgument(
+                "the update changes nothing: give at least one new value, or None to clear one",
+                key="update.mask.required",
+                field="update_mask",
+            )
+        spec = build(self._spec, **given, **spec_key())
+        response = self._calls.rpc(
+            f"Update{self._kind.title()}",
+            **key(),
+            spec=spec,
+            update_mask=FieldMask(paths=sorted(given)),
+            precondition=_precondition(if_version, if_etag),
+        )
+        return self._from_response(response)
+
+    def _delete(self, key: Mapping[str, Any], if_version: int | None, if_etag: str | None) -> Meta:
+        condition = _precondition(if_version, if_etag)
+        return Meta.of(self._calls.rpc(f"Delete{self._kind.title()}", **key, precondition=condition).meta)
+
+    def _from_response(self, response: Any) -> R:
+        return self._wrap(getattr(response, self._kind), response.meta, Parents(self._calls))
+
+
+class Collection(Operations[R]):
+    """Resources of one kind that a single reference identifies. Subclasses add `create` and `update` with their fields."""
+
+    __slots__ = ()
+
+    def _id(self, ref: Ref) -> v1.ResourceId:
+        """Return the id of the resource that `ref` names."""
+        raise NotImplementedError
+
+    def _key(self, ref: Ref) -> Mapping[str, Any]:
+        return {f"{self._kind}_id": self._id(ref)}
+
+    def _change(self, ref: Ref, changes: Mapping[str, Any], if_version: int | None, if_etag: str | None) -> R:
+        return self._update(changes, if_version, if_etag, key=lambda: self._key(ref))
+
+    def get(self, ref: Ref) -> R:
+        """Return the resource; raise `NotFound` if there is none."""
+        return self._get(self._key(ref))
+
+    def find(self, ref: Ref) -> R | None:
+        """Return the resource, or None if there is none."""
+        try:
+            return self.get(ref)
+        except NotFound:
+            return None
+
+    def delete(self, ref: Ref, *, if_version: int | None = None, if_etag: str | None = None) -> Meta:
+        """Delete the resource; return its last stored version."""
+        return self._delete(self._key(ref), if_version, if_etag)
+
+
+# -- values to messages ------------------------------------------------------------------------------------------------
+
+
+def build(message_type: type[M], /, **fields: Any) -> M:
+    """Return a message with these fields; fields that are None stay unset."""
+    try:
+        return message_type(**{name: value for name, value in fields.items() if value is not None})
+    except (TypeError, ValueError) as error:
+        given = ", ".join(name for name, value in fields.items() if value is not None)
+        raise InvalidArgument(
+            f"cannot create a {message_type.__name__} from the given {given}: {error}", key="field.invalid", field=given
+        ) from error
+
+
+def _precondition(if_version: int | None, if_etag: str | None) -> v1.Precondition | None:
+    """Return the condition of a change; None if there is none."""
+    if if_version is None and if_etag is None:
+        return None
+    return build(v1.Precondition, expected_version=if_version, expected_etag=if_etag)
+
+
+def schema_text(schema: Json | Keep | None) -> Any:
+    """Return a schema as JSON text; None and `KEEP` are returned as they are."""
+    if schema is None or isinstance(schema, Keep | str):
+        return schema
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"the schema cannot be converted to JSON ({error}): give JSON text, or dicts and lists",
+            key="field.invalid",
+            field="schema",
+        ) from error
+
+
+def timestamp(moment: datetime | Keep | None) -> Any:
+    """Return a time as a message; None and `KEEP` are returned as they are."""
+    if moment is None or isinstance(moment, Keep):
+        return moment
+    if moment.tzinfo is None:
+        raise InvalidArgument(
+            f"{moment.isoformat()} has no time zone: give one, such as tzinfo=UTC", key="field.invalid", field="time"
+        )
+    made = Timestamp()
+    made.FromDatetime(moment)
+    return made

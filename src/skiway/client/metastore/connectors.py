@@ -1,20 +1,19 @@
-"""Connectors: upstreams whose tables are mirrored."""
+"""Connectors: sources whose tables are mirrored into a catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from skiway.client.metastore.collection import KEEP, Area, Keep, Listing, Turn, filled, masked, precondition, time_of
+from skiway.client.metastore.collection import KEEP, Collection, Keep, Listing, build
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.names import Id, Name, segments
-from skiway.client.metastore.resources import Meta
+from skiway.client.metastore.names import Id, Name, Ref, segments
+from skiway.client.metastore.resources import Described, Parents
 from skiway.errors import InvalidArgument, NotFound
 from skiway.model import v1
 
-__all__ = ["Connector", "ConnectorRef", "Connectors"]
+__all__ = ["Connector", "Connectors"]
 
 KINDS: Final = {
     "iceberg": v1.CK_ICEBERG,
@@ -25,84 +24,37 @@ KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Connector:
-    """A connector as it was when it was read; `message` is what was received."""
+@dataclass(frozen=True)
+class Connector(Described[v1.Connector]):
+    """A connector as of when it was read. `message` is the message that the server sent."""
 
     message: v1.Connector
 
     @property
-    def id(self) -> Id:
-        """Its id, which never changes."""
-        return Id(self.message.resource_id.id)
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.message.display_name
-
-    @property
     def uri(self) -> str:
-        """Where the upstream is."""
+        """The address of the source."""
         return self.message.uri
 
     @property
     def kind(self) -> str:
-        """Of which kind the upstream is."""
+        """The kind of source, such as `iceberg`."""
         return next((name for name, number in KINDS.items() if number == self.message.kind), "")
 
     @property
-    def description(self) -> str | None:
-        """A text for people, if there is one."""
-        return self.message.description if self.message.HasField("description") else None
-
-    @property
-    def created_at(self) -> datetime:
-        """When it was created."""
-        return time_of(self.message.created_at)
-
-    @property
-    def updated_at(self) -> datetime:
-        """When it was changed last."""
-        return time_of(self.message.updated_at)
-
-    @property
     def is_paused(self) -> bool:
-        """Whether it gets no jobs now."""
+        """Whether the connector is paused and gets no jobs."""
         return self.message.state == v1.CS_PAUSED
 
 
-ConnectorRef = str | Connector
-"""A connector by its name, its `Id`, or itself."""
+class Connectors(Collection[Connector]):
+    """`lake.connectors`, named within the account. A reference is a name, an `Id` or the connector itself."""
 
-
-class Connectors(Area):
-    """`lake.connectors`: named within the account."""
+    __slots__ = ()
+    _kind, _spec = "connector", v1.ConnectorSpec
 
     def __call__(self, *, kind: str | None = None, page_size: int | None = None) -> Listing[Connector]:
-        """The connectors of the account by name, of all kinds or of one."""
-
-        def turn(page: v1.PageRequest) -> tuple[Sequence[Connector], v1.PageResponse]:
-            request = v1.ListConnectorsRequest(page=page, kind=_kind(kind) if kind else v1.CK_UNSPECIFIED)
-            answer = self._calls.ask(request, v1.ListConnectorsResponse)
-            return [Connector(each) for each in answer.connectors], answer.page
-
-        def open_() -> Turn[Connector]:
-            return turn
-
-        return Listing(open_, page_size)
-
-    def get(self, connector: ConnectorRef) -> Connector:
-        """The connector; `NotFound` if there is none."""
-        request = v1.GetConnectorRequest(connector_id=self._id_of(connector))
-        return Connector(self._calls.ask(request, v1.GetConnectorResponse).connector)
-
-    def find(self, connector: ConnectorRef) -> Connector | None:
-        """The connector, or None."""
-        try:
-            return self.get(connector)
-        except NotFound:
-            return None
+        """List the connectors of the account by name; optionally those of one kind."""
+        return self._list(lambda: {"kind": _kind_number(kind) if kind else v1.CK_UNSPECIFIED}, page_size)
 
     def create(
         self,
@@ -120,34 +72,32 @@ class Connectors(Area):
         description: str | None = None,
         idempotency_key: str | None = None,
     ) -> Connector:
-        """A new connector of what is at `uri` into a `catalog`, and there into one `namespace` and `table` if given.
+        """Create a connector from the source at `uri` to a `catalog`, optionally to one `namespace` and `table` in it.
 
-        `kind` is `iceberg`, `delta` or `parquet`. `source` says which tables; without it, all of a folder.
+        `kind` is `iceberg`, `delta` or `parquet`. `source` selects tables; by default all tables of a folder are mirrored.
         """
-        destination = filled(
+        destination = build(
             v1.ConnectorDestination,
             catalog_display_name=catalog,
             namespace=None if namespace is None else _path(namespace),
             table_display_name=table,
         )
-        spec = filled(
-            v1.ConnectorSpec,
-            display_name=name,
-            uri=uri,
-            destination=destination,
-            source=source,
-            properties=properties,
-            auth=auth,
-            policy=policy,
-            description=description,
-        )
-        spec.kind = _kind(kind)
-        request = v1.CreateConnectorRequest(spec=spec, idempotency=self._calls.key(idempotency_key))
-        return Connector(self._calls.ask(request, v1.CreateConnectorResponse).connector)
+        spec = {
+            "display_name": name,
+            "uri": uri,
+            "destination": destination,
+            "source": source,
+            "properties": properties,
+            "auth": auth,
+            "policy": policy,
+            "description": description,
+            "kind": _kind_number(kind),
+        }
+        return self._create(spec, idempotency_key)
 
     def update(
         self,
-        connector: ConnectorRef,
+        ref: Ref,
         *,
         name: str | Keep = KEEP,
         uri: str | Keep = KEEP,
@@ -161,98 +111,91 @@ class Connectors(Area):
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> Connector:
-        """The connector after what is given was changed; None clears. `paused` stops and starts it."""
-        spec, mask = masked(
-            v1.ConnectorSpec,
-            display_name=name,
-            uri=uri,
-            source=source,
-            destination=destination,
-            properties=properties,
-            auth=auth,
-            policy=policy,
-            description=description,
-            state=paused if isinstance(paused, Keep) else (v1.CS_PAUSED if paused else v1.CS_ACTIVE),
-        )
-        request = v1.UpdateConnectorRequest(
-            connector_id=self._id_of(connector),
-            spec=spec,
-            update_mask=mask,
-            precondition=precondition(if_version, if_etag),
-        )
-        return Connector(self._calls.ask(request, v1.UpdateConnectorResponse).connector)
+        """Change the given values; None clears a value. `paused` pauses or resumes the connector."""
+        changes = {
+            "display_name": name,
+            "uri": uri,
+            "source": source,
+            "destination": destination,
+            "properties": properties,
+            "auth": auth,
+            "policy": policy,
+            "description": description,
+            "state": paused if isinstance(paused, Keep) else (v1.CS_PAUSED if paused else v1.CS_ACTIVE),
+        }
+        return self._change(ref, changes, if_version, if_etag)
 
-    def delete(self, connector: ConnectorRef, *, if_version: int | None = None, if_etag: str | None = None) -> Meta:
-        """Delete a connector and its credentials. What it has mirrored stays."""
-        request = v1.DeleteConnectorRequest(
-            connector_id=self._id_of(connector), precondition=precondition(if_version, if_etag)
-        )
-        return Meta.of(self._calls.ask(request, v1.DeleteConnectorResponse).meta)
-
-    def validate(
-        self, connector: ConnectorRef | None = None, *, spec: v1.ConnectorSpec | None = None
-    ) -> v1.ValidateConnectorResponse:
-        """Whether the upstream answers: that of a connector, of a spec, or of a connector with what the spec changes."""
-        request = filled(
-            v1.ValidateConnectorRequest, spec=spec, connector_id=None if connector is None else self._id_of(connector)
-        )
-        return self._calls.ask(request, v1.ValidateConnectorResponse)
+    def validate(self, ref: Ref | None = None, *, spec: v1.ConnectorSpec | None = None) -> v1.ValidateConnectorResponse:
+        """Check whether a source responds: that of a connector, of a spec, or of a connector changed by a spec."""
+        request = build(v1.ValidateConnectorRequest, spec=spec, connector_id=None if ref is None else self._id(ref))
+        return self._calls.call(request, v1.ValidateConnectorResponse)
 
     def sync(
         self,
-        connector: ConnectorRef,
+        ref: Ref,
         *,
         namespaces: Iterable[Name] = (),
         table: str = "",
         columns: Iterable[str] = (),
         full_rescan: bool = False,
     ) -> Job:
-        """A job that mirrors the connector's tables, all or those named as they are here; or the one that does it already."""
+        """Start a job that mirrors the connector's tables, or a selection of them; return it, or the running one.
+
+        `namespaces` and `table` are names in the destination catalog.
+        """
         request = v1.TriggerReconcileRequest(
-            connector_id=self._id_of(connector),
-            full_rescan=full_rescan,
-            destination_namespace_paths=map(_path, namespaces),
-            destination_table_display_name=table,
-            destination_table_columns=columns,
+            connector_id=self._id(ref), full_rescan=full_rescan, **_selection(namespaces, table, columns)
         )
-        job_id = self._calls.ask(request, v1.TriggerReconcileResponse).job_id
-        return Job(self._calls.ask(v1.GetReconcileJobRequest(job_id=job_id), v1.GetReconcileJobResponse).job)
+        return Job.started(self._calls, request)
 
     def capture(
         self,
-        connector: ConnectorRef,
+        ref: Ref,
         *,
         statistics: bool = False,
         namespaces: Iterable[Name] = (),
         table: str = "",
         columns: Iterable[str] = (),
     ) -> v1.SyncCaptureResponse:
-        """One pass at once, within the call's time: metadata, or `statistics` of what is known already."""
+        """Run one pass within this call, without a job: mirror metadata, or compute `statistics` of mirrored tables."""
         request = v1.SyncCaptureRequest(
-            connector_id=self._id_of(connector),
-            include_statistics=statistics,
-            destination_namespace_paths=map(_path, namespaces),
-            destination_table_display_name=table,
-            destination_table_columns=columns,
+            connector_id=self._id(ref), include_statistics=statistics, **_selection(namespaces, table, columns)
         )
-        return self._calls.ask(request, v1.SyncCaptureResponse)
+        return self._calls.call(request, v1.SyncCaptureResponse)
 
-    def _id_of(self, connector: ConnectorRef) -> v1.ResourceId:
-        """The id of a connector. By name it is looked for among all of the account."""
-        if isinstance(connector, Connector):
-            return connector.message.resource_id
-        if isinstance(connector, Id):
-            return v1.ResourceId(id=connector, kind=v1.RK_CONNECTOR)
-        for each in self():
-            if each.name == connector:
-                return each.message.resource_id
-        raise NotFound(f"there is no connector {connector}: check the spelling", key="connector", id=connector)
+    def _id(self, ref: Ref) -> v1.ResourceId:
+        """Return the id of a connector. A name is looked up in the list of all connectors of the account."""
+        if isinstance(ref, Connector):
+            return ref.message.resource_id
+        if isinstance(ref, Id):
+            return v1.ResourceId(id=ref, kind=v1.RK_CONNECTOR)
+        for connector in self():
+            if connector.name == ref:
+                return connector.message.resource_id
+        raise NotFound(f"connector {ref!r} does not exist", key="connector", id=str(ref))
+
+    def _wrap(
+        self,
+        message: v1.Connector,
+        meta: v1.MutationMeta | None,  # noqa: ARG002 - a connector has no meta
+        parents: Parents,  # noqa: ARG002 - nor a path
+    ) -> Connector:
+        return Connector(message)
 
 
-def _kind(name: str) -> v1.ConnectorKind.ValueType:
+def _selection(namespaces: Iterable[Name], table: str, columns: Iterable[str]) -> dict[str, Any]:
+    """The fields of a request that select tables by their names in the destination catalog."""
+    return {
+        "destination_namespace_paths": map(_path, namespaces),
+        "destination_table_display_name": table,
+        "destination_table_columns": columns,
+    }
+
+
+def _kind_number(name: str) -> v1.ConnectorKind.ValueType:
     if name not in KINDS:
         raise InvalidArgument(
-            f"{name!r} is no kind of connector: use {', '.join(KINDS)}", key="field.invalid", field="kind"
+            f"{name!r} is not a kind of connector: use {', '.join(KINDS)}", key="field.invalid", field="kind"
         )
     return KINDS[name]
 

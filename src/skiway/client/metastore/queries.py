@@ -1,4 +1,4 @@
-"""Queries: leases on what is read, and the files to read."""
+"""Queries: leases on the snapshots that a query reads, and the files to scan."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.collection import Area, filled, time_of, timestamp
-from skiway.client.metastore.references import Ref, catalog_id, table_id
+from skiway.client.metastore.collection import Area, build, timestamp
+from skiway.client.metastore.names import Ref, catalog_id, table_id
+from skiway.client.metastore.resources import time_of
 from skiway.model import v1
 
 __all__ = ["Queries", "Query", "ScanBundle"]
@@ -18,7 +19,7 @@ __all__ = ["Queries", "Query", "ScanBundle"]
 
 @dataclass(frozen=True, slots=True)
 class ScanBundle:
-    """The files that a query may have to read of a table. Indices in data files count `delete_files`."""
+    """The files to scan for a query on one table. Data files refer to `delete_files` by index."""
 
     table: v1.TableInfo
     report: v1.ScanReport
@@ -28,14 +29,14 @@ class ScanBundle:
 
 @dataclass(slots=True)
 class Query:
-    """A query that was begun. A context manager: leaving ends it, and commits it unless there was an error."""
+    """A query, as a context manager: leaving the block ends it, with commit unless an exception was raised."""
 
     message: v1.QueryDescriptor
     _calls: Calls
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id."""
         return self.message.query_id
 
     @property
@@ -45,29 +46,29 @@ class Query:
 
     @property
     def created_at(self) -> datetime:
-        """When it began."""
+        """The time when the query began."""
         return time_of(self.message.created_at)
 
     @property
     def expires_at(self) -> datetime:
-        """Until when it lives, unless it is renewed."""
+        """The time when the lease expires, unless it is renewed."""
         return time_of(self.message.expires_at)
 
     @property
     def snapshots(self) -> dict[str, int]:
-        """The snapshot of each table that is read, by the table's id."""
+        """The snapshot that the query reads, by table id."""
         return {pin.table_id.id: pin.snapshot_id for pin in self.message.snapshots.pins}
 
     def renew(self, ttl_s: int = 0) -> datetime:
-        """Until when it lives now; never shorter than before."""
+        """Extend the lease; return when it expires, never earlier than before."""
         request = v1.RenewQueryRequest(query_id=self.id, ttl_seconds=ttl_s)
-        answer = self._calls.ask(request, v1.RenewQueryResponse)
-        self.message.expires_at.CopyFrom(answer.expires_at)
+        response = self._calls.call(request, v1.RenewQueryResponse)
+        self.message.expires_at.CopyFrom(response.expires_at)
         return self.expires_at
 
     def end(self, *, commit: bool = True) -> None:
-        """Let go of what it reads."""
-        self._calls.ask(v1.EndQueryRequest(query_id=self.id, commit=commit), v1.EndQueryResponse)
+        """End the query and release its snapshots."""
+        self._calls.call(v1.EndQueryRequest(query_id=self.id, commit=commit), v1.EndQueryResponse)
 
     def scan(
         self,
@@ -78,9 +79,9 @@ class Query:
         tasks: int = 0,
         column_stats: bool = True,
     ) -> ScanBundle:
-        """The files of a table that may hold rows which fulfil all predicates, in about equal `tasks`.
+        """Return the files that may contain rows matching all predicates, divided into about equal `tasks`.
 
-        `columns` are those whose statistics come along.
+        `columns` are those whose statistics are included.
         """
         request = v1.FetchScanBundleRequest(
             query_id=self.id,
@@ -108,7 +109,7 @@ class Query:
 
 
 class Queries(Area):
-    """`lake.queries`."""
+    """`lake.queries`, identified by id."""
 
     def begin(
         self,
@@ -119,19 +120,21 @@ class Queries(Area):
         as_of: datetime | None = None,
         query_id: str | None = None,
     ) -> Query:
-        """A new query that reads these tables as they are now, or were at a time; `inputs` say the same in messages."""
-        direct = [v1.QueryInput(table_id=table_id(self._calls, each)) for each in tables]
-        request = filled(
+        """Begin a query that reads the current snapshots of these tables, or those as of a time.
+
+        `inputs` are further inputs, as messages.
+        """
+        tables_read = [v1.QueryInput(table_id=table_id(self._calls, each)) for each in tables]
+        request = build(
             v1.BeginQueryRequest,
             default_catalog_id=catalog_id(self._calls, catalog),
-            inputs=[*direct, *inputs],
+            inputs=[*tables_read, *inputs],
             ttl_seconds=ttl_s,
             as_of_default=None if as_of is None else timestamp(as_of),
             query_id=query_id,
         )
-        return Query(self._calls.ask(request, v1.BeginQueryResponse).query, self._calls)
+        return Query(self._calls.call(request, v1.BeginQueryResponse).query, self._calls)
 
     def get(self, query_id: str) -> Query:
-        """The query, in whatever state."""
-        answer = self._calls.ask(v1.GetQueryRequest(query_id=query_id), v1.GetQueryResponse)
-        return Query(answer.query, self._calls)
+        """Return a query in any state; raise `NotFound` if there is none."""
+        return Query(self._calls.rpc("GetQuery", query_id=query_id).query, self._calls)

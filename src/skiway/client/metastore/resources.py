@@ -1,16 +1,18 @@
-"""The names of catalogs and namespaces whose ids are known."""
+"""The resources that the metastore client returns: thin, frozen, typed views of messages."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
-from typing import Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.collection import time_of
 from skiway.client.metastore.names import Id, dotted
 from skiway.errors import Conflict, NotFound
 from skiway.model import v1
@@ -18,128 +20,33 @@ from skiway.model import v1
 __all__ = [
     "Account",
     "Catalog",
+    "Described",
     "Meta",
     "Namespace",
-    "Place",
-    "Places",
+    "Parents",
     "Resource",
     "Table",
     "TableStats",
+    "Versioned",
     "View",
-    "known_stats",
+    "time_of",
 ]
 
+V = TypeVar("V", bound=Message)
+M = TypeVar("M", v1.Account, v1.Catalog, v1.Namespace, v1.Table, v1.View, v1.Connector)
 
-@dataclass(frozen=True)
-class Place:
-    """A catalog or namespace that others are in; all of these share one lookup of its path."""
-
-    calls: Calls
-    id: v1.ResourceId
-
-    @cached_property
-    def path(self) -> tuple[str, ...]:
-        """The segments of its full name, the catalog's first."""
-        if self.id.kind == v1.RK_CATALOG:
-            catalog = self.calls.ask(v1.LookupCatalogRequest(resource_id=self.id), v1.LookupCatalogResponse)
-            found: tuple[str, ...] = (catalog.display_name,)
-        else:
-            answer = self.calls.ask(v1.LookupNamespaceRequest(resource_id=self.id), v1.LookupNamespaceResponse)
-            found = (answer.ref.catalog, *answer.ref.path, answer.ref.name)
-        if not found[0]:
-            kind = "catalog" if self.id.kind == v1.RK_CATALOG else "namespace"
-            raise NotFound(
-                f"there is no {kind} {self.id.id} any more: what was in it is gone with it", key=kind, id=self.id.id
-            )
-        return found
+_NO_STATS: Final = frozenset(("snapshot.none", "table.stats"))
+"""The error keys for a table without a snapshot, or whose snapshot was never profiled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The places of one listing."""
-
-    calls: Calls
-    _known: dict[str, Place] = field(default_factory=dict, init=False)
-
-    def of(self, id: v1.ResourceId) -> Place:  # noqa: A002 - it is one
-        """The place with this id, the same one each time."""
-        return self._known.setdefault(id.id, Place(self.calls, id))
-
-
-# --------------------
-# What is known of a table in one of its snapshots.
-
-
-_UNKNOWN: Final = frozenset(("snapshot.none", "table.stats"))
-"""Keys of a table that is there but has no snapshot yet, or one that was never profiled."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableStats:
-    """Statistics of a table. None means unknown; `message` is what was received, if anything was."""
-
-    message: v1.TableStats | None
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot they are of."""
-        return None if self.message is None else self.message.snapshot_id
-
-    @property
-    def row_count(self) -> int | None:
-        """How many rows there are."""
-        return None if self.message is None else self.message.row_count
-
-    @property
-    def data_file_count(self) -> int | None:
-        """How many data files there are."""
-        return None if self.message is None else self.message.data_file_count
-
-    @property
-    def total_size_bytes(self) -> int | None:
-        """How large the data files are, all together."""
-        return None if self.message is None else self.message.total_size_bytes
-
-    @property
-    def updated_at(self) -> datetime | None:
-        """When they were stored last."""
-        return None if self.message is None else time_of(self.message.updated_at)
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What was noted of them."""
-        return {} if self.message is None else dict(self.message.properties)
-
-    def __bool__(self) -> bool:
-        """Is anything known?"""
-        return self.message is not None
-
-    def __repr__(self) -> str:
-        facts = ("snapshot_id", "row_count", "data_file_count", "total_size_bytes")
-        return f"TableStats({', '.join(f'{fact}={getattr(self, fact)}' for fact in facts)})"
-
-
-def known_stats(calls: Calls, table_id: v1.ResourceId) -> TableStats:
-    """The statistics of a table's current snapshot; unknown ones where there are none."""
-    request = v1.GetTableStatsRequest(table_id=table_id, snapshot=v1.SnapshotRef(special=v1.SS_CURRENT))
-    try:
-        return TableStats(calls.ask(request, v1.GetTableStatsResponse).stats)
-    except NotFound as error:
-        if error.key not in _UNKNOWN:
-            raise
-        return TableStats(None)
-
-
-# --------------------
-# What the metastore answers with: thin, frozen, typed views of its messages.
-
-
-M = TypeVar("M", v1.Account, v1.Catalog, v1.Namespace, v1.Table, v1.View)
+def time_of(stamp: Timestamp) -> datetime:
+    """Return a timestamp as a datetime in UTC."""
+    return stamp.ToDatetime(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """In which version something is stored, since when, and where."""
+    """The stored version of a resource, and where it is stored."""
 
     version: int
     etag: str
@@ -149,68 +56,122 @@ class Meta:
 
     @classmethod
     def of(cls, message: v1.MutationMeta) -> Meta:
-        """What a message tells."""
+        """Convert the message."""
         return cls(
             message.pointer_version, message.etag, time_of(message.updated_at), message.pointer_key, message.blob_uri
         )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Resource(ABC, Generic[M]):
-    """A resource as it was when it was read; two are equal if they say the same. `message` is what was received."""
+class Described(Generic[M]):
+    """The properties that all resources with a name share. `message` is the message that the server sent."""
 
     message: M
-    _calls: Calls
-    _meta: v1.MutationMeta | None = None
 
     @property
     def id(self) -> Id:
-        """Its id, which never changes."""
+        """The id, which never changes."""
         return Id(self.message.resource_id.id)
 
     @property
     def name(self) -> str:
-        """Its own name, the last segment of its path."""
+        """The resource's own name, the last segment of its path."""
         return self.message.display_name
 
     @property
     def description(self) -> str | None:
-        """A text for people, if there is one."""
+        """The description, if there is one."""
         return self.message.description if self.message.HasField("description") else None
 
     @property
     def created_at(self) -> datetime:
-        """When it was created."""
+        """The time of creation."""
         return time_of(self.message.created_at)
 
     @property
     def updated_at(self) -> datetime:
-        """When it was changed last."""
+        """The time of the last change."""
         return time_of(self.message.updated_at)
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A catalog or namespace that contains other resources, which share one lookup of its path."""
+
+    calls: Calls
+    id: v1.ResourceId
+
+    @cached_property
+    def path(self) -> tuple[str, ...]:
+        """The segments of the full name, starting with the catalog."""
+        if self.id.kind == v1.RK_CATALOG:
+            catalog = self.calls.call(v1.LookupCatalogRequest(resource_id=self.id), v1.LookupCatalogResponse)
+            found: tuple[str, ...] = (catalog.display_name,)
+        else:
+            namespace = self.calls.call(v1.LookupNamespaceRequest(resource_id=self.id), v1.LookupNamespaceResponse)
+            found = (namespace.ref.catalog, *namespace.ref.path, namespace.ref.name)
+        if not found[0]:
+            kind = "catalog" if self.id.kind == v1.RK_CATALOG else "namespace"
+            raise NotFound(f"{kind} {self.id.id} no longer exists, nor does anything in it", key=kind, id=self.id.id)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Parents:
+    """A cache of the parents of the resources of one response or listing."""
+
+    calls: Calls
+    _known: dict[str, Parent] = field(default_factory=dict, init=False)
+
+    def of(self, id: v1.ResourceId) -> Parent:  # noqa: A002 - an id
+        """Return the parent with this id; the same object each time."""
+        return self._known.setdefault(id.id, Parent(self.calls, id))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Versioned(ABC, Generic[V]):
+    """A resource as of when it was read, with its stored version. Two are equal if their messages are equal."""
+
+    kind: ClassVar[str]
+    """The kind of resource as in the names of RPCs and their fields: `table` for `GetTable` and its `table_id`."""
+
+    message: V
+    _calls: Calls
+    _meta: v1.MutationMeta | None
+    _parents: Parents
 
     @cached_property
     def meta(self) -> Meta:
-        """In which version this very content is stored.
+        """The stored version of exactly this content.
 
-        A listing does not tell; then it is asked for at first use, and `Conflict` if the content has changed since.
+        A listing does not include it; it is then requested at the first use, and `Conflict` is raised if the content has
+        changed since.
         """
         if self._meta is not None:
             return Meta.of(self._meta)
-        message, meta = self._read()
-        if message != self.message:
+        response = self._calls.rpc(f"Get{self.kind.title()}", **self._key())
+        if getattr(response, self.kind) != self.message:
             raise Conflict(
-                f"{self!r} has changed since it was listed: get it again, then its version is known",
-                key="version.unknown",
-                id=self.id,
+                f"{self!r} has changed since it was listed: get it again to learn its version", key="version.unknown"
             )
-        return Meta.of(meta)
+        return Meta.of(response.meta)
 
     @abstractmethod
-    def _read(self) -> tuple[M, v1.MutationMeta]:
-        """The resource as it is now."""
+    def _key(self) -> Mapping[str, Any]:
+        """The fields that identify this resource in a request."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Resource) and bool(self.message == other.message)
+        return isinstance(other, Versioned) and bool(self.message == other.message)
+
+    @abstractmethod
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Resource(Versioned[M], Described[M]):
+    """A resource that is identified by its id."""
+
+    def _key(self) -> Mapping[str, Any]:
+        return {f"{self.kind}_id": self.message.resource_id}
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -220,117 +181,147 @@ class Resource(ABC, Generic[M]):
 
 
 class Account(Resource[v1.Account]):
-    """The owner of catalogs."""
+    """An account, which owns catalogs."""
+
+    kind = "account"
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """Its labels."""
+        """The labels of the account."""
         return dict(self.message.tags)
 
-    def _read(self) -> tuple[v1.Account, v1.MutationMeta]:
-        answer = self._calls.ask(v1.GetAccountRequest(account_id=self.message.resource_id), v1.GetAccountResponse)
-        return answer.account, answer.meta
+
+P = TypeVar("P", v1.Catalog, v1.Namespace, v1.Table, v1.View)
 
 
-class Catalog(Resource[v1.Catalog]):
-    """A catalog: namespaces, and in them tables and views."""
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The segments of its full name: the one."""
-        return (self.name,)
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What was noted of it."""
-        return dict(self.message.properties)
-
-    def _read(self) -> tuple[v1.Catalog, v1.MutationMeta]:
-        answer = self._calls.ask(v1.GetCatalogRequest(catalog_id=self.message.resource_id), v1.GetCatalogResponse)
-        return answer.catalog, answer.meta
-
-    def __str__(self) -> str:
-        return dotted(self.path)
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Placed(Resource[M]):
-    """A resource inside another. The names of what it is in are looked up when they are first needed."""
-
-    _place: Place = field(kw_only=True)
+class PathResource(Resource[P]):
+    """A resource with a full name and properties. The names of its parents are looked up at the first use."""
 
     @cached_property
     def path(self) -> tuple[str, ...]:
-        """The segments of its full name, the catalog's first."""
-        return (*self._place.path, *self._below)
+        """The segments of the full name, starting with the catalog."""
+        return (*self._parent_path(), *self._own_segments())
 
     @property
-    def _below(self) -> Sequence[str]:
+    def properties(self) -> Mapping[str, str]:
+        """The properties that users have set."""
+        return dict(self.message.properties)
+
+    def _parent_path(self) -> Sequence[str]:
+        """The path that `_own_segments` continue."""
+        return ()
+
+    def _own_segments(self) -> Sequence[str]:
         return (self.name,)
 
     def __str__(self) -> str:
         return dotted(self.path)
 
 
-class Namespace(Placed[v1.Namespace]):
-    """A place for tables, views and further namespaces."""
+class Catalog(PathResource[v1.Catalog]):
+    """A catalog, which contains namespaces."""
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What was noted of it."""
-        return dict(self.message.properties)
+    kind = "catalog"
 
-    @property
-    def _below(self) -> Sequence[str]:
+
+class Namespace(PathResource[v1.Namespace]):
+    """A namespace, which contains tables, views and further namespaces."""
+
+    kind = "namespace"
+
+    def _parent_path(self) -> Sequence[str]:
+        return self._parents.of(self.message.catalog_id).path
+
+    def _own_segments(self) -> Sequence[str]:
         return (*self.message.parents, self.name)
 
-    def _read(self) -> tuple[v1.Namespace, v1.MutationMeta]:
-        request = v1.GetNamespaceRequest(namespace_id=self.message.resource_id)
-        answer = self._calls.ask(request, v1.GetNamespaceResponse)
-        return answer.namespace, answer.meta
 
-
-class Table(Placed[v1.Table]):
+class Table(PathResource[v1.Table]):
     """A table."""
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What was noted of it."""
-        return dict(self.message.properties)
+    kind = "table"
 
     @property
     def schema_json(self) -> str:
-        """Its schema, as JSON."""
+        """The schema, as JSON."""
         return self.message.schema_json
 
     @property
     def upstream(self) -> v1.UpstreamRef | None:
-        """Where it comes from, if from elsewhere."""
+        """The source of a mirrored table."""
         return self.message.upstream if self.message.HasField("upstream") else None
 
     @cached_property
     def stats(self) -> TableStats:
-        """What is known of its current snapshot, asked for once. Where nothing is known, all is None."""
-        return known_stats(self._calls, self.message.resource_id)
+        """Statistics of the current snapshot, requested at the first use. If there are none, every value is None."""
+        request = v1.GetTableStatsRequest(
+            table_id=self.message.resource_id, snapshot=v1.SnapshotRef(special=v1.SS_CURRENT)
+        )
+        try:
+            return TableStats(self._calls.call(request, v1.GetTableStatsResponse).stats)
+        except NotFound as error:
+            if error.key not in _NO_STATS:
+                raise
+            return TableStats(None)
 
-    def _read(self) -> tuple[v1.Table, v1.MutationMeta]:
-        answer = self._calls.ask(v1.GetTableRequest(table_id=self.message.resource_id), v1.GetTableResponse)
-        return answer.table, answer.meta
+    def _parent_path(self) -> Sequence[str]:
+        return self._parents.of(self.message.namespace_id).path
 
 
-class View(Placed[v1.View]):
-    """A view: SQL in one or more dialects."""
+class View(PathResource[v1.View]):
+    """A view, with SQL in one or more dialects."""
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What was noted of it."""
-        return dict(self.message.properties)
+    kind = "view"
 
     @property
     def sql(self) -> Mapping[str, str]:
-        """Its SQL by dialect."""
+        """The SQL by dialect."""
         return {each.dialect: each.sql for each in self.message.sql_definitions}
 
-    def _read(self) -> tuple[v1.View, v1.MutationMeta]:
-        answer = self._calls.ask(v1.GetViewRequest(view_id=self.message.resource_id), v1.GetViewResponse)
-        return answer.view, answer.meta
+    def _parent_path(self) -> Sequence[str]:
+        return self._parents.of(self.message.namespace_id).path
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """Statistics of a table in one snapshot. None means unknown; `message` is the message that the server sent."""
+
+    message: v1.TableStats | None
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that the statistics describe."""
+        return None if self.message is None else self.message.snapshot_id
+
+    @property
+    def row_count(self) -> int | None:
+        """The number of rows."""
+        return None if self.message is None else self.message.row_count
+
+    @property
+    def data_file_count(self) -> int | None:
+        """The number of data files."""
+        return None if self.message is None else self.message.data_file_count
+
+    @property
+    def total_size_bytes(self) -> int | None:
+        """The total size of the data files."""
+        return None if self.message is None else self.message.total_size_bytes
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """The time when the statistics were stored."""
+        return None if self.message is None else time_of(self.message.updated_at)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties of the statistics, such as their quality."""
+        return {} if self.message is None else dict(self.message.properties)
+
+    def __bool__(self) -> bool:
+        """Whether there are statistics."""
+        return self.message is not None
+
+    def __repr__(self) -> str:
+        facts = ("snapshot_id", "row_count", "data_file_count", "total_size_bytes")
+        return f"TableStats({', '.join(f'{fact}={getattr(self, fact)}' for fact in facts)})"

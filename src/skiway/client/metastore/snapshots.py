@@ -1,87 +1,69 @@
-"""A snapshot, and how one of a table's is chosen."""
+"""Snapshots: the states of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from typing import Any
 
-from skiway.client.metastore.calls import Calls
 from skiway.client.metastore.collection import (
     KEEP,
-    Area,
     Json,
     Keep,
     Listing,
-    Turn,
-    filled,
-    masked,
-    precondition,
+    Operations,
+    build,
     schema_text,
-    time_of,
     timestamp,
 )
-from skiway.client.metastore.references import Ref, table_id
-from skiway.client.metastore.resources import Meta
-from skiway.errors import Conflict, NotFound
+from skiway.client.metastore.names import Ref, table_id
+from skiway.client.metastore.resources import Meta, Parents, Versioned, time_of
+from skiway.errors import NotFound
 from skiway.model import v1
 
 __all__ = ["At", "Snapshot", "Snapshots", "snapshot_id", "snapshot_ref"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Snapshot:
-    """A state of a table. `message` is what was received."""
+class Snapshot(Versioned[v1.Snapshot]):
+    """A state of a table. `message` is the message that the server sent."""
 
-    message: v1.Snapshot
-    _calls: Calls
-    _meta: v1.MutationMeta | None = None
+    kind = "snapshot"
 
     @property
     def id(self) -> int:
-        """Its id among the snapshots of its table."""
+        """The id, unique among the snapshots of the table."""
         return self.message.snapshot_id
 
     @property
     def parent_id(self) -> int | None:
-        """The snapshot it was made from, which may be gone."""
+        """The id of the snapshot that it is based on, which may be deleted."""
         return self.message.parent_snapshot_id if self.message.HasField("parent_snapshot_id") else None
 
     @property
     def created_at(self) -> datetime | None:
-        """When it came to be where the table comes from."""
+        """The time of creation in the table's source."""
         stamp = self.message.upstream_created_at
         return time_of(stamp) if self.message.HasField("upstream_created_at") else None
 
     @property
     def ingested_at(self) -> datetime:
-        """When the metastore came to know it."""
+        """The time when the metastore recorded the snapshot."""
         return time_of(self.message.ingested_at)
 
     @property
     def schema_json(self) -> str:
-        """The table's schema then, as JSON."""
+        """The table's schema in this snapshot, as JSON."""
         return self.message.schema_json
 
     @property
     def summary(self) -> Mapping[str, str]:
-        """What its writer noted."""
+        """The summary that its writer recorded."""
         return dict(self.message.summary)
 
-    @cached_property
-    def meta(self) -> Meta:
-        """In which version this very content is stored; `Conflict` if it has changed since it was listed."""
-        if self._meta is not None:
-            return Meta.of(self._meta)
-        request = v1.GetSnapshotRequest(table_id=self.message.table_id, snapshot=snapshot_ref(self))
-        answer = self._calls.ask(request, v1.GetSnapshotResponse)
-        if answer.snapshot != self.message:
-            raise Conflict(f"{self!r} has changed since it was listed: get it again", key="version.unknown")
-        return Meta.of(answer.meta)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Snapshot) and bool(self.message == other.message)
+    def _key(self) -> Mapping[str, Any]:
+        return {"table_id": self.message.table_id, "snapshot": snapshot_ref(self)}
 
     def __hash__(self) -> int:
         return hash((self.message.table_id.id, self.id))
@@ -91,48 +73,41 @@ class Snapshot:
 
 
 At = int | datetime | Snapshot | None
-"""A snapshot of a table: by its id, the newest at a time, or None for the current one."""
+"""A snapshot of a table: by its id, as of a time, or None for the current one."""
 
 
 def snapshot_ref(at: At) -> v1.SnapshotRef:
-    """The snapshot that is meant, in the form of messages."""
+    """Return the reference to a snapshot as a message."""
     match at:
         case None:
             return v1.SnapshotRef(special=v1.SS_CURRENT)
         case datetime():
             return v1.SnapshotRef(as_of=timestamp(at))
         case _:
-            return filled(v1.SnapshotRef, snapshot_id=snapshot_id(at))
+            return build(v1.SnapshotRef, snapshot_id=snapshot_id(at))
 
 
 def snapshot_id(snapshot: int | Snapshot) -> int:
-    """The id of a snapshot."""
+    """Return the id of a snapshot."""
     return snapshot.id if isinstance(snapshot, Snapshot) else snapshot
 
 
-# --------------------
-# Snapshots: the states of a table.
+class Snapshots(Operations[Snapshot]):
+    """`lake.snapshots`, identified by their table and their id."""
 
-
-class Snapshots(Area):
-    """`lake.snapshots`: named by their table and their number."""
+    __slots__ = ()
+    _kind, _spec = "snapshot", v1.SnapshotSpec
 
     def __call__(self, table: Ref, *, page_size: int | None = None) -> Listing[Snapshot]:
-        """The snapshots of a table, newest first."""
-
-        def open_() -> Turn[Snapshot]:
-            return self._turn(table_id(self._calls, table))
-
-        return Listing(open_, page_size)
+        """List the snapshots of a table, newest first."""
+        return self._list(lambda: {"table_id": table_id(self._calls, table)}, page_size)
 
     def get(self, table: Ref, at: At = None) -> Snapshot:
-        """The snapshot with an id, the newest at a time, or the current one; `NotFound` if there is none."""
-        request = v1.GetSnapshotRequest(table_id=table_id(self._calls, table), snapshot=snapshot_ref(at))
-        answer = self._calls.ask(request, v1.GetSnapshotResponse)
-        return Snapshot(answer.snapshot, self._calls, answer.meta)
+        """Return a snapshot by its id, as of a time, or the current one; raise `NotFound` if there is none."""
+        return self._get({"table_id": table_id(self._calls, table), "snapshot": snapshot_ref(at)})
 
     def find(self, table: Ref, at: At = None) -> Snapshot | None:
-        """The snapshot, or None."""
+        """Return the snapshot, or None if there is none."""
         try:
             return self.get(table, at)
         except NotFound:
@@ -155,25 +130,21 @@ class Snapshots(Area):
         format_metadata: Mapping[str, bytes] | None = None,
         idempotency_key: str | None = None,
     ) -> Snapshot:
-        """A new snapshot, current if it is the newest; without a schema it has the table's."""
-        spec = filled(
-            v1.SnapshotSpec,
-            table_id=table_id(self._calls, table),
-            snapshot_id=snapshot,
-            parent_snapshot_id=None if parent is None else snapshot_id(parent),
-            upstream_created_at=timestamp(created_at),
-            schema_json=schema_text(schema),
-            schema_id=schema_id,
-            partition_spec=partition_spec,
-            sequence_number=sequence_number,
-            manifest_list=manifest_list,
-            metadata_location=metadata_location,
-            summary=summary,
-            format_metadata=format_metadata,
-        )
-        request = v1.CreateSnapshotRequest(spec=spec, idempotency=self._calls.key(idempotency_key))
-        answer = self._calls.ask(request, v1.CreateSnapshotResponse)
-        return Snapshot(answer.snapshot, self._calls, answer.meta)
+        """Create a snapshot, which becomes current if it is the newest. Without `schema` it has the table's schema."""
+        spec = {
+            **self._spec_key(table, snapshot),
+            "parent_snapshot_id": None if parent is None else snapshot_id(parent),
+            "upstream_created_at": timestamp(created_at),
+            "schema_json": schema_text(schema),
+            "schema_id": schema_id,
+            "partition_spec": partition_spec,
+            "sequence_number": sequence_number,
+            "manifest_list": manifest_list,
+            "metadata_location": metadata_location,
+            "summary": summary,
+            "format_metadata": format_metadata,
+        }
+        return self._create(spec, idempotency_key)
 
     def update(
         self,
@@ -193,52 +164,36 @@ class Snapshots(Area):
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> Snapshot:
-        """The snapshot after what is given was changed; None clears. Which one is current does not change."""
-        spec, mask = masked(
-            v1.SnapshotSpec,
-            parent_snapshot_id=parent,
-            upstream_created_at=timestamp(created_at),
-            schema_json=schema_text(schema),
-            schema_id=schema_id,
-            partition_spec=partition_spec,
-            sequence_number=sequence_number,
-            manifest_list=manifest_list,
-            metadata_location=metadata_location,
-            summary=summary,
-            format_metadata=format_metadata,
-        )
-        spec.table_id.CopyFrom(table_id(self._calls, table))
-        spec.snapshot_id = snapshot_id(snapshot)
-        request = v1.UpdateSnapshotRequest(spec=spec, update_mask=mask, precondition=precondition(if_version, if_etag))
-        answer = self._calls.ask(request, v1.UpdateSnapshotResponse)
-        return Snapshot(answer.snapshot, self._calls, answer.meta)
+        """Change the given values; None clears a value. This does not change which snapshot is current."""
+        changes = {
+            "parent_snapshot_id": parent,
+            "upstream_created_at": timestamp(created_at),
+            "schema_json": schema_text(schema),
+            "schema_id": schema_id,
+            "partition_spec": partition_spec,
+            "sequence_number": sequence_number,
+            "manifest_list": manifest_list,
+            "metadata_location": metadata_location,
+            "summary": summary,
+            "format_metadata": format_metadata,
+        }
+        return self._update(changes, if_version, if_etag, spec_key=lambda: self._spec_key(table, snapshot))
 
     def delete(
-        self,
-        table: Ref,
-        snapshot: int | Snapshot,
-        *,
-        if_version: int | None = None,
-        if_etag: str | None = None,
+        self, table: Ref, snapshot: int | Snapshot, *, if_version: int | None = None, if_etag: str | None = None
     ) -> Meta:
-        """Delete a snapshot and its statistics; how it was stored last. The current one can go only as the last."""
-        request = v1.DeleteSnapshotRequest(
-            table_id=table_id(self._calls, table),
-            snapshot_id=snapshot_id(snapshot),
-            precondition=precondition(if_version, if_etag),
-        )
-        return Meta.of(self._calls.ask(request, v1.DeleteSnapshotResponse).meta)
+        """Delete a snapshot and its statistics; return its last stored version.
+
+        The current snapshot can be deleted only if it is the last one.
+        """
+        return self._delete(self._spec_key(table, snapshot), if_version, if_etag)
 
     def set_current(self, table: Ref, snapshot: int | Snapshot) -> Snapshot:
-        """Make a snapshot the current one, such as an older one to roll back."""
-        request = v1.SetCurrentSnapshotRequest(table_id=table_id(self._calls, table), snapshot_id=snapshot_id(snapshot))
-        answer = self._calls.ask(request, v1.SetCurrentSnapshotResponse)
-        return Snapshot(answer.snapshot, self._calls, answer.meta)
+        """Make a snapshot the current one; an older one rolls the table back."""
+        return self._from_response(self._calls.rpc("SetCurrentSnapshot", **self._spec_key(table, snapshot)))
 
-    def _turn(self, table: v1.ResourceId) -> Turn[Snapshot]:
-        def turn(page: v1.PageRequest) -> tuple[Sequence[Snapshot], v1.PageResponse]:
-            request = v1.ListSnapshotsRequest(table_id=table, page=page)
-            answer = self._calls.ask(request, v1.ListSnapshotsResponse)
-            return [Snapshot(each, self._calls) for each in answer.snapshots], answer.page
+    def _spec_key(self, table: Ref, snapshot: int | Snapshot) -> dict[str, Any]:
+        return {"table_id": table_id(self._calls, table), "snapshot_id": snapshot_id(snapshot)}
 
-        return turn
+    def _wrap(self, message: v1.Snapshot, meta: v1.MutationMeta | None, parents: Parents) -> Snapshot:
+        return Snapshot(message, self._calls, meta, parents)

@@ -1,14 +1,15 @@
-"""Statistics of snapshots: of the table, of its columns, of its files."""
+"""Statistics of snapshots: of the table, its columns and its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from skiway.client.metastore.collection import Area, Listing, Turn, filled
-from skiway.client.metastore.references import Ref, table_id
+from skiway.client.metastore.collection import Area, Listing, build, listing_of
+from skiway.client.metastore.names import Ref, table_id
 from skiway.client.metastore.resources import TableStats
 from skiway.client.metastore.snapshots import At, Snapshot, snapshot_id, snapshot_ref
 from skiway.errors import InvalidArgument, NotFound
@@ -16,56 +17,38 @@ from skiway.model import v1
 
 __all__ = ["Statistics"]
 
-I = TypeVar("I", bound=Message)  # noqa: E741 - an item
-
 MESSAGE_BYTES: Final = 512 * 1024
-"""How many bytes of items are sent together, about: far below what servers accept at once."""
+"""The approximate size of a message of an upload, far below the limit of servers."""
 
 
 class Statistics(Area):
-    """`lake.statistics`: named by their table and its snapshot."""
+    """`lake.statistics`, identified by a table and its snapshot."""
 
     def get(self, table: Ref, at: At = None) -> TableStats:
-        """Of a table, in one of its snapshots or the current one; `NotFound` if there are none."""
+        """Return the statistics of a table in a snapshot, by default the current one; raise `NotFound` if there are none."""
         request = v1.GetTableStatsRequest(table_id=table_id(self._calls, table), snapshot=snapshot_ref(at))
-        return TableStats(self._calls.ask(request, v1.GetTableStatsResponse).stats)
+        return TableStats(self._calls.call(request, v1.GetTableStatsResponse).stats)
 
     def find(self, table: Ref, at: At = None) -> TableStats | None:
-        """Of a table, or None."""
+        """Return the statistics of a table, or None if there are none."""
         try:
             return self.get(table, at)
         except NotFound:
             return None
 
     def columns(self, table: Ref, at: At = None, *, page_size: int | None = None) -> Listing[v1.ColumnStats]:
-        """Of the columns of a table, by column id."""
-
-        def open_() -> Turn[v1.ColumnStats]:
-            found = table_id(self._calls, table)
-
-            def turn(page: v1.PageRequest) -> tuple[Sequence[v1.ColumnStats], v1.PageResponse]:
-                request = v1.ListColumnStatsRequest(table_id=found, snapshot=snapshot_ref(at), page=page)
-                answer = self._calls.ask(request, v1.ListColumnStatsResponse)
-                return answer.columns, answer.page
-
-            return turn
-
-        return Listing(open_, page_size)
+        """List the statistics of the columns of a table, by column id."""
+        return self._list("ListColumnStats", "columns", table, at, page_size)
 
     def files(self, table: Ref, at: At = None, *, page_size: int | None = None) -> Listing[v1.FileColumnStats]:
-        """Of the files of a table, by path."""
+        """List the statistics of the files of a table, by path."""
+        return self._list("ListFileColumnStats", "files", table, at, page_size)
 
-        def open_() -> Turn[v1.FileColumnStats]:
-            found = table_id(self._calls, table)
+    def _list(self, method: str, items: str, table: Ref, at: At, page_size: int | None) -> Listing[Any]:
+        def start() -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
+            return {"table_id": table_id(self._calls, table), "snapshot": snapshot_ref(at)}, lambda message: message
 
-            def turn(page: v1.PageRequest) -> tuple[Sequence[v1.FileColumnStats], v1.PageResponse]:
-                request = v1.ListFileColumnStatsRequest(table_id=found, snapshot=snapshot_ref(at), page=page)
-                answer = self._calls.ask(request, v1.ListFileColumnStatsResponse)
-                return answer.files, answer.page
-
-            return turn
-
-        return Listing(open_, page_size)
+        return listing_of(self._calls, method, items, start, page_size)
 
     def put(
         self,
@@ -80,8 +63,8 @@ class Statistics(Area):
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> TableStats:
-        """Store those of a table, in place of what there is. They may come before their snapshot does."""
-        stats = filled(
+        """Store the statistics of a table, replacing existing ones. The snapshot need not exist yet."""
+        stats = build(
             v1.TableStats,
             row_count=row_count,
             data_file_count=data_file_count,
@@ -90,14 +73,14 @@ class Statistics(Area):
             upstream=upstream,
             properties=properties,
         )
-        request = filled(
+        request = build(
             v1.PutTableStatsRequest,
             table_id=table_id(self._calls, table),
             snapshot_id=snapshot_id(snapshot),
             stats=stats,
             idempotency=self._calls.key(idempotency_key),
         )
-        return TableStats(self._calls.ask(request, v1.PutTableStatsResponse).stats)
+        return TableStats(self._calls.call(request, v1.PutTableStatsResponse).stats)
 
     def put_columns(
         self,
@@ -108,33 +91,14 @@ class Statistics(Area):
         idempotency_key: str | None = None,
         timeout_s: float | None = 600.0,
     ) -> int:
-        """Store those of columns, in place of what there is of the same ones; how many there were.
+        """Upload the statistics of columns, replacing existing ones of the same columns; return their number.
 
-        They are sent as `columns` gives them, a few at a time in memory. If the connection breaks, what can be iterated
-        over again, such as a list, is sent again; what arrived before is not stored twice. An iterator cannot be: then
-        make a new one, and call again with the same `idempotency_key`.
+        The upload streams with bounded memory. A list is sent again if the connection breaks. An iterator cannot be: call
+        this again with a new one and the same `idempotency_key`, and statistics that were stored are not stored twice.
         """
-        found = self._snapshot(table, snapshot)
-        key = self._calls.key(idempotency_key)
-
-        def requests() -> Iterator[v1.PutColumnStatsRequest]:
-            for some in _together(columns, v1.ColumnStats):
-                yield filled(
-                    v1.PutColumnStatsRequest,
-                    table_id=found.table_id,
-                    snapshot_id=found.snapshot_id,
-                    columns=some,
-                    idempotency=key,
-                )
-
-        answer = self._calls.upload(
-            requests,
-            v1.PutColumnStatsResponse,
-            kind=v1.PutColumnStatsRequest,
-            timeout_s=timeout_s,
-            repeatable=_is_repeatable(columns),
-        )
-        return answer.upserted
+        request, response = v1.PutColumnStatsRequest, v1.PutColumnStatsResponse
+        upload = _Upload(request, "columns", v1.ColumnStats, columns)
+        return self._upload(table, snapshot, upload, response, idempotency_key, timeout_s)
 
     def put_files(
         self,
@@ -145,57 +109,70 @@ class Statistics(Area):
         idempotency_key: str | None = None,
         timeout_s: float | None = 600.0,
     ) -> int:
-        """Store those of files, in place of what there is of the same ones; how many there were. See `put_columns`."""
-        found = self._snapshot(table, snapshot)
+        """Upload the statistics of files, replacing existing ones of the same files; return their number.
+
+        See `put_columns`.
+        """
+        request, response = v1.PutFileColumnStatsRequest, v1.PutFileColumnStatsResponse
+        upload = _Upload(request, "files", v1.FileColumnStats, files)
+        return self._upload(table, snapshot, upload, response, idempotency_key, timeout_s)
+
+    def _upload(
+        self,
+        table: Ref,
+        snapshot: int | Snapshot,
+        upload: _Upload,
+        response: Any,
+        idempotency_key: str | None,
+        timeout_s: float | None,
+    ) -> int:
+        # Getting the snapshot first reports a wrong one before the iterator is consumed, and notices a connection that
+        # broke while it was idle with a call that can be retried.
+        found = self._calls.rpc(
+            "GetSnapshot", table_id=table_id(self._calls, table), snapshot=snapshot_ref(snapshot)
+        ).snapshot
         key = self._calls.key(idempotency_key)
 
-        def requests() -> Iterator[v1.PutFileColumnStatsRequest]:
-            for some in _together(files, v1.FileColumnStats):
-                yield filled(
-                    v1.PutFileColumnStatsRequest,
-                    table_id=found.table_id,
-                    snapshot_id=found.snapshot_id,
-                    files=some,
-                    idempotency=key,
-                )
+        def requests() -> Iterator[Message]:
+            for chunk in _chunks(upload.items, upload.item_type):
+                fields = {upload.field: chunk, "idempotency": key}
+                yield build(upload.request, table_id=found.table_id, snapshot_id=found.snapshot_id, **fields)
 
-        answer = self._calls.upload(
+        result = self._calls.upload(
             requests,
-            v1.PutFileColumnStatsResponse,
-            kind=v1.PutFileColumnStatsRequest,
+            response,
+            kind=upload.request,
             timeout_s=timeout_s,
-            repeatable=_is_repeatable(files),
+            repeatable=iter(upload.items) is not upload.items,
         )
-        return answer.upserted
-
-    def _snapshot(self, table: Ref, snapshot: int | Snapshot) -> v1.Snapshot:
-        """The snapshot, asked for before anything is sent.
-
-        So a wrong one is told before an iterator is used up, and a connection that broke while nobody used it is noticed
-        by a call that can be made again.
-        """
-        request = v1.GetSnapshotRequest(table_id=table_id(self._calls, table), snapshot=snapshot_ref(snapshot))
-        return self._calls.ask(request, v1.GetSnapshotResponse).snapshot
+        upserted: int = result.upserted
+        return upserted
 
 
-def _together(items: Iterable[I], kind: type[I]) -> Iterator[list[I]]:
-    """Items in parts of about `MESSAGE_BYTES`; a larger item is a part of its own."""
-    some: list[I] = []
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """The items of an upload, and the field of the request that carries them."""
+
+    request: type[Message]
+    field: str
+    item_type: type[Message]
+    items: Iterable[Message]
+
+
+def _chunks(items: Iterable[Message], item_type: type[Message]) -> Iterator[list[Message]]:
+    """Group items into chunks of about `MESSAGE_BYTES`; a larger item is a chunk of its own."""
+    chunk: list[Message] = []
     size = 0
     for item in items:
-        if not isinstance(item, kind):
+        if not isinstance(item, item_type):
             raise InvalidArgument(
-                f"{item!r:.100} cannot be stored: give messages {kind.DESCRIPTOR.full_name}", key="field"
+                f"cannot store {item!r:.100}: expected messages of type {item_type.DESCRIPTOR.full_name}", key="field"
             )
-        more = item.ByteSize()
-        if some and size + more > MESSAGE_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(item)
-        size += more
-    if some:
-        yield some
-
-
-def _is_repeatable(items: Iterable[object]) -> bool:
-    return iter(items) is not items
+        item_bytes = item.ByteSize()
+        if chunk and size + item_bytes > MESSAGE_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += item_bytes
+    if chunk:
+        yield chunk

@@ -1,92 +1,37 @@
-"""Where a new or moved table or view goes."""
+"""Tables and views."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.collection import (
-    KEEP,
-    Area,
-    Json,
-    Keep,
-    Listing,
-    Turn,
-    filled,
-    masked,
-    precondition,
-    schema_text,
-)
+from skiway.client.metastore.collection import KEEP, Collection, Json, Keep, Listing, build, schema_text
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.names import Name
-from skiway.client.metastore.references import Ref, name_ref, namespace_id, namespace_of, table_id, view_id
-from skiway.client.metastore.resources import Meta, Place, Table, View
+from skiway.client.metastore.names import Name, Ref, name_ref, namespace_id, namespace_of, table_id, view_id
+from skiway.client.metastore.resources import Parents, Table, View
 from skiway.client.metastore.snapshots import At, snapshot_ref
-from skiway.errors import NotFound
 from skiway.model import v1
 
-__all__ = ["Home", "Tables", "Views", "home_of", "moved"]
+__all__ = ["Tables", "Views"]
+
+Sql = str | Mapping[str, str]
+"""SQL by dialect; a string is SQL for DuckDB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
-    """A name in a namespace in a catalog."""
+class Tables(Collection[Table]):
+    """`lake.tables`, named by catalog, namespaces and table, such as `lake.sales.people`."""
 
-    name: str
-    catalog_id: v1.ResourceId
-    namespace_id: v1.ResourceId
-
-
-def home_of(calls: Calls, name: Name, namespace: Ref | None, *, resource: str) -> Home:
-    """Where `name` is: a whole name by itself, or a plain one in `namespace`."""
-    if namespace is not None and isinstance(name, str):
-        plain, place = name, namespace
-    else:
-        ref = name_ref(name, resource=resource)
-        plain, place = ref.name, (ref.catalog, *ref.path)
-    found = namespace_of(calls, place)
-    return Home(plain, found.catalog_id, found.resource_id)
-
-
-def moved(calls: Calls, namespace: Ref | Keep) -> dict[str, Any]:
-    """The fields that say the new namespace of a table or view; none for one that stays."""
-    if isinstance(namespace, Keep):
-        return {}
-    found = namespace_of(calls, namespace)
-    return {"catalog_id": found.catalog_id, "namespace_id": found.resource_id}
-
-
-# --------------------
-# Tables: a name, a schema, and where the data comes from.
-
-
-class Tables(Area):
-    """`lake.tables`: named by catalog, namespaces and table, such as `lake.sales.people`."""
+    __slots__ = ()
+    _kind, _spec = "table", v1.TableSpec
 
     def __call__(self, namespace: Ref, *, page_size: int | None = None) -> Listing[Table]:
-        """The tables of a namespace, by name."""
+        """List the tables of a namespace by name."""
+        return self._list(lambda: {"namespace_id": namespace_id(self._calls, namespace)}, page_size)
 
-        def open_() -> Turn[Table]:
-            return self._turn(namespace_id(self._calls, namespace))
-
-        return Listing(open_, page_size)
-
-    def get(self, table: Ref, *, at: At = None) -> Table:
-        """The table, with the schema it had `at` a snapshot id or a time; `NotFound` if there is none."""
-        request = v1.GetTableRequest(
-            table_id=table_id(self._calls, table), snapshot=None if at is None else snapshot_ref(at)
-        )
-        answer = self._calls.ask(request, v1.GetTableResponse)
-        return self._table(answer.table, answer.meta)
-
-    def find(self, table: Ref) -> Table | None:
-        """The table, or None."""
-        try:
-            return self.get(table)
-        except NotFound:
-            return None
+    def get(self, ref: Ref, *, at: At = None) -> Table:
+        """Return the table, with its schema `at` a snapshot or time; raise `NotFound` if there is none."""
+        return self._get({**self._key(ref), "snapshot": None if at is None else snapshot_ref(at)})
 
     def create(
         self,
@@ -99,25 +44,19 @@ class Tables(Area):
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Table:
-        """A new table, without snapshots. With a `namespace`, `name` is the plain name in it."""
-        home = home_of(self._calls, name, namespace, resource="table")
-        spec = filled(
-            v1.TableSpec,
-            display_name=home.name,
-            catalog_id=home.catalog_id,
-            namespace_id=home.namespace_id,
-            schema_json=schema_text(schema),
-            description=description,
-            upstream=upstream,
-            properties=properties,
-        )
-        request = v1.CreateTableRequest(spec=spec, idempotency=self._calls.key(idempotency_key))
-        answer = self._calls.ask(request, v1.CreateTableResponse)
-        return self._table(answer.table, answer.meta)
+        """Create a table without snapshots. With a `namespace`, `name` is the table's own name in it."""
+        spec = {
+            **_new_name(self._calls, name, namespace, resource="table"),
+            "schema_json": schema_text(schema),
+            "description": description,
+            "upstream": upstream,
+            "properties": properties,
+        }
+        return self._create(spec, idempotency_key)
 
     def update(
         self,
-        table: Ref,
+        ref: Ref,
         *,
         name: str | Keep = KEEP,
         namespace: Ref | Keep = KEEP,
@@ -128,88 +67,44 @@ class Tables(Area):
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> Table:
-        """The table after what is given was changed; None clears.
+        """Change the given values; None clears a value.
 
-        `name` is the plain new name, `namespace` where it moves to. Maps are replaced as a whole.
+        `name` is the table's new own name; `namespace` moves it. Properties are replaced as a whole.
         """
-        spec, mask = masked(
-            v1.TableSpec,
-            display_name=name,
-            description=description,
-            schema_json=schema_text(schema),
-            upstream=upstream,
-            properties=properties,
-            **moved(self._calls, namespace),
-        )
-        request = v1.UpdateTableRequest(
-            table_id=table_id(self._calls, table),
-            spec=spec,
-            update_mask=mask,
-            precondition=precondition(if_version, if_etag),
-        )
-        answer = self._calls.ask(request, v1.UpdateTableResponse)
-        return self._table(answer.table, answer.meta)
+        changes = {
+            "display_name": name,
+            "description": description,
+            "schema_json": schema_text(schema),
+            "upstream": upstream,
+            "properties": properties,
+            **_move(self._calls, namespace),
+        }
+        return self._change(ref, changes, if_version, if_etag)
 
-    def delete(self, table: Ref, *, if_version: int | None = None, if_etag: str | None = None) -> Meta:
-        """Delete a table with its snapshots and statistics; how it was stored last."""
-        request = v1.DeleteTableRequest(
-            table_id=table_id(self._calls, table), precondition=precondition(if_version, if_etag)
-        )
-        return Meta.of(self._calls.ask(request, v1.DeleteTableResponse).meta)
+    def profile(self, ref: Ref, *, full_rescan: bool = False) -> Job:
+        """Start a job that computes statistics of a managed table's current snapshot; return it, or the running one.
 
-    def profile(self, table: Ref, *, full_rescan: bool = False) -> Job:
-        """A job that makes statistics of a managed table's current snapshot; or the one that does it already.
-
-        Tables of a connector are profiled when that is synced.
+        Tables of a connector are profiled when the connector is synced.
         """
-        request = v1.TriggerReconcileRequest(table_id=table_id(self._calls, table), full_rescan=full_rescan)
-        job_id = self._calls.ask(request, v1.TriggerReconcileResponse).job_id
-        return Job(self._calls.ask(v1.GetReconcileJobRequest(job_id=job_id), v1.GetReconcileJobResponse).job)
+        request = v1.TriggerReconcileRequest(table_id=self._id(ref), full_rescan=full_rescan)
+        return Job.started(self._calls, request)
 
-    def _table(self, message: v1.Table, meta: v1.MutationMeta) -> Table:
-        return Table(message, self._calls, meta, _place=Place(self._calls, message.namespace_id))
+    def _id(self, ref: Ref) -> v1.ResourceId:
+        return table_id(self._calls, ref)
 
-    def _turn(self, namespace: v1.ResourceId) -> Turn[Table]:
-        place = Place(self._calls, namespace)
-
-        def turn(page: v1.PageRequest) -> tuple[Sequence[Table], v1.PageResponse]:
-            request = v1.ListTablesRequest(namespace_id=namespace, page=page)
-            answer = self._calls.ask(request, v1.ListTablesResponse)
-            return [Table(table, self._calls, _place=place) for table in answer.tables], answer.page
-
-        return turn
+    def _wrap(self, message: v1.Table, meta: v1.MutationMeta | None, parents: Parents) -> Table:
+        return Table(message, self._calls, meta, parents)
 
 
-# --------------------
-# Views: SQL in one or more dialects, and the names of the relations it reads.
+class Views(Collection[View]):
+    """`lake.views`, named like tables. A table and a view cannot have the same name."""
 
-
-Sql = str | Mapping[str, str]
-"""SQL by dialect; plain text is in DuckDB's."""
-
-
-class Views(Area):
-    """`lake.views`: named like tables, with which they share their names."""
+    __slots__ = ()
+    _kind, _spec = "view", v1.ViewSpec
 
     def __call__(self, namespace: Ref, *, page_size: int | None = None) -> Listing[View]:
-        """The views of a namespace, by name."""
-
-        def open_() -> Turn[View]:
-            return self._turn(namespace_id(self._calls, namespace))
-
-        return Listing(open_, page_size)
-
-    def get(self, view: Ref) -> View:
-        """The view; `NotFound` if there is none."""
-        answer = self._calls.ask(v1.GetViewRequest(view_id=view_id(self._calls, view)), v1.GetViewResponse)
-        return self._view(answer.view, answer.meta)
-
-    def find(self, view: Ref) -> View | None:
-        """The view, or None."""
-        try:
-            return self.get(view)
-        except NotFound:
-            return None
+        """List the views of a namespace by name."""
+        return self._list(lambda: {"namespace_id": namespace_id(self._calls, namespace)}, page_size)
 
     def create(
         self,
@@ -224,30 +119,24 @@ class Views(Area):
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> View:
-        """A new view. With a `namespace`, `name` is the plain name in it.
+        """Create a view. With a `namespace`, `name` is the view's own name in it.
 
-        `sql` is text for DuckDB, or texts by dialect; `base_relations` are the names of what it reads.
+        `sql` is SQL for DuckDB, or a mapping from dialects to SQL; `base_relations` are the tables and views it reads.
         """
-        home = home_of(self._calls, name, namespace, resource="view")
-        spec = filled(
-            v1.ViewSpec,
-            display_name=home.name,
-            catalog_id=home.catalog_id,
-            namespace_id=home.namespace_id,
-            sql_definitions=_definitions(sql),
-            description=description,
-            base_relations=_names(base_relations),
-            creation_search_path=search_path,
-            output_columns=output_columns,
-            properties=properties,
-        )
-        request = v1.CreateViewRequest(spec=spec, idempotency=self._calls.key(idempotency_key))
-        answer = self._calls.ask(request, v1.CreateViewResponse)
-        return self._view(answer.view, answer.meta)
+        spec = {
+            **_new_name(self._calls, name, namespace, resource="view"),
+            "sql_definitions": _definitions(sql),
+            "description": description,
+            "base_relations": _names(base_relations),
+            "creation_search_path": search_path,
+            "output_columns": output_columns,
+            "properties": properties,
+        }
+        return self._create(spec, idempotency_key)
 
     def update(
         self,
-        view: Ref,
+        ref: Ref,
         *,
         name: str | Keep = KEEP,
         namespace: Ref | Keep = KEEP,
@@ -260,53 +149,49 @@ class Views(Area):
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> View:
-        """The view after what is given was changed; None clears. Maps and lists are replaced as a whole."""
-        spec, mask = masked(
-            v1.ViewSpec,
-            display_name=name,
-            description=description,
-            sql_definitions=_definitions(sql),
-            base_relations=_names(base_relations),
-            creation_search_path=search_path,
-            output_columns=output_columns,
-            properties=properties,
-            **moved(self._calls, namespace),
-        )
-        request = v1.UpdateViewRequest(
-            view_id=view_id(self._calls, view),
-            spec=spec,
-            update_mask=mask,
-            precondition=precondition(if_version, if_etag),
-        )
-        answer = self._calls.ask(request, v1.UpdateViewResponse)
-        return self._view(answer.view, answer.meta)
+        """Change the given values; None clears a value. Mappings and lists are replaced as a whole."""
+        changes = {
+            "display_name": name,
+            "description": description,
+            "sql_definitions": _definitions(sql),
+            "base_relations": _names(base_relations),
+            "creation_search_path": search_path,
+            "output_columns": output_columns,
+            "properties": properties,
+            **_move(self._calls, namespace),
+        }
+        return self._change(ref, changes, if_version, if_etag)
 
-    def delete(self, view: Ref, *, if_version: int | None = None, if_etag: str | None = None) -> Meta:
-        """Delete a view; how it was stored last."""
-        request = v1.DeleteViewRequest(
-            view_id=view_id(self._calls, view), precondition=precondition(if_version, if_etag)
-        )
-        return Meta.of(self._calls.ask(request, v1.DeleteViewResponse).meta)
+    def _id(self, ref: Ref) -> v1.ResourceId:
+        return view_id(self._calls, ref)
 
-    def _view(self, message: v1.View, meta: v1.MutationMeta) -> View:
-        return View(message, self._calls, meta, _place=Place(self._calls, message.namespace_id))
+    def _wrap(self, message: v1.View, meta: v1.MutationMeta | None, parents: Parents) -> View:
+        return View(message, self._calls, meta, parents)
 
-    def _turn(self, namespace: v1.ResourceId) -> Turn[View]:
-        place = Place(self._calls, namespace)
 
-        def turn(page: v1.PageRequest) -> tuple[Sequence[View], v1.PageResponse]:
-            request = v1.ListViewsRequest(namespace_id=namespace, page=page)
-            answer = self._calls.ask(request, v1.ListViewsResponse)
-            return [View(view, self._calls, _place=place) for view in answer.views], answer.page
+def _new_name(calls: Calls, name: Name, namespace: Ref | None, *, resource: str) -> dict[str, Any]:
+    """The fields of a spec that name a new table or view: by a full name, or by its own name in `namespace`."""
+    if namespace is not None and isinstance(name, str):
+        own_name, parent = name, namespace
+    else:
+        ref = name_ref(name, resource=resource)
+        own_name, parent = ref.name, (ref.catalog, *ref.path)
+    return {"display_name": own_name, **_move(calls, parent)}
 
-        return turn
+
+def _move(calls: Calls, namespace: Ref | Keep) -> dict[str, Any]:
+    """The fields of a spec that place a table or view in a namespace; none for `KEEP`."""
+    if isinstance(namespace, Keep):
+        return {}
+    found = namespace_of(calls, namespace)
+    return {"catalog_id": found.catalog_id, "namespace_id": found.resource_id}
 
 
 def _definitions(sql: Sql | Keep) -> Any:
     if isinstance(sql, Keep):
         return sql
     by_dialect = {"duckdb": sql} if isinstance(sql, str) else sql
-    return [filled(v1.ViewSql, sql=text, dialect=dialect) for dialect, text in by_dialect.items()]
+    return [build(v1.ViewSql, sql=text, dialect=dialect) for dialect, text in by_dialect.items()]
 
 
 def _names(relations: Iterable[Name] | Keep) -> Any:

@@ -1,6 +1,9 @@
-"""The versions in the log of a Delta table, from the names and the first facts of its commits.
+"""The log of a Delta table: its versions, and its schema with column mapping.
 
-delta-rs can tell the history too, but lets no other thread of Python run while it waits for storage.
+Versions are read from the names and the first actions of commits. delta-rs can list them too, but holds the GIL while it
+waits for storage.
+
+Columns are identified by name or, with column mapping, by id and by their physical names in files.
 """
 
 from __future__ import annotations
@@ -18,25 +21,27 @@ import pyarrow as pa
 from skiway.errors import Unsupported
 from skiway.formats.files import Files, Found
 from skiway.formats.locations import Location
-from skiway.formats.schemas import Path, TableSchema, field_id, identified, leaves, path_id
+from skiway.formats.schemas import Path, TableSchema, field_id, leaves, path_id, with_ids
 from skiway.formats.source import PartitionField, PartitionSpec, Snapshot
 
 __all__ = ["DeltaSchema", "snapshots"]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\..*")
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8  # commits to read
+_ID: Final = b"delta.columnMapping.id"
+_NAME: Final = b"delta.columnMapping.physicalName"
 
 
 def snapshots(
     files: Files, table: Location, *, upto: int, since: int = 0, without: Set[int] = frozenset()
 ) -> list[Snapshot]:
-    """The versions from `since` to `upto` that the log can still tell of, but for those in `without`."""
+    """The versions from `since` to `upto` that the log still has, except those in `without`."""
     listed = files.children(table / "_delta_log")[1]
     commits = _by_version(listed, _COMMIT)
     checkpoints = _by_version(listed, _CHECKPOINT)
     first = 0 if 0 in commits else min(checkpoints, default=upto)
-    known = {**checkpoints, **commits}  # of an old version there may be a checkpoint only
+    known = {**checkpoints, **commits}  # an old version may have a checkpoint only
     wanted = [version for version in sorted(known) if max(first, since) <= version <= upto and version not in without]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         infos = list(threads.map(lambda version: _info(files, commits.get(version)), wanted))
@@ -49,7 +54,7 @@ def _by_version(listed: list[Found], form: re.Pattern[str]) -> dict[int, Found]:
 
 
 def _info(files: Files, commit: Found | None) -> dict[str, Any]:
-    """What the writer noted about a commit; nothing for one that cannot be read, since rows do not depend on it."""
+    """The `commitInfo` of a commit; empty if it cannot be parsed, as rows do not depend on it."""
     if commit is None:
         return {}
     for line in files.read(str(commit.location)).splitlines():
@@ -63,8 +68,8 @@ def _info(files: Files, commit: Found | None) -> dict[str, Any]:
 
 
 def _snapshot(version: int, info: dict[str, Any], file: Found, first: int) -> Snapshot:
-    noted = info.get("inCommitTimestamp", info.get("timestamp"))
-    millis = noted if isinstance(noted, int) else file.modified_us // 1000
+    timestamp = info.get("inCommitTimestamp", info.get("timestamp"))
+    millis = timestamp if isinstance(timestamp, int) else file.modified_us // 1000
     return Snapshot(
         id=version,
         created_at=datetime.fromtimestamp(millis / 1000, UTC),
@@ -74,33 +79,25 @@ def _snapshot(version: int, info: dict[str, Any], file: Found, first: int) -> Sn
     )
 
 
-# --------------------
-# Delta's schemas: by name, or, with column mapping, by ids and by the names that columns have in files.
-
-
-_ID: Final = b"delta.columnMapping.id"
-_NAME: Final = b"delta.columnMapping.physicalName"
-
-
 @dataclass(frozen=True)
 class DeltaSchema:
-    """A table's schema, and how its columns are found in files."""
+    """The schema of a table, and how to find its columns in files."""
 
     table: TableSchema
     spec: PartitionSpec
-    physical: Mapping[int, Path]  # where a leaf is in files and in the log, by its id
+    physical: Mapping[int, Path]  # path of a leaf in files and in the log, by id
     mode: str
-    ids: Mapping[Path, int]  # of all fields, by where they are in files
+    ids: Mapping[Path, int]  # of all fields, by their paths in files
 
     @classmethod
     def of(cls, arrow: pa.Schema, partitioned_by: Sequence[str], mode: str, *, first_id: int) -> DeltaSchema:
-        """`arrow` is the schema as delta-rs gives it, with column mapping in the metadata of its fields."""
+        """Make the schema from the one that delta-rs returns, with column mapping in the metadata of its fields."""
         fields = list(_walk(list(arrow), (), ()))
         if mode == "none":
             numbers = {logical: path_id(logical) for logical, _, _ in fields}
         else:
             numbers = {logical: int((field.metadata or {})[_ID]) for logical, _, field in fields if _has_id(field)}
-        table = TableSchema.of(identified(arrow, numbers.get))
+        table = TableSchema.of(with_ids(arrow, numbers.get))
         places = {logical: physical for logical, physical, _ in fields}
         columns = [table.arrow.field(name) for name in partitioned_by]
         spec = [
@@ -114,18 +111,18 @@ class DeltaSchema:
             {places[logical]: number for logical, number in numbers.items()},
         )
 
-    def identified(self, schema: pa.Schema, file: str) -> pa.Schema:
-        """A file's schema with the ids of the table's columns; those it is partitioned by are not taken from files."""
+    def with_ids(self, schema: pa.Schema, file: str) -> pa.Schema:
+        """Add the ids of the table's columns to the schema of a file; partition columns are not read from files."""
         if self.mode == "id":
             if all(field_id(field) is None for field in schema):
                 raise Unsupported(
-                    f"file {file!r} has no field ids, but its table maps columns by id; rewrite the file",
+                    f"file {file!r} has no field ids, but the table maps columns by id; rewrite the file",
                     key="table.feature",
                     feature="files without field ids",
                     file=file,
                 )
             return schema
-        return identified(schema, self.ids.get)
+        return with_ids(schema, self.ids.get)
 
 
 def _has_id(field: pa.Field) -> bool:
@@ -133,7 +130,7 @@ def _has_id(field: pa.Field) -> bool:
 
 
 def _walk(fields: Sequence[pa.Field], logical: Path, physical: Path) -> Iterator[tuple[Path, Path, pa.Field]]:
-    """Every field with its path as users see it and as files have it."""
+    """All fields with their logical and physical paths."""
     for field in fields:
         own = (field.metadata or {}).get(_NAME, field.name.encode()).decode()
         yield from _inside(field, (*logical, field.name), (*physical, own))

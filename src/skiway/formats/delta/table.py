@@ -1,4 +1,4 @@
-"""A table of Delta: its log read by delta-rs, its rows read from Parquet."""
+"""Delta Lake tables, and folders of them: delta-rs reads the log, the Parquet reader reads the rows."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.cache import Cache
 from skiway.errors import NotFound, PreconditionFailed, Unavailable, Unsupported
-from skiway.formats.cache import Kept
-from skiway.formats.deletes import from_kept
 from skiway.formats.delta import log
 from skiway.formats.delta.log import DeltaSchema
-from skiway.formats.files import Files, Found
-from skiway.formats.folders import FolderSource
+from skiway.formats.files import Files, Found, first_lines
 from skiway.formats.locations import Location, location
-from skiway.formats.opening import SourceRequest
-from skiway.formats.parquet.reading import DataFile, Identifier
+from skiway.formats.opening import FolderSource, SourceRequest
+from skiway.formats.parquet.reading import DataFile, IdAssigner
 from skiway.formats.schemas import TableSchema, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaTable", "open_delta"]
 
-# What of the protocol is read rightly. Whatever else a table needs, it is refused for.
+# The supported reader features. A table that needs any other raises Unsupported.
 _FEATURES: Final = {
     "columnMapping",
     "deletionVectors",
@@ -48,14 +47,12 @@ _FEATURES: Final = {
     "vacuumProtocolCheck",
 }
 _FIRST_PARTITION_ID: Final = 1000
-_LOST_US: Final = 999  # moments in statistics are cut to milliseconds
-_EXACT_DIGITS: Final = 15  # numbers in statistics are JSON, which some write and read as doubles
-
-_file_tables: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
+_TRUNCATED_US: Final = 999  # timestamps in statistics are truncated to milliseconds
+_EXACT_DIGITS: Final = 15  # numbers in statistics are JSON, which some programs handle as doubles
 
 
 class DeltaTable(TableHandle):
-    """A table as its log says. Its snapshots are its versions."""
+    """A Delta table. Its snapshots are its versions."""
 
     def __init__(self, name: TableName, place: Location, files: Files) -> None:
         self.name = name
@@ -63,11 +60,11 @@ class DeltaTable(TableHandle):
         self.location = str(place)
         self._place = place
         self._files = files
-        self._versions = Kept[int, "deltalake.DeltaTable"](8)
-        self._vectors = Kept[int, dict[str, pa.Array]](4)
+        self._versions = Cache[int, "deltalake.DeltaTable"](8)
+        self._vectors = Cache[int, dict[str, pa.Array]](4)
         newest = self._load(None)
         self._newest: int = newest.version()
-        self._versions.get(self._newest, lambda: newest)
+        self._versions.put(self._newest, newest)
         metadata = newest.metadata()
         self.properties = dict(metadata.configuration)
         self.schema = self._schema(self._newest).table
@@ -84,8 +81,14 @@ class DeltaTable(TableHandle):
         return self._schema(snapshot.id).table
 
     def files(self, snapshot: Snapshot) -> pa.Table:
-        identity = (self._files.identity, self.location, self._at(self._newest).metadata().id, snapshot.id)
-        return _file_tables.get(identity, lambda: self._file_table(snapshot.id))
+        return self._files.cached(
+            "delta files",
+            self.location,
+            self._at(self._newest).metadata().id,
+            snapshot.id,
+            load=lambda: self._file_table(snapshot.id),
+            size_of=lambda table: table.nbytes,
+        )
 
     def _file_table(self, version: int) -> pa.Table:
         table, schema = self._at(version), self._schema(version)
@@ -94,7 +97,7 @@ class DeltaTable(TableHandle):
         places = [str(self._file(path)) for path in actions["path"].to_pylist()]
         actions = actions.set_column(actions.schema.get_field_index("path"), "path", pa.array(places)).sort_by("path")
         deleted = self._deleted(version)
-        gone = [len(deleted.get(path, ())) for path in actions["path"].to_pylist()]
+        deleted_rows = [len(deleted.get(path, ())) for path in actions["path"].to_pylist()]
         count = actions.num_rows
         rows = actions["num_records"].combine_chunks()
         columns: dict[str, Any] = {
@@ -109,14 +112,14 @@ class DeltaTable(TableHandle):
             "sequence_number": [None] * count,
             "equality_ids": [[]] * count,
             "deletes": [[]] * count,
-            "deleted_rows": gone,
+            "deleted_rows": deleted_rows,
         }
         typed = {name: _typed(values, FILE_COLUMNS.field(name).type) for name, values in columns.items()}
         partition = _partition(actions, schema)
-        return pa.table({**typed, "partition": partition, "stats": _stats(actions, schema, partition, gone)})
+        return pa.table({**typed, "partition": partition, "stats": _stats(actions, schema, partition, deleted_rows)})
 
-    def _identifier(self, snapshot: Snapshot) -> Identifier:
-        return self._schema(snapshot.id).identified
+    def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:
+        return self._schema(snapshot.id).with_ids
 
     def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:
         deleted = self._deleted(snapshot.id)
@@ -129,7 +132,7 @@ class DeltaTable(TableHandle):
             yield DataFile(path, files["ordinal"][file].as_py(), constants=constants, deleted=deleted.get(path))
 
     def _deleted(self, version: int) -> dict[str, pa.Array]:
-        """The positions that deletion vectors delete, by the path of the data file."""
+        """The positions that deletion vectors delete, by path of the data file."""
         return self._vectors.get(version, lambda: self._read_vectors(version))
 
     def _read_vectors(self, version: int) -> dict[str, pa.Array]:
@@ -139,10 +142,10 @@ class DeltaTable(TableHandle):
             found = pa.RecordBatchReader.from_stream(self._at(version).deletion_vectors()).read_all()
         paths = [str(self._file(path)) for path in found["filepath"].to_pylist()]
         masks = found["selection_vector"]
-        return {path: from_kept(masks[row].values) for row, path in enumerate(paths)}
+        return {path: _deleted_positions(masks[row].values) for row, path in enumerate(paths)}
 
     def _file(self, path: str) -> Location:
-        """Where a file is that the log names: relative to the table, or by its full address; escaped like an URL."""
+        """The location of a file in the log: a URL-encoded path, relative to the table or absolute."""
         plain = unquote(path)
         return location(plain) if "://" in plain or plain.startswith("/") else self._place / plain
 
@@ -165,8 +168,8 @@ class DeltaTable(TableHandle):
         unknown = sorted(_features(table) - _FEATURES)
         if unknown:
             raise Unsupported(
-                f"table {str(self.name)!r} needs {', '.join(unknown)} to be read, which is not supported; drop the "
-                "feature, or copy the table",
+                f"table {str(self.name)!r} needs the unsupported reader feature {', '.join(unknown)}; drop the feature, or "
+                "copy the table",
                 key="table.feature",
                 table=str(self.name),
                 feature=", ".join(unknown),
@@ -177,30 +180,44 @@ class DeltaTable(TableHandle):
     def _translated(self, version: int | None = None) -> Iterator[None]:
         from deltalake import exceptions
 
-        asked = f"table {str(self.name)!r} at {self.location!r}"
+        table = f"table {str(self.name)!r} at {self.location!r}"
         try:
             yield
         except exceptions.TableNotFoundError as error:
-            raise NotFound(f"{asked} is no Delta table", key="table.not_found", table=str(self.name)) from error
+            raise NotFound(f"{table} is not a Delta table", key="table.not_found", table=str(self.name)) from error
         except exceptions.DeltaProtocolError as error:
-            raise Unsupported(f"{asked}: {_said(error)}", key="table.feature", table=str(self.name)) from error
+            raise Unsupported(
+                f"{table} needs an unsupported version of the Delta protocol",
+                key="table.feature",
+                detail=first_lines(error),
+                table=str(self.name),
+            ) from error
         except exceptions.DeltaError as error:
             if version is not None:
                 raise NotFound(
-                    f"{asked} has no version {version}, or no longer: {_said(error)}; list its snapshots",
+                    f"{table} has no version {version}; it may have expired, list its snapshots",
                     key="snapshot.not_found",
+                    detail=first_lines(error),
                     table=str(self.name),
                 ) from error
-            raise PreconditionFailed(f"{asked} has a broken log: {_said(error)}", key="file.corrupt") from error
+            raise PreconditionFailed(
+                f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
+            ) from error
         except OSError as error:
             raise Unavailable(
-                f"{asked} cannot be read: {_said(error)}; check address and credentials of the source",
+                f"{table} cannot be read; check the address and credentials of the source",
                 key="source.unavailable",
+                detail=first_lines(error),
             ) from error
 
 
+def _deleted_positions(selected: pa.Array) -> pa.Array:
+    """The positions of the rows that a selection vector does not select."""
+    return pa.array(np.flatnonzero(~selected.to_numpy(zero_copy_only=False)).astype(np.int64))
+
+
 def _options(files: Files) -> dict[str, str]:
-    """The rights to read, as delta-rs calls them."""
+    """The storage options of delta-rs."""
     names = {
         "s3.access-key-id": "AWS_ACCESS_KEY_ID",
         "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
@@ -219,7 +236,7 @@ def _features(table: deltalake.DeltaTable) -> set[str]:
 
 
 def _partition(actions: pa.Table, schema: DeltaSchema) -> pa.Array:
-    """The partition values, typed as the columns are."""
+    """The partition values, with the types of their columns."""
     count = actions.num_rows
     if not schema.spec.fields:
         return pa.nulls(count, pa.struct([]))
@@ -229,10 +246,10 @@ def _partition(actions: pa.Table, schema: DeltaSchema) -> pa.Array:
     return pa.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def _stats(actions: pa.Table, schema: DeltaSchema, partition: pa.Array, gone: Sequence[int]) -> pa.Array:
+def _stats(actions: pa.Table, schema: DeltaSchema, partition: pa.Array, deleted_rows: Sequence[int]) -> pa.Array:
     rows = actions["num_records"].combine_chunks()
     constant = {field.source_id: partition.field(str(field.id)) for field in schema.spec.fields}
-    whole = pc.equal(pa.array(gone, pa.int64()), 0)  # else the bounds may be those of rows that are gone
+    whole = pc.equal(pa.array(deleted_rows, pa.int64()), 0)  # otherwise the bounds may be values of deleted rows
     columns = {}
     for leaf in leaves(schema.table.arrow):
         if leaf.id in constant:
@@ -262,13 +279,13 @@ def _bounds(of: pa.DataType, low: pa.Array | None, high: pa.Array | None) -> dic
         return {}
     low, high = low.cast(bound_type(of)), high.cast(bound_type(of))
     if pa.types.is_timestamp(of):
-        lost = pa.scalar(_LOST_US, pa.duration("us"))
-        low, high = pc.subtract(low, lost), pc.add(high, lost)
+        widening = pa.scalar(_TRUNCATED_US, pa.duration("us"))
+        low, high = pc.subtract(low, widening), pc.add(high, widening)
     return {"min": low, "max": high}
 
 
 def _is_exact(of: pa.DataType) -> bool:
-    """Texts are cut short, and so are moments."""
+    """Are bounds of this type values of the column? Strings and timestamps are truncated."""
     return not (pa.types.is_string(of) or pa.types.is_timestamp(of))
 
 
@@ -278,20 +295,12 @@ def _typed(values: Any, of: pa.DataType) -> pa.Array:
     return values.cast(of) if isinstance(values, pa.Array) else pa.array(values, of)
 
 
-def _said(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
-
-
-# --------------------
-# Where tables of Delta are found: a table's folder, or a folder of tables.
-
-
 def open_delta(request: SourceRequest) -> Source:
-    """The tables at and below `request.uri`."""
-    asked = request.options.get("delta.source", "filesystem")
-    if asked != "filesystem":
+    """Open the table at `request.uri`, or the tables below it."""
+    kind = request.options.get("delta.source", "filesystem")
+    if kind != "filesystem":
         raise Unsupported(
-            f"delta.source {asked!r} is not supported; give the folder of the tables, with 'filesystem'",
+            f"delta.source {kind!r} is not supported; use 'filesystem' and the folder of the tables",
             key="source.kind",
         )
     files = request.files()
@@ -303,7 +312,7 @@ def open_delta(request: SourceRequest) -> Source:
 
 
 class _DeltaFolders:
-    """A table is a folder with a log."""
+    """A folder with a log is a table."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

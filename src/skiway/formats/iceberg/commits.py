@@ -1,7 +1,16 @@
-"""Changes of a table's content, each a new snapshot, in the form in which catalogs take them: requirements and updates.
+"""Changes of a table's content, each a new snapshot, as the requirements and updates of a commit.
 
-A `Producer` makes a change for the state that it is given. Whoever loses a race calls it again with the new state; it
-then either fits the change to what was done meanwhile, or says why it cannot.
+A `Producer` makes a change for a given state of the table. After a lost race it is called again with the new state. It
+then rebases the change, or raises Conflict if that is not possible.
+
+A `Replacement` is CREATE OR REPLACE: it gives a table other columns and other rows. The table keeps its id, its folder and
+its history, so older snapshots can still be read. All columns get new ids, so that no old data is taken for theirs.
+
+    change(..., replacing(schema))                      # without rows
+
+    replacement = Replacement.of(metadata, schema)
+    files = ...                                         # written for replacement.metadata
+    change(..., replacement.commit(files))
 """
 
 from __future__ import annotations
@@ -39,12 +48,12 @@ __all__ = [
 ]
 
 # mypy: disable-error-code="no-any-return,call-arg"
-# PyIceberg's models take the names of fields, but are typed with those of JSON.
+# PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit asks of a catalog, and the files that it wrote for it: of no use if it is not committed."""
+    """The requirements and updates of a commit, and the files written for it, to be deleted if it fails."""
 
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
@@ -56,12 +65,12 @@ Operation: TypeAlias = Literal["append", "overwrite", "delete", "replace"]
 
 
 def plain(requirements: Sequence[TableRequirement], updates: Sequence[TableUpdate]) -> Producer:
-    """A change that is the same in every state; the requirements tell whether it fits."""
+    """A fixed change; its requirements decide whether it can be applied to a state."""
     return lambda _metadata, _files, _clock: Change(tuple(requirements), tuple(updates))
 
 
 def append(added: Sequence[DataFile], *, properties: Mapping[str, str] | None = None) -> Producer:
-    """Add data files. It fits every state; without files it makes an empty snapshot."""
+    """Append data files. This never conflicts. Without files it makes an empty snapshot."""
 
     def produce(snapshot: NewSnapshot) -> Operation:
         snapshot.merge()
@@ -79,10 +88,10 @@ def overwrite(
     operation: Operation = "overwrite",
     properties: Mapping[str, str] | None = None,
 ) -> Producer:
-    """Put data files in the place of others, named by their paths: UPDATE and DELETE by copy, or rewriting.
+    """Replace data files, named by their paths, by others: copy-on-write UPDATE and DELETE, or compaction.
 
-    `based_on` is the snapshot that the rows were read from. Rows that others added since then stay; if others removed
-    one of the files, or deleted rows of any by delete files, the commit fails.
+    `based_on` is the snapshot that the rows were read from. Rows added since then are preserved. The commit fails if one
+    of the files was removed, or rows were deleted with delete files, since then.
     """
 
     def produce(snapshot: NewSnapshot) -> Operation:
@@ -97,14 +106,14 @@ def overwrite(
 def delete_all(
     added: Sequence[DataFile] = (), *, based_on: int | None = None, properties: Mapping[str, str] | None = None
 ) -> Producer:
-    """Remove all rows, and put those of `added` in their place: TRUNCATE, or INSERT OVERWRITE.
+    """Replace all rows by those of `added`: TRUNCATE, or INSERT OVERWRITE.
 
-    With `based_on`, only if that snapshot is still the current one; without, whatever is there.
+    With `based_on`, only if that snapshot is still the current one.
     """
 
     def produce(snapshot: NewSnapshot) -> Operation:
         if based_on is not None and (snapshot.parent is None or snapshot.parent.snapshot_id != based_on):
-            raise commit_failed(f"snapshot {based_on} is not the current one any more")
+            raise commit_failed(f"snapshot {based_on} is no longer the current one")
         snapshot.remove_all()
         snapshot.add(added)
         return "overwrite" if added else "delete"
@@ -118,7 +127,7 @@ def rollback(snapshot_id: int) -> Producer:
 
 
 def set_ref(name: str, snapshot_id: int, *, kind: Literal["branch", "tag"] = "branch") -> Producer:
-    """Let a branch or tag name a snapshot; `main` names the current one."""
+    """Point a branch or tag to a snapshot; `main` is the current one."""
 
     def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
         from pyiceberg.table.refs import SnapshotRefType
@@ -126,7 +135,7 @@ def set_ref(name: str, snapshot_id: int, *, kind: Literal["branch", "tag"] = "br
 
         if metadata.snapshot_by_id(snapshot_id) is None:
             raise NotFound(
-                f"the table has no snapshot {snapshot_id}, or no longer; list its snapshots, and choose one",
+                f"the table has no snapshot {snapshot_id}; it may have expired, list its snapshots",
                 key="snapshot.not_found",
                 snapshot=str(snapshot_id),
             )
@@ -153,38 +162,22 @@ def _producer(produce: Callable[[NewSnapshot], Operation], properties: Mapping[s
 
 
 def _check_no_new_deletes(snapshot: NewSnapshot, based_on: int | None) -> None:
-    """Rows that were deleted by delete files since they were read would come back with the files that replace them."""
+    """Rows deleted with delete files since they were read would reappear in the files that replace theirs."""
     from pyiceberg.manifest import ManifestContent
     from pyiceberg.table.snapshots import ancestors_of
 
-    known = set()
+    newer = set()
     for each in ancestors_of(snapshot.parent, snapshot.metadata):
         if each.snapshot_id == based_on:
             break
-        known.add(each.snapshot_id)
-    for manifest in snapshot.kept:
-        if manifest.content == ManifestContent.DELETES and manifest.added_snapshot_id in known:
-            raise commit_failed("rows were deleted from it while others were read to be changed")
-
-
-# --------------------
-# A table with other columns and other rows in the place of what it was: CREATE OR REPLACE.
-#
-# The table keeps its id, its folder and its history: older snapshots can still be asked for. All columns are new ones, so
-# nothing of the old rows can be taken for theirs.
-#
-# change(..., replacing(schema))                      # without rows
-#
-# replacement = Replacement.of(metadata, schema)
-# files = ...                                         # written for replacement.metadata
-# change(..., replacement.commit(files))
-
-
-# mypy: disable-error-code="no-any-return,call-arg"
+        newer.add(each.snapshot_id)
+    for manifest in snapshot.inherited:
+        if manifest.content == ManifestContent.DELETES and manifest.added_snapshot_id in newer:
+            raise commit_failed("rows were deleted from it since the rows to change were read")
 
 
 def replacing(schema: Schema, *, properties: Mapping[str, str] | None = None) -> Producer:
-    """The producer of a replacement without rows. It fits every state."""
+    """Replace a table by an empty one with this schema. This never conflicts."""
 
     def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
         return Replacement.of(metadata, schema, properties=properties).commit()(metadata, files, clock)
@@ -194,7 +187,7 @@ def replacing(schema: Schema, *, properties: Mapping[str, str] | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What a table is to become. `metadata` is what its new rows are written for."""
+    """A table that replaces another. Its data files are written for `metadata`."""
 
     metadata: TableMetadata
     requirements: tuple[TableRequirement, ...]
@@ -210,7 +203,7 @@ class Replacement:
         order: SortOrder | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Replacement:
-        """The replacement of `base` by a table of this form; its old properties go, but for those given again."""
+        """Plan the replacement of `base`; of its properties, only those in `properties` remain."""
         from pyiceberg.table.update import AssertLastAssignedFieldId, AssertTableUUID
 
         updates = tuple(_updates(base, schema, spec, order, properties or {}))
@@ -221,7 +214,7 @@ class Replacement:
         return cls(updated(base, unchanged, updates), unchanged, updates)
 
     def commit(self, added: Sequence[DataFile] = ()) -> Producer:
-        """The producer of the change, with the first rows. Rows that others add meanwhile are replaced too."""
+        """The producer of the change, with the first rows. Rows that others add concurrently are replaced too."""
 
         def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
             after = updated(metadata, self.requirements, self.updates)

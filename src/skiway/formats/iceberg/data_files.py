@@ -1,4 +1,8 @@
-"""Rows in the form a table keeps them: its columns, in its order and types, with its rule about NULL."""
+"""Write rows as Parquet data files of an Iceberg table. They become visible when they are committed.
+
+`DataFileWriter` streams rows into files by partition; `ParquetFile` writes one file and collects its statistics for the
+manifest; `conformed` converts rows to the table's columns, order, types and nullability.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import ConstraintViolation, InvalidArgument
-from skiway.formats.iceberg.partitions import split
+from skiway.formats.iceberg.partitions import split_by_partition
 from skiway.formats.iceberg.types import arrow_schema
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.schemas import leaves
@@ -26,19 +30,26 @@ if TYPE_CHECKING:
 
 __all__ = ["DataFileWriter", "ParquetFile", "conformed"]
 
+# mypy: disable-error-code=no-any-return
+# PyIceberg is partly untyped.
+
+_TARGET_BYTES: Final = 512 << 20
+_ROW_GROUP_BYTES: Final = 64 << 20
+_ROW_GROUP_ROWS: Final = 131_072  # what a reader must decode to find one row; DuckDB's files have about as many
+
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """`batch` as rows of `schema`, matched by name. What it lacks becomes NULL."""
+    """Convert `batch` to `schema`, matching columns by name; missing columns are NULL."""
     unknown = [name for name in batch.schema.names if schema.get_field_index(name) < 0]
     if unknown:
         raise InvalidArgument(
-            f"the rows have a column {unknown[0]!r}, which the table has not; it has {', '.join(schema.names)}",
+            f"the table has no column {unknown[0]!r}; it has {', '.join(schema.names)}",
             key="column.unknown",
             column=unknown[0],
         )
     if len(set(batch.schema.names)) < batch.num_columns:
         raise InvalidArgument(
-            f"the rows have two columns of one name, of {', '.join(batch.schema.names)}; name each once",
+            f"the rows have duplicate column names: {', '.join(batch.schema.names)}",
             key="column.duplicate",
         )
     columns = [_column(batch, field) for field in schema]
@@ -50,8 +61,8 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     column = pa.nulls(batch.num_rows, field.type) if place < 0 else _cast(batch.column(place), field)
     if not field.nullable and column.null_count:
         raise ConstraintViolation(
-            f"column {field.name!r} must not be NULL, but {column.null_count} of {batch.num_rows} rows have no value "
-            "there; give one, or make the column optional",
+            f"column {field.name!r} is NOT NULL, but {column.null_count} of {batch.num_rows} rows have no value; "
+            "supply one, or make the column nullable",
             key="column.not_null",
             column=field.name,
         )
@@ -59,51 +70,41 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    """A cast that loses nothing: neither digits, nor fields of structs, which Arrow matches by name and leaves out."""
+    """Cast without loss of precision or of struct fields: Arrow silently drops fields that the target lacks."""
     if column.type == field.type:
         return column
     try:
-        lost = next(_lost(column.type, field.type), None)
-        if lost is not None:
-            raise ValueError(f"there is no field {lost!r} in it")
+        missing = next(_missing_fields(column.type, field.type), None)
+        if missing is not None:
+            raise ValueError(f"it has no field {missing!r}")
         return column.cast(field.type)
     except (pa.ArrowException, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidArgument(
-            f"values of column {field.name!r} come as {column.type} and do not fit its type {field.type}: {reason}",
+            f"values of column {field.name!r} have type {column.type} and cannot be cast to {field.type}: {reason}",
             key="column.value",
             column=field.name,
         ) from error
 
 
-def _lost(given: pa.DataType, of: pa.DataType) -> Iterator[str]:
-    """The fields of structs, at any depth, that `of` does not have."""
+def _missing_fields(given: pa.DataType, of: pa.DataType) -> Iterator[str]:
+    """The struct fields, at any depth, that `of` does not have."""
     if pa.types.is_struct(given) and pa.types.is_struct(of):
         known = {child.name: child.type for child in of}
         for child in given:
             if child.name not in known:
                 yield child.name
             else:
-                yield from _lost(child.type, known[child.name])
+                yield from _missing_fields(child.type, known[child.name])
     elif pa.types.is_map(given) and pa.types.is_map(of):
-        yield from _lost(given.key_type, of.key_type)
-        yield from _lost(given.item_type, of.item_type)
+        yield from _missing_fields(given.key_type, of.key_type)
+        yield from _missing_fields(given.item_type, of.item_type)
     elif pa.types.is_nested(given) and pa.types.is_list(of):
-        yield from _lost(given.field(0).type, of.value_type)
-
-
-# --------------------
-# One data file of a table while it is written, and what its manifest will say about it.
-
-
-# mypy: disable-error-code=no-any-return
-
-
-_ROW_GROUP_ROWS: Final = 131_072  # what a reader looks through for one row; DuckDB's own files have about as many
+        yield from _missing_fields(given.field(0).type, of.value_type)
 
 
 class ParquetFile:
-    """An open Parquet file. Every `write` begins a row group, and another one after each 131,072 rows."""
+    """An open Parquet file. Every `write` starts a new row group, and so do each 131,072 rows."""
 
     def __init__(
         self, files: TableFiles, uri: str, schema: Schema, arrow: pa.Schema, options: Mapping[str, str]
@@ -127,11 +128,11 @@ class ParquetFile:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """The number of bytes written so far."""
         return self._sink.tell()
 
     def write(self, rows: pa.Table) -> None:
-        """Add the rows, in row groups of their own."""
+        """Write the rows as new row groups."""
         for leaf in self._floats:
             column = rows[leaf.path[0]]
             for name in leaf.path[1:]:
@@ -142,7 +143,7 @@ class ParquetFile:
         self.writes += 1
 
     def close(self, *, partition: Any, spec_id: int, sort_order_id: int | None) -> DataFile:
-        """What a manifest says about the file, which is lasting from now on."""
+        """Close the file, sync it to disk, and return its entry for a manifest."""
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
         with self._files.translated(self.uri):
@@ -166,7 +167,7 @@ class ParquetFile:
         return made
 
     def abort(self) -> None:
-        """Let go of the file, whole or not; whoever calls removes it."""
+        """Close the file without finishing it; the caller deletes it."""
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
             self._sink.close()
@@ -182,7 +183,7 @@ class ParquetFile:
         found = data_file_statistics_from_parquet_metadata(
             self._writer.writer.metadata, plan, parquet_path_to_id_mapping(self._schema)
         )
-        # PyIceberg leaves NaN to those who see the values.
+        # PyIceberg does not count NaN.
         counted = {number: nans for number, nans in self._nans.items() if number in found.value_counts}
         return {**found.to_serialized_dict(), "nan_value_counts": counted}
 
@@ -197,32 +198,21 @@ def _level(options: Mapping[str, str]) -> int | None:
     return int(level) if level and _codec(options) in ("zstd", "gzip", "brotli") else None
 
 
-# --------------------
-# Rows streamed into data files of a table. Nothing is visible before the files are committed.
-
-
-# mypy: disable-error-code=no-any-return
-
-
-_TARGET_BYTES = 512 << 20
-_ROW_GROUP_BYTES = 64 << 20
-
-
 @dataclass(slots=True)
-class _Part:
-    """What is open of one partition: rows that wait to be written, and the file that others are in already."""
+class _Partition:
+    """A partition that is being written: its buffered rows, and the open file with the rows before them."""
 
     partition: Record
-    waiting: list[pa.Table] = field(default_factory=list)
-    waiting_bytes: int = 0
+    buffered: list[pa.Table] = field(default_factory=list)
+    buffered_bytes: int = 0
     file: ParquetFile | None = None
 
 
 class DataFileWriter:
-    """Writes rows into new data files of a table, by partition, sorted within what is written at once if the table has an order.
+    """Writes rows into new data files of a table, by partition. Row groups are sorted if the table has a sort order.
 
-    At most about `buffer_bytes` of rows wait in memory, and at most `max_open_files` files are open, however many
-    partitions there are. For one thread.
+    At most about `buffer_bytes` of rows are buffered in memory, and at most `max_open_files` files are open, however many
+    partitions there are. Not safe to use from several threads.
     """
 
     def __init__(
@@ -244,26 +234,26 @@ class DataFileWriter:
         self._group_bytes = min(_size(options, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES), buffer_bytes)
         self._target_bytes = _size(options, "write.target-file-size-bytes", _TARGET_BYTES)
         self._name, self._numbers = ids(), iter(range(10**9))
-        self._parts: dict[str, _Part] = {}  # the one used longest ago comes first
+        self._parts: dict[str, _Partition] = {}  # least recently used first
         self._written: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the rows over. Their columns are found by name; what the table has beside them becomes NULL."""
+        """Write the rows. Columns are matched by name; missing columns are NULL."""
         rows = conformed(batch, self._arrow)
         if not rows.num_rows:
             return
         self.row_count += rows.num_rows
         for key, some in self._split(rows):
             part = self._part(key)
-            part.waiting.append(some)
-            part.waiting_bytes += some.nbytes
-            if part.waiting_bytes >= self._group_bytes:
+            part.buffered.append(some)
+            part.buffered_bytes += some.nbytes
+            if part.buffered_bytes >= self._group_bytes:
                 self._flush(part)
-        while sum(part.waiting_bytes for part in self._parts.values()) > self._buffer_bytes:
-            self._flush(max(self._parts.values(), key=lambda part: part.waiting_bytes))
+        while sum(part.buffered_bytes for part in self._parts.values()) > self._buffer_bytes:
+            self._flush(max(self._parts.values(), key=lambda part: part.buffered_bytes))
 
     def close(self) -> list[DataFile]:
-        """The files that were written, for a commit; none where there were no rows."""
+        """Finish all files and return them for a commit; an empty list if there were no rows."""
         for part in list(self._parts.values()):
             self._flush(part)
             self._finish(part)
@@ -271,7 +261,7 @@ class DataFileWriter:
         return list(self._written)
 
     def abort(self) -> None:
-        """Remove all that was written."""
+        """Delete all files that were written."""
         open_files = [part.file for part in self._parts.values() if part.file]
         for file in open_files:
             file.abort()
@@ -289,22 +279,22 @@ class DataFileWriter:
     def _split(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
         from pyiceberg.typedef import Record
 
-        return split(rows, self._spec, self._schema) if self._spec.fields else iter([(Record(), rows)])
+        return split_by_partition(rows, self._spec, self._schema) if self._spec.fields else iter([(Record(), rows)])
 
-    def _part(self, partition: Record) -> _Part:
-        key = repr([partition[place] for place in range(len(partition))])  # in which NaN equals itself
-        part = self._parts.pop(key) if key in self._parts else _Part(partition)
+    def _part(self, partition: Record) -> _Partition:
+        key = repr([partition[place] for place in range(len(partition))])  # as text, because NaN != NaN
+        part = self._parts.pop(key) if key in self._parts else _Partition(partition)
         self._parts[key] = part
         return part
 
-    def _flush(self, part: _Part) -> None:
-        """Write what waits, as row groups of its own."""
-        if not part.waiting:
+    def _flush(self, part: _Partition) -> None:
+        """Write the buffered rows as new row groups."""
+        if not part.buffered:
             return
-        rows = pa.concat_tables(part.waiting)
+        rows = pa.concat_tables(part.buffered)
         if self._order:
             rows = rows.sort_by(self._order)
-        part.waiting, part.waiting_bytes = [], 0
+        part.buffered, part.buffered_bytes = [], 0
         if part.file is None:
             self._make_room()
             part.file = ParquetFile(self._files, self._location(), self._schema, self._arrow, self._metadata.properties)
@@ -313,30 +303,30 @@ class DataFileWriter:
             self._finish(part)
 
     def _make_room(self) -> None:
-        """Finish the files that were used longest ago, until one more may be open."""
+        """Finish the least recently used files until one more may be open."""
         opened = [part for part in self._parts.values() if part.file]
         for part in opened[: len(opened) - self._max_open + 1]:
             self._finish(part)
 
-    def _finish(self, part: _Part) -> None:
+    def _finish(self, part: _Partition) -> None:
         if part.file is None:
             return
-        # What is written at once is sorted by itself, so only a file of one write is sorted as a whole.
+        # Each write is sorted on its own, so only a file with a single write is sorted as a whole.
         sorted_by = self._metadata.default_sort_order_id if self._order and part.file.writes == 1 else None
         file, part.file = part.file, None
         self._written.append(file.close(partition=part.partition, spec_id=self._spec.spec_id, sort_order_id=sorted_by))
 
     def _location(self) -> str:
-        return f"{data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
+        return f"{_data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
 
 
-def data_folder(metadata: TableMetadata) -> str:
-    """Where the table keeps its data files."""
+def _data_folder(metadata: TableMetadata) -> str:
+    """The folder of the table's data files."""
     return metadata.properties.get("write.data.path", f"{metadata.location}/data").rstrip("/")
 
 
 def _sort_keys(metadata: TableMetadata) -> list[tuple[str, str]]:
-    """What rows are sorted by; nothing, if the order is not one of plain columns."""
+    """The sort keys of the table; empty if its sort order uses transforms or nested columns."""
     keys, top = [], {each.name for each in metadata.schema().fields}
     for each in metadata.sort_order().fields:
         name = metadata.schema().find_column_name(each.source_id)
@@ -349,5 +339,5 @@ def _sort_keys(metadata: TableMetadata) -> list[tuple[str, str]]:
 def _size(options: dict[str, str], name: str, default: int) -> int:
     found = options.get(name, str(default))
     if not found.isdecimal() or int(found) < 1:
-        raise InvalidArgument(f"property {name} is {found!r}: give a number of bytes", key="property.invalid")
+        raise InvalidArgument(f"property {name} is {found!r}, but must be a number of bytes", key="property.invalid")
     return int(found)

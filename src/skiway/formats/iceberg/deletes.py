@@ -1,23 +1,28 @@
-"""Which delete files of an Iceberg snapshot apply to which of its data files.
+"""Deleted rows of Iceberg tables: which delete files apply to which data files, and the positions they delete.
 
-A delete file applies to data that is as old as itself or older (to older data only, if it deletes by equality), and
-lies in the same partition; or that it names. Deletes by equality that have no partition apply everywhere.
+A delete file applies to the data files of its partition that are as old as itself or older (older only, if it deletes by
+equality), or to the data file that it names. Equality deletes of an unpartitioned spec apply to all partitions.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.formats.files import corrupt
 from skiway.formats.source import FILE_COLUMNS, Content
 
-__all__ = ["PLACES", "with_deletes"]
+__all__ = ["PLACES", "deletion_vector", "merged_positions", "positions_by_file", "with_deletes"]
 
-# Where in a delete file the deletes of a data file are: columns behind those of a file table.
+_MAGIC: Final = bytes.fromhex("d1d33964")
+
+# Additional columns of the file table: which data files a delete file refers to, and where in it a deletion vector is.
 PLACES = pa.schema(
     {
         "referenced": pa.string(),
@@ -30,12 +35,12 @@ PLACES = pa.schema(
 
 
 def with_deletes(files: pa.Table, *, unpartitioned: Set[int]) -> pa.Table:
-    """`files` with its columns `deletes` and `deleted_rows` filled; `unpartitioned` are the ids of specs without fields."""
+    """Fill the columns `deletes` and `deleted_rows`; `unpartitioned` are the ids of specs without fields."""
     if not pc.any(pc.not_equal(files["content"], Content.DATA), min_count=0).as_py():
         return files
     names = ["ordinal", "path", "content", "row_count", "spec_id", "sequence_number", *PLACES.names]
     rows = files.select(names).to_pylist()
-    # As text, since there one NaN equals another.
+    # As text, because NaN != NaN.
     partitions = [
         (row["spec_id"], repr(value)) for row, value in zip(rows, files["partition"].to_pylist(), strict=True)
     ]
@@ -54,7 +59,7 @@ def _set(files: pa.Table, name: str, values: list[Any]) -> pa.Table:
 
 
 def _deleted_rows(deletes: list[Mapping[str, Any]]) -> int | None:
-    """Known of a deletion vector only: others may delete a row twice, or rows of other files."""
+    """Known for deletion vectors only: other deletes may be duplicates, or of other files."""
     if not deletes:
         return 0
     vectors = [one for one in deletes if one["blob_offset"] is not None]
@@ -77,12 +82,12 @@ class _Index:
             self.by_partition[partition].append(delete)
 
     def of(self, file: Mapping[str, Any], partition: tuple[int, str]) -> Iterator[Mapping[str, Any]]:
-        """The delete files that apply to a data file, or to none if it is not one."""
+        """The delete files that apply to a data file; none for a delete file."""
         if file["content"] != Content.DATA:
             return
         near = (*self.by_path.get(file["path"], ()), *self.by_partition.get(partition, ()), *self.everywhere)
         named = [delete for delete in near if delete["blob_offset"] is not None]
-        yield from named  # a deletion vector holds all older position deletes too
+        yield from named  # a deletion vector includes all older position deletes
         for delete in near:
             if delete["content"] == Content.EQUALITY_DELETES:
                 if file["sequence_number"] < delete["sequence_number"]:
@@ -96,3 +101,40 @@ def _may_delete(delete: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
     low, high = delete["path_from"], delete["path_to"]
     is_old_enough = file["sequence_number"] <= delete["sequence_number"]
     return bool(is_old_enough and (low is None or low <= path) and (high is None or path <= high))
+
+
+def deletion_vector(blob: bytes, *, file: str, rows: int) -> pa.Array:
+    """Decode the deleted positions from a deletion vector: length, magic, 64-bit Roaring bitmap, checksum.
+
+    `rows` is the number of deleted rows according to the manifest.
+    """
+    from pyroaring import BitMap64
+
+    length, body, checksum = int.from_bytes(blob[:4]), blob[4:-4], int.from_bytes(blob[-4:])
+    if length != len(body) or body[:4] != _MAGIC or zlib.crc32(body) != checksum:
+        raise corrupt(file, "the length, magic number or checksum of a deletion vector is wrong")
+    bitmap = BitMap64.deserialize(body[4:])
+    if len(bitmap) != rows:
+        raise corrupt(file, f"a deletion vector has {len(bitmap)} rows, but the manifest says {rows}")
+    return pa.array(np.frombuffer(bitmap.to_array(), dtype=np.uint64).astype(np.int64))
+
+
+def positions_by_file(deletes: pa.Table) -> dict[str, pa.Array]:
+    """Group the rows of a position delete file (`file_path`, `pos`) by data file; positions are ascending."""
+    ordered = deletes.select(["file_path", "pos"]).sort_by([("file_path", "ascending"), ("pos", "ascending")])
+    ordered = ordered.combine_chunks()
+    if not ordered.num_rows:
+        return {}
+    counts = ordered["file_path"].value_counts()
+    paths, lengths = counts.field("values").to_pylist(), counts.field("counts").to_pylist()
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    positions = ordered["pos"].combine_chunks()
+    return {
+        path: positions.slice(int(start), length) for path, start, length in zip(paths, starts, lengths, strict=False)
+    }
+
+
+def merged_positions(parts: Sequence[pa.Array]) -> pa.Array | None:
+    """The union of several lists of positions, ascending; None if it is empty."""
+    filled = [part for part in parts if len(part)]
+    return pa.array(np.unique(np.concatenate(filled))) if filled else None

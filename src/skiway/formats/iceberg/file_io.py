@@ -1,4 +1,4 @@
-"""The files of a source, as PyIceberg asks for them. Read only."""
+"""PyIceberg's FileIO on top of `Files`, which checks every location: read-only for sources, writable for managed tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ReadingIO", "WritingIO"]
 
 
 class ReadingIO(FileIO):
-    """Lets PyIceberg read what the source may."""
+    """Lets PyIceberg read the files that a source may read."""
 
     def __init__(self, files: Files) -> None:
         super().__init__()
@@ -25,10 +25,10 @@ class ReadingIO(FileIO):
         return _Input(location, self.files)
 
     def new_output(self, location: str) -> NoReturn:
-        raise Unsupported(f"file {location!r} cannot be written: tables of others are only read")
+        raise Unsupported(f"file {location!r} cannot be written: external tables are read-only")
 
     def delete(self, location: Any) -> NoReturn:
-        raise Unsupported(f"file {location!r} cannot be deleted: tables of others are only read")
+        raise Unsupported(f"file {location!r} cannot be deleted: external tables are read-only")
 
 
 class _Input(InputFile):
@@ -48,12 +48,8 @@ class _Input(InputFile):
         return opened
 
 
-# --------------------
-# The files of managed tables, as PyIceberg asks for them.
-
-
 class WritingIO(ReadingIO):
-    """Lets PyIceberg write small files into a table's folder: manifests and metadata."""
+    """Lets PyIceberg also write manifests and metadata files into the folder of a table."""
 
     files: TableFiles
 
@@ -75,12 +71,12 @@ class _Output(OutputFile):
     def to_input_file(self) -> InputFile:
         return ReadingIO(self._files).new_input(self.location)
 
-    def create(self, overwrite: bool = False) -> OutputStream:  # noqa: ARG002 - names are never used twice
+    def create(self, overwrite: bool = False) -> OutputStream:  # noqa: ARG002 - names are unique
         return _Buffered(self._files, self.location)
 
 
 class _Buffered(io.BytesIO):
-    """A small file that is written as a whole when it is closed."""
+    """A small file that is written when it is closed."""
 
     def __init__(self, files: TableFiles, uri: str) -> None:
         super().__init__()

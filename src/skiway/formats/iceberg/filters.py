@@ -1,8 +1,8 @@
 # mypy: disable-error-code=no-any-return
-"""A filter as a PyIceberg expression.
+"""Translate filters to PyIceberg expressions.
 
-As with Arrow (see `skiway.airport.filters.arrow`), what must keep rows with NaN is not said: PyIceberg reads Parquet
-through Arrow.
+As for Arrow (see `skiway.airport.filters.arrow`), comparisons that are true for NaN are left out, because PyIceberg reads
+Parquet with Arrow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from pyiceberg.expressions.literals import (
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 
-from skiway.airport.filters.logic import Unsaid, column_path, encode, literal_prefix, match_parts, sided
+from skiway.airport.filters.logic import (
+    Inexpressible,
+    column_path,
+    constant_right,
+    like_parts,
+    literal_prefix,
+    translate,
+)
 from skiway.airport.filters.nodes import (
     ColumnRef,
     Compare,
@@ -45,7 +52,7 @@ from skiway.airport.filters.types import INTEGER_RANGES, LogicalType
 
 __all__ = ["to_iceberg"]
 
-_iceberg: Any = pyiceberg.expressions  # type checkers do not see that its models take arguments by position
+_iceberg: Any = pyiceberg.expressions  # type checkers do not know that its models accept positional arguments
 
 _COMPARE: Final = {
     Compare.EQ: _iceberg.EqualTo,
@@ -57,9 +64,9 @@ _COMPARE: Final = {
     Compare.NOT_DISTINCT: _iceberg.EqualTo,
     Compare.DISTINCT: _iceberg.NotEqualTo,
 }
-_KEEPS_NAN: Final = {Compare.NE, Compare.GT, Compare.GE, Compare.DISTINCT}
+_TRUE_FOR_NAN: Final = {Compare.NE, Compare.GT, Compare.GE, Compare.DISTINCT}
 
-# How a value of a type is wrapped. Timestamps of other units than the microsecond are not Iceberg's.
+# The literal class of each type. Iceberg only has timestamps in microseconds.
 _LITERALS: Final[dict[str, Callable[[Any], Literal[Any]]]] = {
     "BOOLEAN": BooleanLiteral,
     "FLOAT": FloatLiteral,
@@ -75,47 +82,47 @@ _LITERALS: Final[dict[str, Callable[[Any], Literal[Any]]]] = {
 }
 _LEAST_LONG, _MOST_LONG = INTEGER_RANGES["BIGINT"]
 
-# PyIceberg makes of conditions what Arrow can take in some number only.
-_MOST: Final = 500
-_MOST_EQUALS: Final = 10
+# Arrow can only evaluate a limited number of the conditions that PyIceberg generates.
+_MAX_CONDITIONS: Final = 500
+_MAX_EQUALS: Final = 10
 
 
 def to_iceberg(filter: Filter, schema: Schema | None = None) -> BooleanExpression:  # noqa: A002
-    """An expression that keeps at least the rows `filter` keeps; `AlwaysTrue()` when nothing can be said.
+    """An expression that is true for at least the rows that match `filter`; `AlwaysTrue()` if nothing can be translated.
 
-    With the table's `schema`, what it cannot take is left out: a column it does not have, a value its type has not.
+    With the `schema` of the table, conditions that do not bind to it are left out: unknown columns, values of other types.
     """
 
     def condition(node: Node) -> BooleanExpression:
-        said = _say(node)
+        expression = _condition(node)
         if schema is not None:
-            _check(said, schema)
-        return said
+            _check(expression, schema)
+        return expression
 
-    return encode(filter, condition, every=_every, some=_some, limit=_MOST) or _iceberg.AlwaysTrue()
-
-
-def _every(said: Sequence[BooleanExpression]) -> BooleanExpression:
-    return said[0] if len(said) == 1 else _iceberg.And(*said)
+    return translate(filter, condition, all_of=_every, any_of=_some, limit=_MAX_CONDITIONS) or _iceberg.AlwaysTrue()
 
 
-def _some(said: Sequence[BooleanExpression]) -> BooleanExpression:
-    return said[0] if len(said) == 1 else _iceberg.Or(*said)
+def _every(conditions: Sequence[BooleanExpression]) -> BooleanExpression:
+    return conditions[0] if len(conditions) == 1 else _iceberg.And(*conditions)
 
 
-def _check(said: BooleanExpression, schema: Schema) -> None:
+def _some(conditions: Sequence[BooleanExpression]) -> BooleanExpression:
+    return conditions[0] if len(conditions) == 1 else _iceberg.Or(*conditions)
+
+
+def _check(expression: BooleanExpression, schema: Schema) -> None:
     try:
-        bind(schema, said, case_sensitive=True)
+        bind(schema, expression, case_sensitive=True)
     except (TypeError, ValueError, OverflowError):
-        raise Unsaid from None
+        raise Inexpressible from None
 
 
-def _say(node: Node) -> BooleanExpression:
+def _condition(node: Node) -> BooleanExpression:
     match node:
         case Constant(None | bool() as value, LogicalType("BOOLEAN")):
             return _iceberg.AlwaysTrue() if value else _iceberg.AlwaysFalse()
         case Comparison():
-            return _comparison(sided(node))
+            return _comparison(constant_right(node))
         case ColumnRef() | Function("struct_extract") if _is_boolean(node):
             return _iceberg.EqualTo(_term(node), BooleanLiteral(True))
         case Operator("NOT", (child,)):
@@ -131,7 +138,7 @@ def _say(node: Node) -> BooleanExpression:
         case Function():
             return _match(node)
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _negation(node: Node) -> BooleanExpression:
@@ -143,7 +150,7 @@ def _negation(node: Node) -> BooleanExpression:
         case Function("isnan", (value,), _, True):
             return _iceberg.NotNaN(_term(value))
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _comparison(node: Comparison) -> BooleanExpression:
@@ -157,21 +164,21 @@ def _comparison(node: Comparison) -> BooleanExpression:
             return _iceberg.AlwaysFalse()  # NULL on every row
         case Compare.LT | Compare.LE, Constant(float() as value) if math.isnan(value):
             return _iceberg.NotNull(term)
-        case op, Constant(_, of) as constant if not (of.is_float and op in _KEEPS_NAN):
+        case op, Constant(_, of) as constant if not (of.is_float and op in _TRUE_FOR_NAN):
             compared = _COMPARE[op](term, _literal(constant))
             return _iceberg.Or(compared, _iceberg.IsNull(term)) if op is Compare.DISTINCT else compared
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
-    present = [one for one in among if not _is_null(one)]  # x IN (…, NULL) is true where x is one of the others
+    present = [one for one in among if not _is_null(one)]  # x IN (..., NULL) is true if x is one of the others
     term, values = _term(probe), [_literal(one) for one in present]
     if not values:
         return _iceberg.AlwaysFalse()
-    if _is_float(probe):  # Arrow's sets tell 0.0 from -0.0
-        if len(values) > _MOST_EQUALS:
-            raise Unsaid
+    if _is_float(probe):  # Arrow's is_in distinguishes 0.0 from -0.0
+        if len(values) > _MAX_EQUALS:
+            raise Inexpressible
         return _some([_iceberg.EqualTo(term, value) for value in values])
     return _iceberg.In(term, values)
 
@@ -180,17 +187,17 @@ def _not_among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
     if any(_is_null(one) for one in among):
         return _iceberg.AlwaysFalse()
     if _is_float(probe):
-        raise Unsaid
+        raise Inexpressible
     return _iceberg.NotIn(_term(probe), [_literal(one) for one in among])
 
 
 def _match(node: Function) -> BooleanExpression:
-    """What the matching texts begin with."""
+    """The condition on the prefix of matching strings."""
     match node:
         case Function("prefix" | "starts_with", (text, Constant(str() as prefix)), _, True):
             pass
         case _:
-            text, pattern, escape = match_parts(node)
+            text, pattern, escape = like_parts(node)
             prefix = literal_prefix(pattern, escape)
     return _iceberg.StartsWith(_term(text), StringLiteral(prefix)) if prefix else _iceberg.NotNull(_term(text))
 
@@ -198,23 +205,23 @@ def _match(node: Function) -> BooleanExpression:
 def _literal(node: Node) -> Literal[Any]:
     match node:
         case Constant(float() as value) if math.isnan(value):
-            raise Unsaid
+            raise Inexpressible
         case Constant(int() as value) if not _LEAST_LONG <= value <= _MOST_LONG:
-            raise Unsaid  # no column of Iceberg holds it
+            raise Inexpressible  # too large for any Iceberg type
         case Constant(value, of) if value is not None and of.id in _LITERALS:
             return _LITERALS[of.id](value)
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _term(node: Node) -> str:
-    """The dotted name of a column, or of a field in one; of a single value only, as PyIceberg cannot read nested ones."""
+    """The dotted name of a column, or of a field in a struct; only primitive types, as PyIceberg cannot read others."""
     path = column_path(node)
     of = type_of(node)
     if of is None or of.fields or of.alias not in ("", "JSON"):
-        raise Unsaid
+        raise Inexpressible
     if any("." in name for name in path):
-        raise Unsaid  # the dotted name might mean another column
+        raise Inexpressible  # the dotted name would be ambiguous
     return ".".join(path)
 
 

@@ -1,6 +1,6 @@
-"""The files of an Iceberg snapshot, from its manifests.
+"""The file table of an Iceberg snapshot, from its manifests.
 
-A manifest never changes, so what it says is kept as Arrow, by its path, and shared by all snapshots that name it.
+A manifest never changes. Its content is cached as an Arrow table, which all snapshots that refer to it share.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from skiway.errors import Unsupported
-from skiway.formats.cache import Kept
-from skiway.formats.files import undamaged
+from skiway.formats.files import decoding
 from skiway.formats.iceberg.deletes import PLACES, with_deletes
 from skiway.formats.iceberg.file_io import ReadingIO
 from skiway.formats.iceberg.types import bounds, partition_type
@@ -27,24 +26,22 @@ if TYPE_CHECKING:
 
 __all__ = ["file_table", "partition_types"]
 
-_PATH_ID: Final = 2147483546  # of the column of a position delete file that names the data file
+_PATH_ID: Final = 2147483546  # field id of `file_path` in position delete files
 _CONTENTS: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
-
-_manifests: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
 
 
 def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
-    """The partition fields of all specs, by id, with the types of their values."""
+    """The types of the partition fields of all specs, by field id."""
     fields = [field for spec in metadata.partition_specs for field in spec.fields]
     return {field.field_id: partition_type(field, metadata.schemas) for field in fields}
 
 
 def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, io: ReadingIO, table: str) -> pa.Table:
-    """The file table of `snapshot`, with statistics of the columns in `schema` and, behind it, `PLACES`."""
-    from skiway.formats.iceberg.avro import manifests
+    """Read the file table of `snapshot`, with the statistics of the columns of `schema` and the columns `PLACES`."""
+    from skiway.formats.iceberg.manifest_files import manifests
 
     listed = manifests(snapshot, io)
-    parts = [_kept_manifest(metadata, manifest, schema, io, table) for manifest in listed]
+    parts = [_cached_manifest(metadata, manifest, schema, io, table) for manifest in listed]
     if not parts:
         parts = [_rows([], 0, metadata, schema)]
     files = pa.concat_tables(parts).sort_by([("path", "ascending"), ("blob_offset", "ascending")]).combine_chunks()
@@ -52,17 +49,17 @@ def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, i
     return with_deletes(files, unpartitioned={spec.spec_id for spec in metadata.partition_specs if not spec.fields})
 
 
-def _kept_manifest(
+def _cached_manifest(
     metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
 ) -> pa.Table:
-    shown = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
-    key = (io.files.identity, manifest.manifest_path, shown, len(metadata.partition_specs))
+    columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
+    key = (manifest.manifest_path, columns, len(metadata.partition_specs))
 
-    def read() -> pa.Table:
-        with undamaged(io.files, manifest.manifest_path):
+    def load() -> pa.Table:
+        with decoding(io.files, manifest.manifest_path):
             return _manifest(metadata, manifest, schema, io, table)
 
-    return _manifests.get(key, read)
+    return io.files.cached("iceberg manifest", *key, load=load, size_of=lambda rows: rows.nbytes)
 
 
 def _manifest(
@@ -79,7 +76,7 @@ def _manifest(
 
 def _encrypted(table: str, file: str) -> Unsupported:
     return Unsupported(
-        f"table {table!r} is encrypted (file {file!r}), which is not read; copy it into a table that is not",
+        f"table {table!r} is encrypted (file {file!r}), which is not supported; copy it to an unencrypted table",
         key="table.feature",
         table=table,
         feature="encryption",
@@ -87,11 +84,11 @@ def _encrypted(table: str, file: str) -> Unsupported:
 
 
 def _entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
-    """The live entries, read in version 3 of the format, which has the fields of all: where deletion vectors are."""
-    from skiway.formats.iceberg.avro import live_entries
+    """The live entries, decoded as version 3, which has the fields of all versions."""
+    from skiway.formats.iceberg.manifest_files import live_entries
 
     def inherited(entry: ManifestEntry) -> ManifestEntry:
-        """With the number that a file gets from the commit that first named it."""
+        """Add the sequence number that a new file inherits from its manifest."""
         if entry.sequence_number is None:
             entry.sequence_number = manifest.sequence_number or 0
         return entry
@@ -159,13 +156,13 @@ def _stats(files: Sequence[Any], schema: pa.Schema) -> pa.Array:
             name: bounds([(getattr(file, source) or {}).get(leaf.id) for file in files], of)
             for name, source in [("min", "lower_bounds"), ("max", "upper_bounds")]
         }
-        exact = not (pa.types.is_string(of) or pa.types.is_binary(of))  # long texts and bytes are cut short
+        exact = not (pa.types.is_string(of) or pa.types.is_binary(of))  # long strings and bytes are truncated
         columns[leaf.id] = column_stats(leaf.type, len(files), exact=exact, **lengths, **ends)
     return stats_struct(columns, len(files))
 
 
 def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
-    """What version 3 says about deletes, by the place of the field; older versions leave it empty."""
+    """The columns `PLACES`: which data file, and which part of a file, a delete file refers to."""
     from pyiceberg.manifest import DATA_FILE_TYPE
 
     names = [field.name for field in DATA_FILE_TYPE[3].fields]

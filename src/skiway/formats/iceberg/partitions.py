@@ -1,5 +1,5 @@
 # mypy: disable-error-code=no-any-return
-"""Rows by the partition they belong to."""
+"""Partition specs, parsed from text, and rows split by partition."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.typedef import Record
 
-__all__ = ["partition_spec", "split"]
+__all__ = ["partition_spec", "split_by_partition"]
 
 _TRANSFORM: Final = re.compile(r"(?P<name>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<column>.+)\)")
 _ROW: Final = "$row"
 
 
 def partition_spec(schema: Schema, parts: Sequence[str]) -> PartitionSpec:
-    """The spec that `parts` say, each a column or a transform of one: `region`, `day(ts)`, `bucket[16](id)`."""
+    """Parse a spec; each part is a column or a transform of one: `region`, `day(ts)`, `bucket[16](id)`."""
     from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 
     fields = []
@@ -32,15 +32,14 @@ def partition_spec(schema: Schema, parts: Sequence[str]) -> PartitionSpec:
         column, transform = _parsed(part)
         if column not in schema.column_names:
             raise InvalidArgument(
-                f"partition {part!r} names column {column!r}, which the table has not; it has "
-                f"{', '.join(schema.column_names)}",
+                f"partition {part!r} refers to the unknown column {column!r}; the table has {', '.join(schema.column_names)}",
                 key="column.unknown",
                 column=column,
             )
         source = schema.find_field(column)
         if not transform.can_transform(source.field_type):
             raise InvalidArgument(
-                f"partition {part!r} cannot be made of column {column!r}, which is {source.field_type}",
+                f"partition {part!r} is not possible: column {column!r} has type {source.field_type}",
                 key="partition.invalid",
                 column=column,
             )
@@ -62,15 +61,15 @@ def _parsed(part: str) -> tuple[str, Any]:
         transform = UnknownTransform(name)
     if isinstance(transform, UnknownTransform):
         raise InvalidArgument(
-            f"partition {part!r} has no known transform; write a column, or year, month, day, hour, bucket[N] or "
+            f"partition {part!r} has an unknown transform; use a column, or year, month, day, hour, bucket[N] or "
             "truncate[N] of one",
             key="partition.invalid",
         )
     return found["column"].strip(), transform
 
 
-def split(rows: pa.Table, spec: PartitionSpec, schema: Schema) -> Iterator[tuple[Record, pa.Table]]:
-    """The rows of each partition, in the order in which they came."""
+def split_by_partition(rows: pa.Table, spec: PartitionSpec, schema: Schema) -> Iterator[tuple[Record, pa.Table]]:
+    """Yield the rows of each partition, in their original order."""
     from pyiceberg.typedef import Record
 
     names = [f"{place}" for place in range(len(spec.fields))]
@@ -83,10 +82,10 @@ def split(rows: pa.Table, spec: PartitionSpec, schema: Schema) -> Iterator[tuple
 
 
 def _values(rows: pa.Table, field: Any, schema: Schema) -> pa.ChunkedArray:
-    """A partition value per row, as manifests hold them: moments as numbers, UUIDs as bytes."""
+    """The partition value of each row, as in manifests: dates and timestamps as numbers, UUIDs as bytes."""
     path = schema.find_column_name(field.source_id)
     if path is None:
-        raise InvalidArgument(f"partition {field.name!r} is made of a column that was dropped", key="partition.invalid")
+        raise InvalidArgument(f"the source column of partition {field.name!r} was dropped", key="partition.invalid")
     column: Any = rows[path] if path in rows.column_names else _nested(rows, path.split("."))
     if column.type == pa.uuid():
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], pa.binary(16))

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-any-return,arg-type,call-arg"
-"""Changes of a table's columns. Columns keep their ids whatever they are called, so old files stay readable.
+"""Schema evolution. Columns are identified by id, whatever their names, so old files stay readable.
 
     evolved(metadata, [AddColumn("age", pa.int32()), RenameColumn("name", "full_name")])
 
-Which types a column can become is Iceberg's rule: int becomes long, float becomes double, a decimal gets more digits.
+Types can be widened as Iceberg allows: int to long, float to double, decimals to a higher precision.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = [
 ]
 
 Path: TypeAlias = "str | tuple[str, ...]"
-"""A column by its name, or a field within one by the names that lead to it."""
+"""The name of a column, or the path of names to a field in a struct."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A new column, NULL in all rows that are there. A field of a struct is added by its path."""
+    """Add a column, NULL in all existing rows. A path adds a field to a struct."""
 
     path: Path
     type: pa.DataType
@@ -56,18 +56,22 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
+    """Drop a column."""
+
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
+    """Rename a column."""
+
     path: Path
     to: str
 
 
 @dataclass(frozen=True, slots=True)
 class MoveColumn:
-    """To the place right after another column of the same level; without one, to the front."""
+    """Move a column behind another one of the same level, or to the front."""
 
     path: Path
     after: Path | None = None
@@ -75,17 +79,23 @@ class MoveColumn:
 
 @dataclass(frozen=True, slots=True)
 class WidenColumn:
+    """Change the type of a column to a wider one."""
+
     path: Path
     type: pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
 class MakeOptional:
+    """Allow NULL in a column."""
+
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDoc:
+    """Set the comment of a column."""
+
     path: Path
     doc: str
 
@@ -94,7 +104,7 @@ ColumnChange: TypeAlias = AddColumn | DropColumn | RenameColumn | MoveColumn | W
 
 
 def evolve(changes: Sequence[ColumnChange]) -> Producer:
-    """A producer of these changes, one after the other. Made again after a lost race, for the columns of then."""
+    """A producer that applies the changes in order. After a lost race, it applies them to the new schema."""
 
     def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
         return evolved(metadata, changes)
@@ -103,7 +113,7 @@ def evolve(changes: Sequence[ColumnChange]) -> Producer:
 
 
 def evolved(metadata: TableMetadata, changes: Sequence[ColumnChange]) -> Change:
-    """What the changes ask of a catalog; nothing, if they leave all columns as they are."""
+    """The requirements and updates of the changes; empty if they change nothing."""
     from pyiceberg.table.update import (
         AddSchemaUpdate,
         AssertCurrentSchemaId,
@@ -120,7 +130,7 @@ def evolved(metadata: TableMetadata, changes: Sequence[ColumnChange]) -> Change:
         return Change((), ())
     updates: list[Any] = [AddSchemaUpdate(schema=after.schema()), SetCurrentSchemaUpdate(schema_id=-1)]
     if after.properties != metadata.properties:
-        updates.append(SetPropertiesUpdate(updates=after.properties))  # the names of columns in files without ids
+        updates.append(SetPropertiesUpdate(updates=after.properties))  # the name mapping for files without field ids
     unchanged = (
         AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
         AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
@@ -132,7 +142,7 @@ def _step(change: ColumnChange, metadata: TableMetadata) -> tuple[TableUpdate, .
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.table.update.schema import UpdateSchema
 
-    # PyIceberg's builder needs of its transaction only the metadata.
+    # PyIceberg's builder only uses the metadata of its transaction.
     update = UpdateSchema(SimpleNamespace(table_metadata=metadata), name_mapping=metadata.name_mapping())
     try:
         _apply(change, update, metadata.format_version)
@@ -140,7 +150,7 @@ def _step(change: ColumnChange, metadata: TableMetadata) -> tuple[TableUpdate, .
     except (ValueError, TypeError, ValidationError) as error:
         path, reason = _dotted(change.path), str(error).partition("\n")[0]
         raise InvalidArgument(
-            f"column {path!r} cannot be changed so: {reason}", key="column.change", column=path
+            f"column {path!r} cannot be changed: {reason}", key="column.change", column=path
         ) from error
 
 
@@ -169,7 +179,7 @@ def _type(path: Path, of: pa.DataType, version: int) -> Any:
 
 
 def _check(change: ColumnChange, metadata: TableMetadata) -> None:
-    """The mistakes that people make, said in words that help."""
+    """Report common mistakes with better messages than PyIceberg's."""
     schema = metadata.schema()
     known = {name.casefold() for name in schema._name_to_id}
     *above, name = (change.path,) if isinstance(change.path, str) else change.path
@@ -177,13 +187,14 @@ def _check(change: ColumnChange, metadata: TableMetadata) -> None:
     renamed_in_case = isinstance(change, RenameColumn) and wanted.casefold() == _dotted(change.path).casefold()
     if isinstance(change, AddColumn | RenameColumn) and wanted.casefold() in known and not renamed_in_case:
         raise AlreadyExists(
-            f"the table has a column {wanted!r} already, perhaps in other case; choose another name",
+            f"column {wanted!r} already exists (names are case-insensitive); choose another name",
             key="column.already.exists",
             column=wanted,
         )
     if isinstance(change, DropColumn) and [_dotted(change.path)] == _names(schema):
         raise InvalidArgument(
-            f"column {wanted!r} is the only one of the table; add another first, or drop the table", key="columns.none"
+            f"column {wanted!r} is the only column of the table; add another first, or drop the table",
+            key="columns.none",
         )
     if not isinstance(change, AddColumn) and _dotted(change.path) not in schema._name_to_id:
         raise NotFound(

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-any-return,call-arg"
-# PyIceberg's models take the names of fields, but are typed with those of JSON.
-"""A snapshot in the making: which manifests it keeps, which it writes, and what it says about itself."""
+# PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
+"""Build a new snapshot: the manifests it inherits, the manifests it writes, its manifest list and its summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAIN: Final = "main"
 
 
 class NewSnapshot:
-    """The snapshot that follows the head of a branch. What it writes is listed in `written`."""
+    """A new snapshot on top of a branch. `written` lists the files that it has written."""
 
     def __init__(
         self,
@@ -38,84 +38,86 @@ class NewSnapshot:
         ids: Callable[[], object] = uuid.uuid4,
     ) -> None:
         from skiway.formats.iceberg.file_io import WritingIO
-        from skiway.formats.iceberg.manifest_writer import has_live_files, manifests
+        from skiway.formats.iceberg.manifest_files import has_live_files, manifests
 
         self.metadata, self.branch = metadata, branch
         self.parent = metadata.snapshot_by_name(branch)
         self.id = metadata.new_snapshot_id()
         self.written: list[str] = []
         self._files, self._io = files, WritingIO(files)
-        self.kept: list[ManifestFile] = [each for each in manifests(self.parent, self._io) if has_live_files(each)]
-        self._made: list[ManifestFile] = []
+        self.inherited: list[ManifestFile] = [each for each in manifests(self.parent, self._io) if has_live_files(each)]
+        self._new_manifests: list[ManifestFile] = []
         self._added: list[DataFile] = []
         self._removed: list[DataFile] = []
         self._folder, self._name, self._numbers = metadata_folder(metadata), ids(), count()
-        # Later than all that was before, so that asking by time always finds one.
+        # Later than all snapshots before, so that time travel always finds exactly one.
         self._moment_ms = max(int(clock().timestamp() * 1000), metadata.last_updated_ms + 1)
 
     def add(self, files: Sequence[DataFile]) -> None:
-        """List new data files. Conflict if they were written for columns of which none is left."""
+        """Add data files. Raises Conflict if none of the columns that they were written for exists any more."""
         known = set(self.metadata.schema().field_ids)
         if any(file.column_sizes and known.isdisjoint(file.column_sizes) for file in files):
-            raise commit_failed("all the columns that its rows were written for are gone")
+            raise commit_failed("all columns that the rows were written for have been dropped")
         self._check_present(files)
         self._added += files
         for spec_id in sorted({file.spec_id for file in files}):
-            self._made.insert(0, self._manifest(spec_id, added=[each for each in files if each.spec_id == spec_id]))
+            self._new_manifests.insert(
+                0, self._manifest(spec_id, added=[each for each in files if each.spec_id == spec_id])
+            )
 
     def _check_present(self, files: Sequence[DataFile]) -> None:
-        """A statement may have been silent for so long that its first files were taken for those of a dead one."""
+        """Check that garbage collection has not deleted files of a very long statement as orphans."""
         for file in files:
             if self._files.find(file.file_path) is None:
                 raise PreconditionFailed(
-                    f"file {file.file_path!r}, which the statement has written, was removed before its commit, so nothing "
-                    "is committed: repeat the statement, and let gc.warehouse.min_age_ms be longer than it takes",
+                    f"file {file.file_path!r}, written by this statement, was deleted before the commit, so nothing was "
+                    "committed; retry the statement, and set gc.warehouse.min_age_ms to more than its duration",
                     key="file.missing",
                     file=file.file_path,
                 )
 
     def remove(self, paths: Collection[str]) -> None:
-        """List data files no more. Conflict if one of them is not there."""
+        """Remove data files. Raises Conflict if one of them does not exist."""
         from pyiceberg.manifest import ManifestContent
 
         missing = set(paths)
-        for manifest in list(self.kept):
+        for manifest in list(self.inherited):
             if missing and manifest.content == ManifestContent.DATA:
-                missing -= self._without(manifest, missing)
+                missing -= self._remove_from(manifest, missing)
         if missing:
             raise commit_failed(f"{len(missing)} of its data files were rewritten or deleted, such as {min(missing)}")
 
     def remove_all(self) -> None:
-        """List nothing that was there."""
-        for manifest in list(self.kept):
-            self._without(manifest, None)
+        """Remove all files."""
+        for manifest in list(self.inherited):
+            self._remove_from(manifest, None)
 
     def merge(self) -> None:
-        """Write many small manifests as few, if the table's properties want that."""
+        """Merge small manifests if the table has too many of them, as its properties define."""
         from pyiceberg.manifest import ManifestContent
 
         options = self.metadata.properties
         if options.get("commit.manifest-merge.enabled", "true").lower() == "false":
             return
-        most = int(options.get("commit.manifest.min-count-to-merge", "100"))
+        min_count = int(options.get("commit.manifest.min-count-to-merge", "100"))
         size = int(options.get("commit.manifest.target-size-bytes", str(8 << 20)))
-        for spec_id in {each.partition_spec_id for each in self.kept}:
+        for spec_id in {each.partition_spec_id for each in self.inherited}:
             small = [
                 each
-                for each in self.kept
+                for each in self.inherited
                 if (each.partition_spec_id, each.content) == (spec_id, ManifestContent.DATA)
                 and each.manifest_length < size // 2
             ]
-            if len(small) >= most:
+            if len(small) >= min_count:
                 self._merge(small, spec_id, size)
 
     def finish(self, operation: str, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
-        """The updates that put the snapshot at the head of its branch; its manifest list is written."""
+        """Write the manifest list and return the updates that make the snapshot the head of its branch."""
         from pyiceberg.table.refs import SnapshotRefType
         from pyiceberg.table.snapshots import Snapshot
         from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
-        from skiway.formats.iceberg.manifest_writer import write_list
+        from skiway.formats.iceberg.manifest_files import write_list
 
         location = self._location(f"snap-{self.id}-0-{self._name}.avro")
         rows = write_list(
@@ -124,7 +126,7 @@ class NewSnapshot:
             location=location,
             snapshot_id=self.id,
             parent_id=self._parent_id,
-            listed=[*self._made, *self.kept],
+            listed=[*self._new_manifests, *self.inherited],
         )
         numbered = self.metadata.format_version >= 3
         snapshot = Snapshot(
@@ -143,7 +145,7 @@ class NewSnapshot:
 
     @property
     def requirements(self) -> tuple[TableRequirement, ...]:
-        """That the head of the branch is the one that this snapshot follows."""
+        """The requirement that the head of the branch is the parent of this snapshot."""
         from pyiceberg.table.update import AssertRefSnapshotId
 
         return (AssertRefSnapshotId(ref=self.branch, snapshot_id=self._parent_id),)
@@ -152,22 +154,24 @@ class NewSnapshot:
     def _parent_id(self) -> int | None:
         return None if self.parent is None else self.parent.snapshot_id
 
-    def _without(self, manifest: ManifestFile, paths: Collection[str] | None) -> set[str]:
-        """Replace a manifest by one without these files, or without any; those that it had."""
-        from skiway.formats.iceberg.manifest_writer import entries
+    def _remove_from(self, manifest: ManifestFile, paths: Collection[str] | None) -> set[str]:
+        """Replace a manifest by one without these files (None: without all), and return the removed paths."""
+        from skiway.formats.iceberg.manifest_files import entries
 
         found = entries(manifest, self._io)
-        gone = [entry for entry in found if paths is None or entry.data_file.file_path in paths]
-        if gone:
-            stay = [entry for entry in found if paths is not None and entry.data_file.file_path not in paths]
-            made = self._manifest(manifest.partition_spec_id, existing=stay, deleted=gone, content=manifest.content)
-            self.kept.remove(manifest)
-            self._made.append(made)
-            self._removed += (entry.data_file for entry in gone)
-        return {entry.data_file.file_path for entry in gone}
+        removed = [entry for entry in found if paths is None or entry.data_file.file_path in paths]
+        if removed:
+            remaining = [entry for entry in found if paths is not None and entry.data_file.file_path not in paths]
+            made = self._manifest(
+                manifest.partition_spec_id, existing=remaining, deleted=removed, content=manifest.content
+            )
+            self.inherited.remove(manifest)
+            self._new_manifests.append(made)
+            self._removed += (entry.data_file for entry in removed)
+        return {entry.data_file.file_path for entry in removed}
 
     def _merge(self, small: Sequence[ManifestFile], spec_id: int, size: int) -> None:
-        from skiway.formats.iceberg.manifest_writer import entries
+        from skiway.formats.iceberg.manifest_files import entries
 
         groups: list[list[ManifestFile]] = [[]]
         for each in small:
@@ -177,11 +181,11 @@ class NewSnapshot:
         for group in groups:
             if len(group) > 1:
                 existing = [entry for manifest in group for entry in entries(manifest, self._io)]
-                self._made.append(self._manifest(spec_id, existing=existing))
-                self.kept = [each for each in self.kept if each not in group]
+                self._new_manifests.append(self._manifest(spec_id, existing=existing))
+                self.inherited = [each for each in self.inherited if each not in group]
 
     def _manifest(self, spec_id: int, **listed: Any) -> ManifestFile:
-        from skiway.formats.iceberg.manifest_writer import write_manifest
+        from skiway.formats.iceberg.manifest_files import write_manifest
 
         location = self._location(f"{self._name}-m{next(self._numbers)}.avro")
         return write_manifest(self.metadata, spec_id, self._io, location=location, snapshot_id=self.id, **listed)
@@ -192,10 +196,10 @@ class NewSnapshot:
         return location
 
     def _summary(self, operation: str, properties: Mapping[str, str]) -> Summary:
-        """What other engines write too: what was added and removed, and the totals."""
+        """The standard summary: what was added and removed, and the totals."""
         from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 
-        from skiway.formats.iceberg.manifest_writer import schema_of
+        from skiway.formats.iceberg.manifest_files import schema_of
 
         collected = SnapshotSummaryCollector()
         specs = self.metadata.specs()
@@ -204,7 +208,7 @@ class NewSnapshot:
         for file in self._removed:
             collected.remove_file(file, schema_of(self.metadata, specs[file.spec_id]), specs[file.spec_id])
         before = self.parent.summary if self.parent is not None else None
-        # PyIceberg counts what a replacement changes as it does for an overwrite, but does not know its name.
+        # PyIceberg does not know the operation `replace`, which is counted like an overwrite.
         summary = update_snapshot_summaries(
             Summary(operation=Operation.OVERWRITE, **collected.build(), **properties),
             None if before is None else before.additional_properties,

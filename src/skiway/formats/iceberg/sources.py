@@ -1,4 +1,4 @@
-"""Where tables of Iceberg are found: REST catalogs, SQL catalogs, folders, single metadata files."""
+"""Sources of Iceberg tables: REST catalogs, SQL catalogs, folders, and single metadata files."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from skiway import extras
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
-from skiway.formats.files import Files, Found, undamaged
-from skiway.formats.folders import FolderSource
-from skiway.formats.iceberg.metadata import checked
+from skiway.formats.files import Files, Found, decoding, first_lines
+from skiway.formats.iceberg.metadata import validated
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.locations import Location, location, web_address
-from skiway.formats.opening import SourceRequest
+from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
-from skiway.formats.web_access import guarded
+from skiway.formats.web_access import guard_session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.typedef import Properties
+
     from requests import Session
 
 __all__ = ["open_iceberg"]
@@ -31,11 +32,14 @@ _SQL: Final = ("sqlite:", "postgresql:", "postgresql+psycopg:")
 
 
 def open_iceberg(request: SourceRequest) -> Source:
-    """The source at `request.uri`: option `iceberg.source` is `rest`, `sql` or `filesystem`; else the address tells."""
+    """Open the source at `request.uri`.
+
+    The option `iceberg.source` is `rest`, `sql` or `filesystem`; by default it depends on the address.
+    """
     opener = _OPENERS.get(request.options.get("iceberg.source", "") or _guessed(request.uri))
     if opener is None:
         raise Unsupported(
-            f"iceberg.source {request.options['iceberg.source']!r} is not known; it is one of {', '.join(_OPENERS)}",
+            f"unknown iceberg.source {request.options['iceberg.source']!r}; use one of {', '.join(_OPENERS)}",
             key="source.kind",
         )
     return opener(request)
@@ -56,12 +60,12 @@ def _open_rest(request: SourceRequest) -> Source:
 
         class Guarded(RestCatalog):
             def _config_headers(self, session: Session) -> None:
-                """The first that is done to a session, before it asks for a token."""
-                guarded(session)
+                """Guard the session; this is called first, before a token is requested."""
+                guard_session(session)
                 super()._config_headers(session)
 
             def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-                """What a catalog answers does not choose which class is loaded here."""
+                """Always use PyArrow: the response of a catalog must not select the class to load."""
                 return super()._load_file_io({**properties, "py-io-impl": _IO}, location)
 
         return Guarded(request.name, uri=address, **_rest_properties(request))
@@ -70,7 +74,7 @@ def _open_rest(request: SourceRequest) -> Source:
 
 
 def _rest_properties(request: SourceRequest) -> dict[str, str]:
-    """What PyIceberg is told: the options it knows, and the credentials."""
+    """The properties for PyIceberg: the options that it supports, and the credentials."""
     known = ("warehouse", "prefix", "rest.", "header.", "oauth2-server-uri", "scope", "s3.", "ssl")
     options = {key: value for key, value in request.options.items() if key.startswith(known)}
     return options | dict(request.credentials)
@@ -79,21 +83,23 @@ def _rest_properties(request: SourceRequest) -> dict[str, str]:
 def _open_sql(request: SourceRequest) -> Source:
     if not request.uri.startswith(_SQL):
         raise InvalidArgument(
-            f"{request.uri!r} names no SQL catalog; write sqlite:////path/catalog.db or postgresql+psycopg://host/db",
+            f"{request.uri!r} is not the URL of a SQL catalog; use sqlite:////path/catalog.db or postgresql+psycopg://host/db",
             key="location.refused",
         )
     if request.uri.startswith("sqlite:"):
         files = request.files()
         place = location(request.uri.removeprefix("sqlite:///"))
         if files.find(str(place)) is None:
-            raise NotFound(f"there is no SQLite catalog at {str(place)!r}", key="source.not_found")
+            raise NotFound(f"no SQLite catalog found at {str(place)!r}", key="source.not_found")
+    else:
+        extras.require("psycopg", extra="postgres", purpose="an Iceberg catalog in PostgreSQL")
 
     def connect() -> Catalog:
         from pyiceberg.catalog.sql import SqlCatalog
 
         name = request.options.get("catalog-name", "default")
         warehouse = request.options.get("warehouse", "")
-        # PyIceberg reads the metadata file that a table's row names by itself, with the same rights in S3.
+        # PyIceberg reads the metadata files of tables itself, with the same S3 credentials.
         storage = {key: value for key, value in request.properties.items() if key.startswith("s3.")}
         return SqlCatalog(name, uri=request.uri, warehouse=warehouse, init_catalog_tables="false", **storage)
 
@@ -120,7 +126,7 @@ _OPENERS: Final[dict[str, Callable[[SourceRequest], Source]]] = {
 
 
 class _IcebergFolders:
-    """A table is a folder with metadata files in its folder `metadata`."""
+    """A folder that contains a folder `metadata` with metadata files is a table."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -138,12 +144,12 @@ class _IcebergFolders:
         from skiway.formats.iceberg.file_io import ReadingIO
 
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
-        with undamaged(self._files, str(metadata)), _translated(str(place), str(name)):
-            read = checked(FromInputFile.table_metadata(ReadingIO(self._files).new_input(str(metadata))))
+        with decoding(self._files, str(metadata)), _translated(str(place), str(name)):
+            read = validated(FromInputFile.table_metadata(ReadingIO(self._files).new_input(str(metadata))))
             return IcebergTable(name, read, metadata_location=str(metadata), files=self._files)
 
     def _newest(self, name: TableName, folder: Location) -> Location:
-        """The metadata that is current: what the hint says, or those after it; else the one with the highest number."""
+        """The current metadata file: the version in the hint or the ones following it, else the highest version."""
         found = [(version, each) for each in self._files.children(folder)[1] if (version := _version(each)) is not None]
         by_version: dict[int, list[Found]] = {}
         for version, each in found:
@@ -154,13 +160,14 @@ class _IcebergFolders:
             newest += 1
         if newest is None or newest not in by_version:
             raise NotFound(
-                f"{str(folder)!r} has no metadata of version {newest}, which its hint names", key="table.not_found"
+                f"{str(folder)!r} has no metadata file of version {newest}, which its version hint refers to",
+                key="table.not_found",
             )
         if len(by_version[newest]) > 1:
             names = ", ".join(each.location.name for each in by_version[newest])
             raise Conflict(
-                f"table {str(name)!r} has several metadata files of version {newest} ({names}), and nothing says which "
-                "was committed; name one of them as the source, or connect to its catalog",
+                f"table {str(name)!r} has several metadata files of version {newest} ({names}), and it is unknown which was "
+                "committed; use one of them as the source, or connect to its catalog",
                 key="table.ambiguous",
                 table=str(name),
             )
@@ -173,7 +180,7 @@ class _IcebergFolders:
         text = self._files.read(hint).decode(errors="replace").strip()
         if not text.isdecimal():
             raise PreconditionFailed(
-                f"{hint!r} holds {text[:40]!r}, which is no version", key="file.corrupt", file=hint
+                f"{hint!r} contains {text[:40]!r}, which is not a version number", key="file.corrupt", file=hint
             )
         return int(text)
 
@@ -184,7 +191,7 @@ def _version(file: Found) -> int | None:
 
 
 class _CatalogSource(Source):
-    """The tables of a catalog that PyIceberg speaks to; connected on first use."""
+    """The tables of a catalog, accessed with PyIceberg; connects on first use."""
 
     def __init__(self, request: SourceRequest, connect: Callable[[], Catalog]) -> None:
         self._request = request
@@ -216,12 +223,12 @@ class _CatalogSource(Source):
         name = TableName(namespace, table)
         with _translated(self._request.uri, str(name)):
             found = self._catalog.load_table((*namespace, table))
-        # A REST catalog may hand out credentials for this table only.
+        # A REST catalog may vend credentials for this table only.
         vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
         files = self._request.files(vended)
         files.reach.check(location(found.metadata_location))
-        with undamaged(files, found.metadata_location):
-            return IcebergTable(name, checked(found.metadata), metadata_location=found.metadata_location, files=files)
+        with decoding(files, found.metadata_location):
+            return IcebergTable(name, validated(found.metadata), metadata_location=found.metadata_location, files=files)
 
     def close(self) -> None:
         if self._connected is not None:
@@ -229,44 +236,51 @@ class _CatalogSource(Source):
 
 
 @contextmanager
-def _translated(source: str, asked: str = "") -> Iterator[None]:
-    """A block in which PyIceberg's errors become ours."""
+def _translated(source: str, name: str = "") -> Iterator[None]:
+    """Run a block in which PyIceberg's errors become ours; `name` is the table or namespace."""
     from pydantic import ValidationError
     from pyiceberg import exceptions
-    from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
+
+    from requests import RequestException
 
     try:
         yield
     except SkiwayError:
         raise
     except (exceptions.NoSuchTableError, exceptions.NoSuchIcebergTableError, exceptions.NoSuchNamespaceError) as error:
-        raise NotFound(f"source {source!r} has no {asked!r}; see what it lists", key="table.not_found") from error
+        raise NotFound(
+            f"source {source!r} has no {name!r}; list its namespaces and tables", key="table.not_found"
+        ) from error
     except (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError) as error:
         raise PreconditionFailed(
-            f"source {source!r} refused the credentials: {_said(error)}; check those of the connector",
+            f"source {source!r} rejected the credentials; check the credentials of the connector",
             key="source.credentials",
+            detail=first_lines(error),
         ) from error
     except (ValidationError, exceptions.ValidationError) as error:
         raise Unsupported(
-            f"table {asked!r} of source {source!r} has metadata that is not understood ({_said(error)}), such as a type "
-            "of a newer version of Iceberg",
+            f"table {name!r} of source {source!r} has unsupported metadata, such as a type of a newer version of Iceberg",
             key="table.feature",
-            table=asked,
+            detail=first_lines(error),
+            table=name,
             feature="metadata",
         ) from error
     except (RequestException, SQLAlchemyError, exceptions.RESTError, OSError) as error:
         raise Unavailable(
-            f"source {source!r} does not answer: {_said(error)}; check its address, then try again",
+            f"source {source!r} does not respond; check its address, then try again",
             key="source.unavailable",
+            detail=first_lines(error),
         ) from error
-    except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:  # what damage leads to
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        StopIteration,
+    ) as error:  # how PyIceberg fails on damaged metadata
         raise PreconditionFailed(
-            f"what source {source!r} says of {asked!r} makes no sense ({type(error).__name__}: {_said(error)}): mend it there",
+            f"the response of source {source!r} about {name!r} is invalid; fix it there",
             key="file.corrupt",
+            detail=f"{type(error).__name__}: {first_lines(error)}",
         ) from error
-
-
-def _said(error: Exception) -> str:
-    lines: list[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[:3])[:300]

@@ -1,23 +1,21 @@
-"""A table of Iceberg: its metadata read by PyIceberg, its files planned from manifests, its rows read from Parquet."""
+"""Read an Iceberg table: PyIceberg parses the metadata, files are planned from manifests, rows are read from Parquet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport.filters import Filter
 from skiway.errors import Unsupported
-from skiway.formats.cache import Kept
-from skiway.formats.deletes import deletion_vector, positions_by_file, united
 from skiway.formats.files import Files
-from skiway.formats.iceberg.deletes import PLACES
-from skiway.formats.parquet.reading import DataFile, Identifier, opened
-from skiway.formats.schemas import Path, TableSchema, field_id, identified
+from skiway.formats.iceberg.deletes import PLACES, deletion_vector, merged_positions, positions_by_file
+from skiway.formats.parquet.reading import DataFile, IdAssigner, open_file
+from skiway.formats.schemas import Path, TableSchema, field_id, with_ids
 from skiway.formats.source import (
     Content,
     Format,
@@ -33,14 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["IcebergTable"]
 
-_file_tables: Final = Kept[tuple[object, ...], pa.Table](256 << 20, size_of=lambda table: table.nbytes)
-_position_deletes: Final = Kept[tuple[object, ...], dict[str, pa.Array]](
-    64 << 20, size_of=lambda found: sum(each.nbytes + 200 for each in found.values())
-)
-
 
 class IcebergTable(TableHandle):
-    """A table as its metadata says, of any version of the format that PyIceberg reads."""
+    """An Iceberg table, in any version of the format that PyIceberg can parse."""
 
     def __init__(self, name: TableName, metadata: TableMetadata, *, metadata_location: str, files: Files) -> None:
         from skiway.formats.iceberg.file_io import ReadingIO
@@ -61,7 +54,7 @@ class IcebergTable(TableHandle):
 
     @property
     def partition_spec(self) -> PartitionSpec:
-        """The one that the table names: an older one, if that was made the default again."""
+        """The default spec, which is not necessarily the newest."""
         return next(each for each in self.partition_specs if each.id == self.metadata.default_spec_id)
 
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:  # noqa: ARG002
@@ -91,15 +84,20 @@ class IcebergTable(TableHandle):
         return self._in_partitions(found, filter, schema or self.schema_at(snapshot).arrow) if filter else found
 
     def _placed(self, snapshot: Snapshot) -> pa.Table:
-        """The file table, with the places of deletes behind it."""
+        """The file table with the additional columns `PLACES`."""
         from skiway.formats.iceberg.manifests import file_table
 
         found = self._snapshot(snapshot)
         schema = self.schema_at(snapshot)
-        key = (self._files.identity, found.manifest_list, schema.id)
         if not found.manifest_list:
             raise self._unsupported("snapshots without a manifest list", "rewrite its manifests")
-        return _file_tables.get(key, lambda: file_table(self.metadata, found, schema.arrow, self._io, str(self.name)))
+        return self._files.cached(
+            "iceberg files",
+            found.manifest_list,
+            schema.id,
+            load=lambda: file_table(self.metadata, found, schema.arrow, self._io, str(self.name)),
+            size_of=lambda table: table.nbytes,
+        )
 
     def _snapshot(self, snapshot: Snapshot) -> Any:
         found = self.metadata.snapshot_by_id(snapshot.id)
@@ -108,7 +106,7 @@ class IcebergTable(TableHandle):
         return found
 
     def _in_partitions(self, files: pa.Table, filter: Filter, known: pa.Schema) -> pa.Table:  # noqa: A002
-        """Those of `files` whose partition may hold rows on which `filter` is true; it calls columns as `known` does."""
+        """The `files` whose partition may have rows that match `filter`, which uses the column names of `known`."""
         from pyiceberg.expressions.visitors import bind, inclusive_projection
         from pyiceberg.io.pyarrow import expression_to_pyarrow
         from pyiceberg.schema import Schema
@@ -118,40 +116,40 @@ class IcebergTable(TableHandle):
         schema = self._iceberg_schema_like(known)
         if schema is None:
             return files
-        said = to_iceberg(filter, schema)
-        kept = []
+        condition = to_iceberg(filter, schema)
+        matching = []
         for spec in self.metadata.partition_specs:
             part = files.filter(pc.field("spec_id") == spec.spec_id)
             sources = {field.source_id for field in spec.fields}
             if part.num_rows and sources and sources <= schema._lazy_id_to_field.keys():
                 fields = Schema(*spec.partition_type(schema).fields)
-                projected = bind(fields, inclusive_projection(schema, spec)(said), case_sensitive=True)
+                projected = bind(fields, inclusive_projection(schema, spec)(condition), case_sensitive=True)
                 part = part.take(_matching(part, spec, expression_to_pyarrow(projected, fields)))
-            kept.append(part)
-        return pa.concat_tables(kept).sort_by("ordinal")
+            matching.append(part)
+        return pa.concat_tables(matching).sort_by("ordinal")
 
     def _iceberg_schema_like(self, known: pa.Schema) -> Any:
-        """The schema of the table that looks like `known`, or None."""
+        """The schema of the table that equals `known`, or None."""
         same = [number for number, each in self._schemas.items() if each.arrow.equals(known, check_metadata=True)]
         return next((schema for schema in self.metadata.schemas if schema.schema_id in same), None)
 
-    def _identifier(self, snapshot: Snapshot) -> Identifier:  # noqa: ARG002
-        return self._identified
+    def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:  # noqa: ARG002
+        return self._with_ids
 
-    def _identified(self, schema: pa.Schema, file: str) -> pa.Schema:
-        """A file's schema with ids: its own, or those that the table's name mapping gives to names."""
+    def _with_ids(self, schema: pa.Schema, file: str) -> pa.Schema:
+        """The schema of a file with field ids: its own, or those of the table's name mapping."""
         if any(field_id(field) is not None for field in schema):
             return schema
         if self._ids_by_path is None:
             raise Unsupported(
-                f"file {file!r} of table {str(self.name)!r} has no field ids, and the table has no name mapping; set its "
+                f"file {file!r} of table {str(self.name)!r} has no field ids, and the table has no name mapping; set the table "
                 "property 'schema.name-mapping.default'",
                 key="table.feature",
                 table=str(self.name),
                 feature="files without field ids",
                 file=file,
             )
-        return identified(schema, self._ids_by_path.get)
+        return with_ids(schema, self._ids_by_path.get)
 
     @cached_property
     def _ids_by_path(self) -> dict[Path, int | None] | None:
@@ -170,14 +168,14 @@ class IcebergTable(TableHandle):
 
     @cached_property
     def _defaults(self) -> dict[int, pa.Scalar]:
-        """What columns hold in files that are older than they are; it is said once and for all."""
+        """The default values of columns in files that were written before the column was added, by field id."""
         from skiway.formats.iceberg.types import defaults
 
         found = [defaults(schema, table=str(self.name)) for schema in self.metadata.schemas]
         return {number: value for each in found for number, value in each.items()}
 
     def _partition_values(self, row: Mapping[str, Any]) -> dict[int, pa.Scalar]:
-        """Columns that tables taken over from Hive keep in the path only."""
+        """The values of identity partition fields: tables migrated from Hive have them in paths only."""
         spec = next(spec for spec in self.partition_specs if spec.id == row["spec_id"])
         return {
             field.source_id: pa.scalar(row["partition"][str(field.id)], self._partition_types[field.id])
@@ -192,11 +190,11 @@ class IcebergTable(TableHandle):
         return partition_types(self.metadata)
 
     def _deleted(self, path: str, deletes: pa.Table) -> pa.Array | None:
-        """The positions that `deletes`, rows of the file table, delete in the data file at `path`."""
+        """The positions that the delete files `deletes` delete in the data file at `path`."""
         found = []
         for row in deletes.select(["path", "format", "content", "row_count", *PLACES.names]).to_pylist():
             if row["content"] == Content.EQUALITY_DELETES:
-                raise self._unsupported("deletes by equality", "rewrite its data files", file=row["path"])
+                raise self._unsupported("equality deletes", "rewrite its data files", file=row["path"])
             if row["blob_offset"] is not None:
                 blob = self._files.read(row["path"], offset=row["blob_offset"], size=row["blob_size"])
                 found.append(deletion_vector(blob, file=row["path"], rows=row["row_count"]))
@@ -204,31 +202,34 @@ class IcebergTable(TableHandle):
                 found.append(self._position_deletes(row["path"]).get(path, pa.array([], pa.int64())))
             else:
                 raise self._unsupported(f"position deletes in {row['format']}", "rewrite them", file=row["path"])
-        return united(found)
+        return merged_positions(found)
 
     def _position_deletes(self, path: str) -> dict[str, pa.Array]:
-        def read() -> dict[str, pa.Array]:
-            with opened(self._files, path) as parquet:
+        def load() -> dict[str, pa.Array]:
+            with open_file(self._files, path) as parquet:
                 return positions_by_file(parquet.read(columns=["file_path", "pos"]))
 
-        return _position_deletes.get((self._files.identity, path), read)
+        def size_of(found: dict[str, pa.Array]) -> int:
+            return sum(each.nbytes + 200 for each in found.values())
+
+        return self._files.cached("position deletes", path, load=load, size_of=size_of)
 
     def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
         where = f" (file {file!r})" if file else ""
         return Unsupported(
-            f"table {str(self.name)!r} has {feature}{where}, which are not read; {advice} with an engine that can",
+            f"table {str(self.name)!r} has {feature}{where}, which are not supported; {advice} with an engine that supports them",
             key="table.feature",
             table=str(self.name),
             feature=feature,
         )
 
 
-def _matching(files: pa.Table, spec: Any, said: pc.Expression) -> pa.Array:
-    """The rows of `files`, by number, whose partition values satisfy `said`, which calls them by name."""
+def _matching(files: pa.Table, spec: Any, condition: pc.Expression) -> pa.Array:
+    """The row numbers of `files` whose partition values satisfy `condition`, which refers to them by name."""
     values = files["partition"].combine_chunks()
     columns = {field.name: values.field(str(field.field_id)) for field in spec.fields}
     numbered = pa.table({**columns, "$row": pa.array(range(files.num_rows), pa.int64())})
-    return numbered.filter(said)["$row"].combine_chunks()
+    return numbered.filter(condition)["$row"].combine_chunks()
 
 
 def _spec(spec: Any) -> PartitionSpec:

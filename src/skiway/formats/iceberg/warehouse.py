@@ -1,88 +1,127 @@
-"""The warehouse: the folder, on this machine or in S3, below which managed tables keep their files.
+"""The warehouse: the root folder of the files of managed tables, on this machine or in S3.
 
-Each table has a folder of its own. What is read or written for a table is inside of it, whatever its metadata says.
-A file is never changed once it is closed; what is written here survives a power failure when the call returns.
+Each table has its own folder. Files outside of it are neither read nor written, whatever the metadata of the table says.
+Files are immutable once they are closed. Writes are durable when the call returns.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Final
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, PermissionDenied
-from skiway.formats.files import Files
+from skiway.formats.files import FileCache, Files
 from skiway.formats.locations import Location, Reach, location
 
 __all__ = ["TableFiles", "Warehouse", "uri_of"]
 
-_UNSAFE: Final = re.compile(r"[?#%\\\s]")  # engines read these differently in a location
+_UNSAFE: Final = re.compile(r"[?#%\\\s]")  # engines interpret these differently in a location
 
 
 @dataclass(frozen=True)
 class Warehouse:
-    """Where managed tables are. `properties` are those of `Files`: how S3 is reached."""
+    """The root folder of managed tables. `properties` are those of `Files`: how to reach S3."""
 
     root: Location
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
+    _locks: _FolderLocks = field(default_factory=lambda: _FolderLocks(), init=False, repr=False, compare=False)
 
     @classmethod
-    def at(cls, uri: str, properties: Mapping[str, str] | None = None) -> Warehouse:
-        """The warehouse at a path, or a `file:` or `s3:` location."""
+    def at(cls, uri: str, properties: Mapping[str, str] | None = None, *, cache: FileCache | None = None) -> Warehouse:
+        """The warehouse at a path, or at a `file:` or `s3:` location."""
         root = location(uri)
         if _UNSAFE.search(root.path):
             raise InvalidArgument(
-                f"the warehouse {uri!r} has blanks or one of ? # % \\ in its path, which engines read differently; "
+                f"the path of the warehouse {uri!r} has whitespace or one of ? # % \\, which engines interpret differently; "
                 "choose another folder",
                 key="warehouse.invalid",
                 location=uri,
             )
-        return cls(root, dict(properties or {}))
+        return cls(root, dict(properties or {}), FileCache() if cache is None else cache)
 
     def folder(self, *segments: str) -> str:
-        """The location of a folder below the root, as metadata holds it."""
+        """The URI of a folder below the root, as metadata contains it."""
         place = self.root
         for segment in segments:
             place = place / segment
         return uri_of(place)
 
     def files(self, folder: str) -> TableFiles:
-        """What may be read and written of the table in `folder`, which must be below the root."""
+        """The files of the table in `folder`; raises PermissionDenied if that is not below the root."""
         place = location(folder)
         if place == self.root or not place.is_within(self.root):
             raise PermissionDenied(
-                f"location {folder!r} is outside of the warehouse; tables are kept below {uri_of(self.root)}",
+                f"location {folder!r} is outside of the warehouse {uri_of(self.root)}",
                 key="location.outside",
                 location=folder,
             )
-        return TableFiles(self.properties, _Folder((place,)))
+        return TableFiles(self.properties, _Folder((place,)), self.cache)
+
+    @contextmanager
+    def lock(self, folder: str, *, timeout_s: float) -> Iterator[None]:
+        """A block that one thread at a time enters per folder. After `timeout_s` it is entered without the lock."""
+        lock = self._locks.of(folder)
+        acquired = lock.acquire(timeout=timeout_s)
+        try:
+            yield
+        finally:
+            if acquired:
+                lock.release()
 
     def everything(self) -> TableFiles:
-        """What may be read and written of all tables."""
-        return TableFiles(self.properties, _Folder((self.root,)))
+        """The files of all tables."""
+        return TableFiles(self.properties, _Folder((self.root,)), self.cache)
+
+
+class _FolderLocks:
+    """A lock per folder, which exists as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._locks: WeakValueDictionary[str, _FolderLock] = WeakValueDictionary()
+
+    def of(self, folder: str) -> _FolderLock:
+        with self._guard:
+            return self._locks.setdefault(folder, _FolderLock())
+
+
+class _FolderLock:
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def acquire(self, *, timeout: float) -> bool:
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
 
 
 def uri_of(place: Location) -> str:
-    """The location as metadata holds it: with its scheme, so that no engine takes it for one of another store."""
+    """The location as a URI with a scheme, as metadata contains it, so that all engines interpret it alike."""
     return f"file://{place.path}" if place.scheme == "file" else str(place)
 
 
 class _Folder(Reach):
-    """One folder; also in S3, where other tables are behind the same credentials."""
+    """The folder of one table. Also checked in S3, where the same credentials give access to other tables."""
 
     __slots__ = ()
 
     def check(self, place: Location) -> Location:
         if not any(place.is_within(root) for root in self.roots):
             raise PermissionDenied(
-                f"file {str(place)!r} is outside of the table's folder {', '.join(map(uri_of, self.roots))}, where all "
-                "its files must be",
+                f"file {str(place)!r} is outside of the table's folder {', '.join(map(uri_of, self.roots))}",
                 key="location.outside",
                 location=str(place),
             )
@@ -91,10 +130,10 @@ class _Folder(Reach):
 
 @dataclass(frozen=True)
 class TableFiles(Files):
-    """The files of managed tables, read and written."""
+    """The files of managed tables, with write access."""
 
     def create(self, uri: str) -> pa.NativeFile:
-        """A new file to write to. It is to be closed, and then made lasting by `seal`."""
+        """Create a file to write to. Close it, then call `seal` to make it durable."""
         place = self.reach.check(location(uri))
         with self.translated(place):
             if place.scheme == "file":
@@ -103,7 +142,7 @@ class TableFiles(Files):
             return self._s3.open_output_stream(f"{place.bucket}/{place.path}")
 
     def seal(self, uri: str) -> None:
-        """Make a file that was closed survive a power failure."""
+        """Sync a closed file to disk, so that it survives a power failure."""
         place = location(uri)
         if place.scheme == "file":
             with self.translated(place):
@@ -111,13 +150,13 @@ class TableFiles(Files):
                 _sync(Path(place.path).parent)
 
     def write(self, uri: str, data: bytes) -> None:
-        """A new file with this content."""
+        """Write a new file."""
         with self.create(uri) as sink, self.translated(uri):
             sink.write(data)
         self.seal(uri)
 
     def remove(self, uris: Iterable[str]) -> None:
-        """Delete files; those that are not there are passed over."""
+        """Delete files; missing ones are ignored."""
         import obstore
 
         for uri in uris:
@@ -129,7 +168,7 @@ class TableFiles(Files):
                     obstore.delete(self._bucket(place.bucket), place.path)
 
     def remove_folders(self, folder: Location) -> None:
-        """Delete the folders below `folder`, and itself, that are empty; object stores have none."""
+        """Delete `folder` and the folders below it as far as they are empty; S3 has no folders."""
         if folder.scheme == "file":
             for path, _, _ in os.walk(self.reach.check(folder).path, topdown=False):
                 with suppress(OSError):  # not empty

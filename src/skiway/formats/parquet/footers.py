@@ -1,7 +1,7 @@
-"""What the footer of a Parquet file says about its row groups.
+"""Statistics of row groups, from the footer of a Parquet file.
 
-Only what can be trusted: bounds of types that all writers order alike. Texts and bytes may have been cut short by their
-writer, so their bounds are never called exact; NaN is in no bounds, and nobody counted it.
+Only reliable statistics are used: bounds of types that all writers order alike. Writers may truncate strings and bytes, so
+their bounds are never exact. Bounds exclude NaN, and footers do not count it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nan
 
 
 def row_groups(footer: FileMetaData, source: pa.Schema, target: Sequence[Leaf]) -> pa.Table:
-    """A row per row group: its number, its first row's position, its size, and the `stats` of the columns `target`.
+    """A table with a row per row group: its number, the position of its first row, its row count and `stats`.
 
-    `source` is the schema of the file with ids; what it does not have, the result has not either.
+    `source` is the schema of the file with ids. `stats` has those columns of `target` that the file has.
     """
     groups = range(footer.num_row_groups)
     counts = pa.array([footer.row_group(group).num_rows for group in groups], pa.int64())
@@ -71,29 +71,29 @@ def _bounds(source: pa.DataType, target: pa.DataType, stats: list[Any]) -> dict[
     try:
         return {name: read(known, name).cast(bound_type(target)) for name in ("min", "max")}
     except (pa.ArrowException, ValueError, OverflowError):
-        return {}  # bounds that are no values of the type say nothing
+        return {}  # bounds that are not values of the type are useless
 
 
 def _is_readable(stats: Any, of: pa.DataType) -> bool:
     if stats.physical_type == "INT96":
-        return False  # its order was never agreed upon
+        return False  # its sort order is undefined
     if pa.types.is_timestamp(of) or pa.types.is_time(of):
-        said = json.loads(stats.logical_type.to_json())
-        return bool(said.get("timeUnit") == _UNITS[of.unit])
+        logical_type = json.loads(stats.logical_type.to_json())
+        return bool(logical_type.get("timeUnit") == _UNITS[of.unit])
     return True
 
 
 def _reader(of: pa.DataType) -> Callable[[list[Any], str], pa.Array] | None:
-    """What reads the bounds of all row groups as values of type `of`."""
+    """The function that reads the bounds of all row groups as values of type `of`; None for unsupported types."""
     if pa.types.is_decimal(of):
         return lambda stats, name: pa.array([None if one is None else getattr(one, name) for one in stats], of)
     if pa.types.is_timestamp(of) or pa.types.is_time(of) or pa.types.is_date32(of):
         whole = pa.int32() if of.bit_width == 32 else pa.int64()
         return lambda stats, name: _raw(stats, name, whole).view(of)
     if pa.types.is_unsigned_integer(of):
-        most = (1 << of.bit_width) - 1  # some are read as signed numbers
+        mask = (1 << of.bit_width) - 1  # pyarrow returns some as signed numbers
         return lambda stats, name: pa.array(
-            [None if one is None else getattr(one, f"{name}_raw") & most for one in stats], of
+            [None if one is None else getattr(one, f"{name}_raw") & mask for one in stats], of
         )
     if pa.types.is_string(of):
         return lambda stats, name: _raw(stats, name, pa.binary()).cast(of)

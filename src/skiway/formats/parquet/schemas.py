@@ -1,7 +1,12 @@
-"""The schema of files that were written one by one: the union of theirs.
+"""The schema of a folder of Parquet files: the union of the files' schemas, and partition columns from their paths.
 
-Columns are matched by name, in the order in which files, by path, first have them. A type may be wider in one file than
-in another; fields of structs are united like columns. What else differs is refused, with the name of the file.
+Columns are matched by name, in the order in which the files, sorted by path, first have them. A type may be wider in one
+file than in another, and the fields of structs are merged like columns. Any other difference raises an error that names
+the file.
+
+Partition values are in paths as Hive writes them: `year=2026/country=NL/part.parquet`. The type of a key depends on all of
+its values: whole numbers of up to 18 digits are BIGINT, dates such as `2026-11-15` are DATE, everything else is VARCHAR.
+`__HIVE_DEFAULT_PARTITION__` is NULL.
 """
 
 from __future__ import annotations
@@ -17,30 +22,36 @@ import pyarrow as pa
 from skiway.errors import Unsupported
 from skiway.formats.conform import widens
 
-__all__ = ["partition_columns", "partition_values", "united_schema"]
+__all__ = ["merged_schema", "partition_columns"]
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def united_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The union of `schemas`, each given with the path of its file."""
+def merged_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """Merge `schemas`, each given with the path of its file."""
     fields: list[pa.Field] | None = None
     for file, schema in schemas:
         own = [_plain(field) for field in schema]
-        fields = own if fields is None else _united(fields, own, file, ())
+        fields = own if fields is None else _merged_fields(fields, own, file, ())
         _check_names(fields, file)
     return pa.schema(fields or [])
 
 
-def _united(known: Sequence[pa.Field], own: Sequence[pa.Field], file: str, above: tuple[str, ...]) -> list[pa.Field]:
-    theirs = {field.name: field for field in own}
+def _merged_fields(
+    known: Sequence[pa.Field], own: Sequence[pa.Field], file: str, above: tuple[str, ...]
+) -> list[pa.Field]:
+    others = {field.name: field for field in own}
     both = [
-        _merged(field, theirs[field.name], file, above) if field.name in theirs else field.with_nullable(True)
+        _merged_field(field, others[field.name], file, above) if field.name in others else field.with_nullable(True)
         for field in known
     ]
     new = [field.with_nullable(True) for field in own if field.name not in {each.name for each in known}]
     return [*both, *new]
 
 
-def _merged(known: pa.Field, own: pa.Field, file: str, above: tuple[str, ...]) -> pa.Field:
+def _merged_field(known: pa.Field, own: pa.Field, file: str, above: tuple[str, ...]) -> pa.Field:
     path = (*above, known.name)
     of = _merged_type(known.type, own.type, file, path)
     return pa.field(known.name, of, nullable=known.nullable or own.nullable)
@@ -48,18 +59,20 @@ def _merged(known: pa.Field, own: pa.Field, file: str, above: tuple[str, ...]) -
 
 def _merged_type(known: pa.DataType, own: pa.DataType, file: str, path: tuple[str, ...]) -> pa.DataType:
     if pa.types.is_struct(known) and pa.types.is_struct(own):
-        return pa.struct(_united(list(known), list(own), file, path))
+        return pa.struct(_merged_fields(list(known), list(own), file, path))
     if pa.types.is_list(known) and pa.types.is_list(own):
-        return pa.list_(_merged(known.value_field, own.value_field.with_name(known.value_field.name), file, path))
+        return pa.list_(_merged_field(known.value_field, own.value_field.with_name(known.value_field.name), file, path))
     if pa.types.is_map(known) and pa.types.is_map(own):
         key = _merged_type(known.key_type, own.key_type, file, path)
-        return pa.map_(key, _merged(known.item_field, own.item_field.with_name(known.item_field.name), file, path))
+        return pa.map_(
+            key, _merged_field(known.item_field, own.item_field.with_name(known.item_field.name), file, path)
+        )
     if widens(own, known):
         return known
     if widens(known, own):
         return own
     raise Unsupported(
-        f"column {'.'.join(path)!r} is {own} in file {file!r}, but {known} in the files before it; make them agree, or "
+        f"column {'.'.join(path)!r} is {own} in file {file!r}, but {known} in the files before it; use the same type, or "
         "move the file out of the table",
         key="file.disagrees",
         file=file,
@@ -74,7 +87,7 @@ def _check_names(fields: Sequence[pa.Field], file: str) -> None:
         seen[field.name.lower()] = field.name
         if other is not None:
             raise Unsupported(
-                f"file {file!r} brings column {field.name!r} beside {other!r}, which are one name in SQL; rename one",
+                f"file {file!r} adds column {field.name!r} to {other!r}, but column names are case-insensitive; rename one",
                 key="file.disagrees",
                 file=file,
                 column=field.name,
@@ -82,7 +95,7 @@ def _check_names(fields: Sequence[pa.Field], file: str) -> None:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """The field without what is of interest to its file only: ids, dictionaries, large types, that a text is JSON."""
+    """The field without properties of a single file: ids, dictionary encoding, large types, the JSON annotation."""
     return pa.field(field.name, _plain_type(field.type), nullable=field.nullable)
 
 
@@ -104,33 +117,21 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
     return of
 
 
-# --------------------
-# Partition values in paths, as Hive writes them: `year=2026/country=NL/part.parquet`.
-#
-# The rule for types, over all values of a key: whole numbers of up to 18 digits are BIGINT, dates as `2026-11-15` are
-# DATE, everything else is VARCHAR. `__HIVE_DEFAULT_PARTITION__` is NULL.
-
-
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
-_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-def partition_values(path: str) -> dict[str, str | None]:
-    """The keys and values in the folders of `path`, which is relative to the table."""
+def _partition_values(path: str) -> dict[str, str | None]:
+    """Parse the keys and values in the folders of `path`, which is relative to the table."""
     pairs = [segment.split("=", 1) for segment in path.split("/")[:-1] if "=" in segment]
     return {unquote(key): None if value == _NULL else unquote(value) for key, value in pairs}
 
 
 def partition_columns(paths: Sequence[str]) -> dict[str, pa.Array]:
-    """A column per key, with the value of each path; Unsupported where paths have different keys."""
-    values = [partition_values(path) for path in paths]
+    """A column per partition key, with a value per path; raises Unsupported if paths have different keys."""
+    values = [_partition_values(path) for path in paths]
     keys = list(values[0]) if values else []
     for path, found in zip(paths, values, strict=True):
         if list(found) != keys:
             raise Unsupported(
                 f"file {path!r} is partitioned by {', '.join(found) or 'nothing'}, but {paths[0]!r} by "
-                f"{', '.join(keys) or 'nothing'}; move it, so that all files of the table agree",
+                f"{', '.join(keys) or 'nothing'}; all files of a table must have the same partition keys, move it",
                 key="file.disagrees",
                 file=path,
             )

@@ -1,7 +1,7 @@
-"""Parquet files as a table: one file, or a folder of them, also partitioned as Hive does.
+"""Parquet files as a table: a single file, or a folder of files, possibly Hive-partitioned.
 
-Nobody keeps a log of such a table. A snapshot is what a listing found; whoever looks numbers the listings, and one that
-finds the same files again is no new snapshot. A file that changed since its listing is refused, not read.
+Such a table has no log. A snapshot is a listing of the files; listings are numbered by the caller, and a listing with the
+same files is the same snapshot. Reading a file that has changed since it was listed raises an error.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from skiway.errors import NotFound, Unsupported
-from skiway.formats.cache import Kept
 from skiway.formats.files import Files, Found
-from skiway.formats.folders import FolderSource, is_hidden
-from skiway.formats.geometry import as_geometry, geometry_columns, stored
+from skiway.formats.geometry import as_geometry, geometry_columns, storage_field
 from skiway.formats.locations import Location
-from skiway.formats.opening import SourceRequest
+from skiway.formats.opening import FolderSource, SourceRequest, is_hidden
 from skiway.formats.parquet.footers import row_groups
-from skiway.formats.parquet.reading import DataFile, Identifier, opened
-from skiway.formats.parquet.schemas import partition_columns, united_schema
-from skiway.formats.schemas import TableSchema, identified, leaves, path_id
+from skiway.formats.parquet.reading import DataFile, IdAssigner, open_file
+from skiway.formats.parquet.schemas import merged_schema, partition_columns
+from skiway.formats.schemas import TableSchema, leaves, path_id, with_ids
 from skiway.formats.source import (
     FILE_COLUMNS,
     Content,
@@ -44,21 +42,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetTable", "open_parquet"]
 
-_ENDINGS: Final = (".parquet", ".parq")
+_SUFFIXES: Final = (".parquet", ".parq")
 _AT_ONCE: Final = 8  # footers
 _FIRST_PARTITION_ID: Final = 1000
 
 Footer: TypeAlias = tuple["FileMetaData", pa.Schema]
 
-_footers: Final = Kept[tuple[object, ...], Footer](64 << 20, size_of=lambda footer: footer[0].serialized_size)
-
 
 def open_parquet(request: SourceRequest) -> Source:
-    """The tables below `request.uri`, or the one it is."""
+    """Open the tables below `request.uri`, or the single table it is."""
     files = request.files()
     root = request.root
     as_table = request.as_table
-    if root.name.endswith(_ENDINGS) and files.find(str(root)) is not None:
+    if root.name.endswith(_SUFFIXES) and files.find(str(root)) is not None:
         as_table = as_table or TableName((), root.name.rpartition(".")[0])
     elif not any(files.children(root)):
         raise NotFound(f"there is nothing at {str(root)!r}; check the address of the source", key="source.not_found")
@@ -66,9 +62,9 @@ def open_parquet(request: SourceRequest) -> Source:
 
 
 class _ParquetFolders:
-    """A table is a folder with Parquet files, or with folders like `year=2026`; all below it is part of it.
+    """A folder with Parquet files, or with folders like `year=2026`, is a table, including everything below it.
 
-    In the folder of the source itself, each Parquet file is a table of its own.
+    In the root folder of the source, each Parquet file is a table of its own.
     """
 
     def __init__(self, files: Files, root: Location) -> None:
@@ -81,14 +77,14 @@ class _ParquetFolders:
         )
 
     def is_table_file(self, file: Found) -> bool:
-        return file.location.name.endswith(_ENDINGS) and not is_hidden(file.location.name)
+        return file.location.name.endswith(_SUFFIXES) and not is_hidden(file.location.name)
 
     def open(self, name: TableName, place: Location) -> TableHandle:
         return ParquetTable(name, place, self._files)
 
 
 class ParquetTable(TableHandle):
-    """The files of one listing, which is made when the table is loaded."""
+    """The files of one listing, made when the table is loaded."""
 
     def __init__(
         self, name: TableName, place: Location, files: Files, *, listing: Sequence[Found] | None = None
@@ -113,7 +109,7 @@ class ParquetTable(TableHandle):
         self.partition_specs = (PartitionSpec(0, tuple(fields)),)
 
     def as_listed(self, snapshot: Snapshot, etags: Mapping[str, str]) -> ParquetTable:
-        """The table as an older listing found it, which is told by paths and etags; NotFound if one of its files is gone."""
+        """The table as of an older listing, given by its paths and etags; raises NotFound if a file has changed."""
         if snapshot.digest == self._digest:
             return self
         then = [each for each in self._listing if etags.get(str(each.location)) == each.etag]
@@ -144,8 +140,8 @@ class ParquetTable(TableHandle):
 
     def _gone(self, snapshot: Snapshot) -> NotFound:
         return NotFound(
-            f"listing {snapshot.id} of table {str(self.name)!r} cannot be read any more: files of it were changed or deleted, "
-            "or it was not stored; ask for a newer one",
+            f"listing {snapshot.id} of table {str(self.name)!r} can no longer be read: some of its files were changed or "
+            "deleted, or it was not stored; read a newer one",
             key="snapshot.not_found",
             table=str(self.name),
             snapshot=str(snapshot.id),
@@ -166,8 +162,8 @@ class ParquetTable(TableHandle):
 
     @cached_property
     def _digest(self) -> str:
-        told = "\n".join(f"{each.location}\t{each.size}\t{each.etag}" for each in self._listing)
-        return sha256(told.encode()).hexdigest()
+        listed = "\n".join(f"{each.location}\t{each.size}\t{each.etag}" for each in self._listing)
+        return sha256(listed.encode()).hexdigest()
 
     @cached_property
     def _all_footers(self) -> list[Footer]:
@@ -175,27 +171,33 @@ class ParquetTable(TableHandle):
             return list(threads.map(self._footer, self._listing))
 
     def _footer(self, file: Found) -> Footer:
-        def read() -> Footer:
-            with opened(self._files, str(file.location)) as parquet:
+        def load() -> Footer:
+            with open_file(self._files, str(file.location)) as parquet:
                 return parquet.metadata, parquet.schema_arrow
 
-        return _footers.get((self._files.identity, str(file.location), file.etag), read)
+        return self._files.cached(
+            "parquet footer",
+            str(file.location),
+            file.etag,
+            load=load,
+            size_of=lambda footer: footer[0].serialized_size,
+        )
 
     def _union(self) -> pa.Schema:
-        """The columns of the files, without those that are in their paths; these follow."""
+        """The columns of the files, followed by the partition columns, which take precedence."""
         schemas = []
         for file, (_, schema) in zip(self._listing, self._all_footers, strict=True):
-            own = [stored(each) for each in schema if each.name not in self._partition]
+            own = [storage_field(each) for each in schema if each.name not in self._partition]
             schemas.append((str(file.location), pa.schema(own)))
         keys = [pa.field(key, values.type) for key, values in self._partition.items()]
         shapes = self._geometries()
-        united = (
-            as_geometry(each, shapes[each.name]) if each.name in shapes else each for each in united_schema(schemas)
+        columns = (
+            as_geometry(each, shapes[each.name]) if each.name in shapes else each for each in merged_schema(schemas)
         )
-        return identified(pa.schema([*united, *keys]))
+        return with_ids(pa.schema([*columns, *keys]))
 
     def _geometries(self) -> dict[str, str]:
-        """The coordinate systems of columns that hold geometries in all files that have them."""
+        """The coordinate systems of the columns that are geometries in all files that have them."""
         found: dict[str, str] = {}
         plain: set[str] = set(self._partition)
         for file, (footer, schema) in zip(self._listing, self._all_footers, strict=True):
@@ -236,7 +238,7 @@ class ParquetTable(TableHandle):
     def _stats(self, rows: pa.Array) -> pa.Array:
         columns = [leaf for leaf in leaves(self.schema.arrow) if leaf.path[0] not in self._partition]
         tables = [
-            row_groups(footer, self._identified(schema, str(file.location)), columns)
+            row_groups(footer, self._with_ids(schema, str(file.location)), columns)
             for file, (footer, schema) in zip(self._listing, self._all_footers, strict=True)
         ]
         found = {}
@@ -246,12 +248,12 @@ class ParquetTable(TableHandle):
         paths = {path_id((key,)): constant_stats(values, rows) for key, values in self._partition.items()}
         return stats_struct(found | paths, len(tables))
 
-    def _identifier(self, snapshot: Snapshot) -> Identifier:  # noqa: ARG002
-        return self._identified
+    def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:  # noqa: ARG002
+        return self._with_ids
 
-    def _identified(self, schema: pa.Schema, file: str) -> pa.Schema:  # noqa: ARG002
-        """By name; what is in the path of a file is not looked for in it."""
-        return identified(schema, lambda path: None if path[0] in self._partition else path_id(path))
+    def _with_ids(self, schema: pa.Schema, file: str) -> pa.Schema:  # noqa: ARG002
+        """Assign ids by name; partition columns are not read from the file."""
+        return with_ids(schema, lambda path: None if path[0] in self._partition else path_id(path))
 
     def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:  # noqa: ARG002
         sources = {str(field.id): field.source_id for field in self.partition_specs[0].fields}
@@ -264,8 +266,8 @@ class ParquetTable(TableHandle):
 
 def _mixed(column: str, crs: str, other: str, file: str) -> Unsupported:
     return Unsupported(
-        f"geometries in column {column!r} are in {crs} in file {file!r}, but in {other} in the files before it; bring them "
-        "into one coordinate system, or move the file out of the table",
+        f"geometries in column {column!r} are in {crs} in file {file!r}, but in {other} in the files before it; use one "
+        "coordinate system, or move the file out of the table",
         key="file.disagrees",
         file=file,
         column=column,
@@ -273,7 +275,7 @@ def _mixed(column: str, crs: str, other: str, file: str) -> Unsupported:
 
 
 def _of_file(groups: pa.Table, number: int, of: pa.DataType, rows: pa.Scalar) -> pa.StructArray:
-    """The statistics of one column of a file, from those of its row groups; a column it does not have is all NULL."""
+    """The statistics of a column in a file, merged from its row groups; all NULL if the file does not have it."""
     stats = groups["stats"].combine_chunks()
     if stats.type.get_field_index(str(number)) < 0:
         return constant_stats(pa.nulls(1, of), pa.array([rows], pa.int64()))
@@ -281,7 +283,7 @@ def _of_file(groups: pa.Table, number: int, of: pa.DataType, rows: pa.Scalar) ->
 
 
 def _listing(files: Files, place: Location) -> list[Found]:
-    alone = files.find(str(place)) if place.name.endswith(_ENDINGS) else None
+    alone = files.find(str(place)) if place.name.endswith(_SUFFIXES) else None
     if alone is not None:
         return [alone]
     return [each for each in files.walk(place) if _is_data(_relative(each.location, place))]
@@ -292,4 +294,4 @@ def _relative(place: Location, folder: Location) -> str:
 
 
 def _is_data(path: str) -> bool:
-    return path.endswith(_ENDINGS) and not any(is_hidden(segment) for segment in path.split("/"))
+    return path.endswith(_SUFFIXES) and not any(is_hidden(segment) for segment in path.split("/"))

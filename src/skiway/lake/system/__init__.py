@@ -1,6 +1,6 @@
-"""The schema `skiway` of every catalog: tables that show what the metastore knows.
+"""The schema `skiway` of every catalog: system tables that show the content of the metastore.
 
-`schema` serves it, `tables` lists what exists, `activity` lists jobs and recent scans.
+`schema` serves it and its tables of jobs and scans; `tables` computes the rows of the others.
 """
 
 from skiway.lake.system.schema import SystemSchema

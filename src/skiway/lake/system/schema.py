@@ -1,21 +1,23 @@
-"""The schema `skiway` of every catalog: what the metastore knows, as tables."""
+"""The schema `skiway` of every catalog, and its tables `jobs` and `plans`.
+
+The rows of a system table are computed by each scan, and only for tables that the caller may see.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.airport import ScanOptions, Schema, Table, filters
 from skiway.lake.context import Context
-from skiway.lake.names import SYSTEM_SCHEMA, schema_name
-from skiway.lake.schema import table_records
-from skiway.lake.system import activity
-from skiway.lake.system import tables as known
-from skiway.lake.system.tables import Asked, Shown
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import NAMESPACE
+from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
+from skiway.lake.system import tables as contents
+from skiway.lake.system.tables import MOMENT, NAMED, SystemScan, VisibleTable, arrow_table, enum_name, moment_of
+from skiway.metastore import connectors, namespaces, tables
+from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
@@ -23,34 +25,24 @@ __all__ = ["SystemSchema"]
 
 _NAMES: Final = pa.schema({"schema_name": pa.string(), "table_name": pa.string()})
 
-_ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[Asked], pa.Table]], ...]] = (
-    ("tables", "the tables of this catalog", known.TABLES, known.tables),
-    ("columns", "their columns", known.COLUMNS, known.columns),
-    ("snapshots", "their snapshots", known.SNAPSHOTS, known.snapshots),
-    ("files", "the files of their current snapshots", known.FILES, known.files),
-    ("column_stats", "what was found by profiling them", known.COLUMN_STATS, known.column_stats),
-    ("jobs", "synchronisation, newest first", activity.JOBS, activity.jobs),
-    ("plans", "recent scans of this server: what their filters spared them", activity.PLANS, activity.plans),
-)
-
 
 class SystemSchema(Schema):
-    """Tables, columns, snapshots, files and statistics of one catalog; the account's jobs; recent scans."""
+    """System tables: tables, columns, snapshots, files and statistics of a catalog, jobs, and recent scans."""
 
     name = SYSTEM_SCHEMA
-    comment = "what the metastore knows"
+    comment = "system tables of the metastore"
 
     def __init__(self, context: Context, catalog: v1.Catalog) -> None:
         self._context = context
         self._catalog = catalog
 
     def tables(self) -> Sequence[Table]:
-        """All of them; what a caller may not see is not in them."""
-        return [SystemTable(self._context, self._catalog, *made) for made in _ALL]
+        """All system tables."""
+        return [SystemTable(self._context, self._catalog, *definition) for definition in _ALL]
 
 
 class SystemTable(Table):
-    """One of them, made anew by each scan."""
+    """A system table, whose rows `rows` computes for each scan."""
 
     def __init__(
         self,
@@ -59,43 +51,114 @@ class SystemTable(Table):
         name: str,
         comment: str,
         schema: pa.Schema,
-        make: Callable[[Asked], pa.Table],
+        rows: Callable[[SystemScan], pa.Table],
     ) -> None:
         self.name, self.comment = name, comment
-        self._schema, self._make = schema, make
+        self._schema, self._rows = schema, rows
         self._context, self._catalog = context, catalog
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """The columns of the table."""
         return self._schema
 
     def scan(self, options: ScanOptions) -> pa.Table:
-        """Its rows; those of tables that the filter does not name are not even looked for."""
+        """The rows of the table. Tables that the filter excludes by name are not read."""
         realm = self._context.callers.realm()
-        asked = Asked(realm, self._context, self._catalog.display_name, list(self._shown(options)))
-        return self._make(asked)
+        return self._rows(SystemScan(realm, self._context, self._catalog.display_name, list(self._visible(options))))
 
-    def _shown(self, options: ScanOptions) -> Iterator[Shown]:
-        """The tables that the caller may see and the filter names."""
+    def _visible(self, options: ScanOptions) -> Iterator[VisibleTable]:
+        """The tables that the caller may see and whose names match the filter."""
         callers = self._context.callers
         callers.require("catalog.read")
         if not callers.may("table.read"):
             return
+        realm = callers.realm()
         condition = filters.to_arrow(options.filter, _NAMES) if options.filter else None
-        for schema, namespace in self._namespaces():
-            found = list(table_records(callers.realm(), namespace))
+        for namespace in namespaces.scan(realm, self._catalog.resource_id.id):
+            schema = schema_name(full_path(namespace))
+            found = list(tables.scan(realm, namespace.resource_id.id))
             names = pa.table(
-                {"schema_name": [schema] * len(found), "table_name": [t.display_name for t in found]}, _NAMES
+                {"schema_name": [schema] * len(found), "table_name": [each.display_name for each in found]}, _NAMES
             )
             numbered = names.append_column("number", pa.array(range(len(found)), pa.int64()))
             chosen = numbered if condition is None else numbered.filter(condition)
-            yield from (Shown(schema, found[number]) for number in chosen["number"].to_pylist())
+            yield from (VisibleTable(schema, found[number]) for number in chosen["number"].to_pylist())
 
-    def _namespaces(self) -> Iterator[tuple[str, v1.Namespace]]:
-        realm = self._context.callers.realm()
-        prefix = keys.namespace_path(realm.account_id, self._catalog.resource_id.id, ()) + "/"
-        for pointer in realm.stores.pointers.scan(prefix):
-            found = realm.all(NAMESPACE).follow(pointer)
-            if found is not None:
-                yield schema_name(full_path(found.value)), found.value
+
+JOBS: Final = pa.schema(
+    [
+        pa.field("job_id", pa.string()),
+        pa.field("connector", pa.string()),
+        pa.field("state", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("attempt", pa.int32()),
+        pa.field("tables_scanned", pa.int64()),
+        pa.field("tables_changed", pa.int64()),
+        pa.field("errors", pa.int64()),
+        pa.field("created_at", MOMENT),
+        pa.field("started_at", MOMENT),
+        pa.field("finished_at", MOMENT),
+    ]
+)
+
+
+def jobs(scan: SystemScan) -> pa.Table:
+    """The account's jobs, newest first, for callers who may manage connectors."""
+    if not scan.context.callers.may("connector.manage"):
+        return JOBS.empty_table()
+    names: dict[str, str | None] = {}
+
+    def row(job: v1.Job) -> tuple[Any, ...]:
+        connector_id = job.connector_id.id
+        if connector_id not in names:
+            found = connectors.find(scan.realm, connector_id)
+            names[connector_id] = None if found is None else found.value.display_name
+        counts = (job.attempt, job.tables_scanned, job.tables_changed, job.errors)
+        moments = map(moment_of, (job.created_at, job.started_at, job.finished_at))
+        state = enum_name(v1.JobState, job.state, "JS_")
+        return (job.job_id, names[connector_id], state, job.message, *counts, *moments)
+
+    return arrow_table(JOBS, map(row, metastore_jobs.scan(scan.realm)))
+
+
+PLANS: Final = pa.schema(
+    [
+        pa.field("planned_at", MOMENT),
+        pa.field("subject", pa.string()),
+        *NAMED,
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("filter", pa.string()),
+        pa.field("columns", pa.list_(pa.string())),
+        pa.field("files_considered", pa.int64()),
+        pa.field("files_read", pa.int64()),
+        pa.field("files_pruned", pa.int64()),
+        pa.field("bytes_considered", pa.int64()),
+        pa.field("bytes_read", pa.int64()),
+        pa.field("endpoints", pa.int32()),
+    ]
+)
+
+
+def plans(scan: SystemScan) -> pa.Table:
+    """Recent scans that this server planned, of tables that the caller may see."""
+    visible = {(each.schema_name, each.table.display_name) for each in scan.visible}
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for plan in scan.context.plans.of_account(scan.realm.account_id):
+            if plan.catalog == scan.catalog and (plan.schema_name, plan.table_name) in visible:
+                values = asdict(plan) | {"files_pruned": plan.files_considered - plan.files_read}
+                yield tuple(values[name] for name in PLANS.names)
+
+    return arrow_table(PLANS, rows())
+
+
+_ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], ...]] = (
+    ("tables", "the tables of this catalog", contents.TABLES, contents.tables),
+    ("columns", "their columns", contents.COLUMNS, contents.columns),
+    ("snapshots", "their snapshots", contents.SNAPSHOTS, contents.snapshots),
+    ("files", "the files of their current snapshots", contents.FILES, contents.files),
+    ("column_stats", "the statistics of their columns", contents.COLUMN_STATS, contents.column_stats),
+    ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
+    ("plans", "recent scans of this server, and what their filters pruned", PLANS, plans),
+)

@@ -1,4 +1,4 @@
-"""What the tables of the schema `skiway` are made of."""
+"""The rows of the system tables about tables: columns, snapshots, files and statistics."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from skiway import metastore
 from skiway.formats.geometry import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import columns_of
 from skiway.lake.context import Context
-from skiway.lake.statistics import stored_columns
-from skiway.metastore import Realm
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT, TABLE_STATS
-from skiway.metastore.resources.current_snapshot import current_id
-from skiway.metastore.statistics.api import file_statistics
+from skiway.metastore import Realm, connectors, statistics
 from skiway.model import v1
 
 __all__ = [
@@ -30,14 +26,14 @@ __all__ = [
     "NAMED",
     "SNAPSHOTS",
     "TABLES",
-    "Asked",
-    "Shown",
+    "SystemScan",
+    "VisibleTable",
+    "arrow_table",
     "column_stats",
     "columns",
+    "enum_name",
     "files",
-    "made",
     "moment_of",
-    "name_of",
     "snapshots",
     "tables",
 ]
@@ -47,31 +43,29 @@ NAMED: Final = [pa.field("schema_name", pa.string()), pa.field("table_name", pa.
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A table that the caller may see, and the schema it is in."""
+class VisibleTable:
+    """A table that the caller may see, and its schema."""
 
     schema_name: str
     table: v1.Table
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a scan of a system table is about."""
+class SystemScan:
+    """A scan of a system table: the caller's metastore, and the tables that the caller may see."""
 
     realm: Realm
     context: Context
     catalog: str
-    shown: Sequence[Shown]
+    visible: Sequence[VisibleTable]
 
     def current_id(self, table: v1.Table) -> int | None:
         """The id of the table's current snapshot."""
-        key = keys.current_snapshot(self.realm.account_id, table.resource_id.id)
-        pointer = self.realm.stores.pointers.get(key)
-        return None if pointer is None else current_id(pointer)
+        return metastore.snapshots.current_id(self.realm, table.resource_id.id)
 
 
-def made(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
-    """A table of columns, from rows of small facts."""
+def arrow_table(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
+    """An Arrow table made from rows."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -79,16 +73,14 @@ def made(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
 
 
 def moment_of(at: Timestamp) -> datetime | None:
+    """The time of a timestamp; None if it is not set."""
     return at.ToDatetime(UTC) if at.seconds or at.nanos else None
 
 
-def name_of(kind: Any, number: int, prefix: str) -> str:
+def enum_name(kind: Any, number: int, prefix: str) -> str:
+    """The name of an enum value, in lower case without its prefix."""
     name: str = kind.Name(number)
     return name.removeprefix(prefix).lower()
-
-
-# --------------------
-# Tables of the schema `skiway` that tell what there is: tables, columns, snapshots, files, statistics.
 
 
 # -- tables and their columns -----------------------------------------------------------------------------------------
@@ -111,21 +103,20 @@ TABLES: Final = pa.schema(
 )
 
 
-def tables(asked: Asked) -> pa.Table:
+def tables(scan: SystemScan) -> pa.Table:
     """One row per table."""
 
-    def row(shown: Shown) -> tuple[Any, ...]:
-        table, realm = shown.table, asked.realm
-        number = asked.current_id(table)
-        key = keys.statistics(realm.account_id, table.resource_id.id, number or 0, of="table")
-        stats = None if number is None else realm.all(TABLE_STATS).named(key)
+    def row(shown: VisibleTable) -> tuple[Any, ...]:
+        table, realm = shown.table, scan.realm
+        number = scan.current_id(table)
+        stats = None if number is None else statistics.table_statistics(realm, table.resource_id.id, number)
         counts = (None,) * 3 if stats is None else (stats.row_count, stats.data_file_count, stats.total_size_bytes)
         return (
             shown.schema_name,
             table.display_name,
             table.resource_id.id,
             "managed" if table.metadata_location else "mirrored",
-            "iceberg" if table.metadata_location else name_of(v1.TableFormat, table.upstream.format, "TF_"),
+            "iceberg" if table.metadata_location else enum_name(v1.TableFormat, table.upstream.format, "TF_"),
             _connector(realm, table),
             number,
             *counts,
@@ -134,14 +125,12 @@ def tables(asked: Asked) -> pa.Table:
             moment_of(table.updated_at),
         )
 
-    return made(TABLES, map(row, asked.shown))
+    return arrow_table(TABLES, map(row, scan.visible))
 
 
 def _connector(realm: Realm, table: v1.Table) -> str | None:
-    if not table.upstream.HasField("connector_id"):
-        return None
-    found = realm.all(CONNECTOR).named(keys.connector(realm.account_id, table.upstream.connector_id.id))
-    return None if found is None else found.display_name
+    found = connectors.find(realm, table.upstream.connector_id.id)
+    return None if found is None else found.value.display_name
 
 
 COLUMNS: Final = pa.schema(
@@ -157,21 +146,21 @@ COLUMNS: Final = pa.schema(
 )
 
 
-def columns(asked: Asked) -> pa.Table:
-    """One row per column, in the order of the tables' columns; tables that cannot be shown have none."""
+def columns(scan: SystemScan) -> pa.Table:
+    """One row per column, in the order of the tables' columns. Tables with an invalid schema have none."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        for shown in asked.shown:
+        for shown in scan.visible:
             try:
                 stored = columns_of(shown.table.schema_json).stored
             except ValueError:
                 continue
             for place, field in enumerate(stored, start=1):
                 doc = (field.metadata or {}).get(b"doc")
-                told = (place, field_id(field), _type(field), field.nullable, doc.decode() if doc else None)
-                yield (shown.schema_name, shown.table.display_name, field.name, *told)
+                values = (place, field_id(field), _type(field), field.nullable, doc.decode() if doc else None)
+                yield (shown.schema_name, shown.table.display_name, field.name, *values)
 
-    return made(COLUMNS, rows())
+    return arrow_table(COLUMNS, rows())
 
 
 def _type(field: pa.Field) -> str:
@@ -197,23 +186,20 @@ SNAPSHOTS: Final = pa.schema(
 )
 
 
-def snapshots(asked: Asked) -> pa.Table:
-    """One row per snapshot, older ones first by id."""
+def snapshots(scan: SystemScan) -> pa.Table:
+    """One row per snapshot, by id."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        realm = asked.realm
-        for shown in asked.shown:
-            now = asked.current_id(shown.table)
-            prefix = f"{keys.of_table(realm.account_id, shown.table.resource_id.id)}snapshots/by-id/"
-            for pointer in realm.stores.pointers.scan(prefix):
-                found = realm.all(SNAPSHOT).follow(pointer)
-                if found is not None:
-                    yield _snapshot_row(shown, found.value, now)
+        realm = scan.realm
+        for shown in scan.visible:
+            now = scan.current_id(shown.table)
+            for snapshot in metastore.snapshots.scan(realm, shown.table.resource_id.id):
+                yield _snapshot_row(shown, snapshot, now)
 
-    return made(SNAPSHOTS, rows())
+    return arrow_table(SNAPSHOTS, rows())
 
 
-def _snapshot_row(shown: Shown, snapshot: v1.Snapshot, now: int | None) -> tuple[Any, ...]:
+def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None) -> tuple[Any, ...]:
     return (
         shown.schema_name,
         shown.table.display_name,
@@ -245,18 +231,18 @@ FILES: Final = pa.schema(
 _CONTENTS: Final = ["", "data", "position_deletes", "equality_deletes"]
 
 
-def files(asked: Asked) -> pa.Table:
-    """One row per file of each current snapshot; nothing is copied but the names."""
+def files(scan: SystemScan) -> pa.Table:
+    """One row per file of each current snapshot. Only the names are copied."""
     parts = [FILES.empty_table()]
-    for shown in asked.shown:
-        number = asked.current_id(shown.table)
+    for shown in scan.visible:
+        number = scan.current_id(shown.table)
         if number is not None:
-            found = file_statistics(asked.realm, shown.table.resource_id.id, number)
+            found = statistics.file_statistics(scan.realm, shown.table.resource_id.id, number)
             parts.append(_file_rows(shown, number, found))
     return pa.concat_tables(parts)
 
 
-def _file_rows(shown: Shown, snapshot_id: int, found: pa.Table) -> pa.Table:
+def _file_rows(shown: VisibleTable, snapshot_id: int, found: pa.Table) -> pa.Table:
     count = found.num_rows
     arrays = [
         pa.repeat(pa.scalar(shown.schema_name), count),
@@ -290,17 +276,19 @@ COLUMN_STATS: Final = pa.schema(
 )
 
 
-def column_stats(asked: Asked) -> pa.Table:
-    """One row per column that was profiled, in the current snapshot."""
+def column_stats(scan: SystemScan) -> pa.Table:
+    """One row per profiled column, in the current snapshot."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        for shown in asked.shown:
-            number = asked.current_id(shown.table)
-            known = () if number is None else stored_columns(asked.realm, shown.table.resource_id.id, number)
+        for shown in scan.visible:
+            number = scan.current_id(shown.table)
+            known = (
+                () if number is None else statistics.column_statistics(scan.realm, shown.table.resource_id.id, number)
+            )
             for column in known:
                 yield (shown.schema_name, shown.table.display_name, number, *_column_row(column))
 
-    return made(COLUMN_STATS, rows())
+    return arrow_table(COLUMN_STATS, rows())
 
 
 def _column_row(column: v1.ColumnStats) -> tuple[Any, ...]:
@@ -308,5 +296,5 @@ def _column_row(column: v1.ColumnStats) -> tuple[Any, ...]:
     mode = column.ndv.WhichOneof("mode")
     distinct = float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
     bounds = [column.min if column.HasField("min") else None, column.max if column.HasField("max") else None]
-    told = (column.column_id, column.column_name, column.logical_type, column.value_count)
-    return (*told, *optional, distinct, *bounds)
+    values = (column.column_id, column.column_name, column.logical_type, column.value_count)
+    return (*values, *optional, distinct, *bounds)

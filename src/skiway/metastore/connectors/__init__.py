@@ -3,6 +3,17 @@
 The calls of `ConnectorService` are exported here. `specs` validates definitions, `credentials` keeps their secrets.
 """
 
-from skiway.metastore.connectors.api import capture_mode, create, delete, get, list_, scope, selects, trigger, update
+from skiway.metastore.connectors.api import (
+    capture_mode,
+    create,
+    delete,
+    find,
+    get,
+    list_,
+    scope,
+    selects,
+    trigger,
+    update,
+)
 
-__all__ = ["capture_mode", "create", "delete", "get", "list_", "scope", "selects", "trigger", "update"]
+__all__ = ["capture_mode", "create", "delete", "find", "get", "list_", "scope", "selects", "trigger", "update"]

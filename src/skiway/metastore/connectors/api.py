@@ -1,6 +1,6 @@
-"""Connectors: upstreams whose tables are mirrored into a catalog, and the work on them.
+"""Connectors: upstreams whose tables are mirrored into a catalog, and the jobs that do so.
 
-Functions that change credentials are given the store of secrets they go to.
+Functions that change credentials get the secrets store that holds them.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from skiway.metastore.connectors.credentials import (
     remove_all,
     shown,
 )
-from skiway.metastore.connectors.specs import DESTINATION_PAIRS, check, check_columns, settle_destination
+from skiway.metastore.connectors.specs import DESTINATION_PAIRS, check, check_columns, resolve_destination
 from skiway.metastore.jobs.schedule import rescheduled, unscheduled
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, CONNECTOR
 from skiway.metastore.records.names import dotted, normal_name, normal_path, normal_text
-from skiway.metastore.records.paging import listed, sliced
-from skiway.metastore.records.parents import inside, retrying
+from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.metastore.records.repository import Stored, listed, sliced
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.storage import Operation, Pointer
 
-__all__ = ["capture_mode", "create", "delete", "get", "list_", "scope", "selects", "trigger", "update"]
+__all__ = ["capture_mode", "create", "delete", "find", "get", "list_", "scope", "selects", "trigger", "update"]
 
 PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy")
 AUTH = ("auth.scheme", "auth.header_hints", "auth.properties")
@@ -60,7 +59,7 @@ MUTABLE = (
 
 
 def create(realm: Realm, request: v1.CreateConnectorRequest, *, secrets: SecretsStore) -> v1.CreateConnectorResponse:
-    """A new connector, active."""
+    """Create a connector, which is active."""
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
     spec = updates.copied(request.spec)
@@ -74,29 +73,33 @@ def create(realm: Realm, request: v1.CreateConnectorRequest, *, secrets: Secrets
 
 
 def get(realm: Realm, request: v1.GetConnectorRequest) -> v1.GetConnectorResponse:
-    """The connector, and in which version it is stored."""
+    """Return the connector and its stored version."""
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
     found = realm.all(CONNECTOR).require(keys.connector(realm.account_id, connector_id), name=connector_id)
     return v1.GetConnectorResponse(connector=shown(found.value), meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsResponse:
-    """The account's connectors by name; of one kind, where it is given."""
+    """List the account's connectors by name, of one kind if the request names it."""
     prefix = keys.connector_name(realm.account_id)
     repository = realm.all(CONNECTOR)
     if request.kind == v1.CK_UNSPECIFIED:
         found, page = listed(repository, prefix, request.page)
         return v1.ListConnectorsResponse(connectors=map(shown, found), page=page)
-    everything = filter(None, map(repository.follow, realm.stores.pointers.scan(prefix)))
-    matching = [each for each in everything if each.value.kind == request.kind]
+    matching = [each for each in repository.scan(prefix) if each.value.kind == request.kind]
     some, page = sliced(
         matching, request.page, listing=f"{prefix}:{request.kind}", name=lambda stored: stored.pointer.key
     )
     return v1.ListConnectorsResponse(connectors=[shown(each.value) for each in some], page=page)
 
 
+def find(realm: Realm, connector_id: str) -> Stored[v1.Connector] | None:
+    """The connector with this id, or None."""
+    return realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id)) if connector_id else None
+
+
 def update(realm: Realm, request: v1.UpdateConnectorRequest, *, secrets: SecretsStore) -> v1.UpdateConnectorResponse:
-    """The connector after the masked fields were taken over. Credentials that are masked and not given are removed."""
+    """Update the masked fields of a connector. Credentials that are masked but not given are removed."""
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="connector")
     spec = updates.copied(request.spec)
@@ -130,7 +133,7 @@ def update(realm: Realm, request: v1.UpdateConnectorRequest, *, secrets: Secrets
 
 
 def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: SecretsStore) -> v1.DeleteConnectorResponse:
-    """Delete a connector, its credentials, and what waits or runs for it. What it has mirrored stays."""
+    """Delete a connector, its credentials and its unfinished jobs. The tables that it mirrored stay."""
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
     key = keys.connector(realm.account_id, connector_id)
 
@@ -147,22 +150,22 @@ def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: Secrets
 
 
 def trigger(realm: Realm, request: v1.TriggerReconcileRequest) -> v1.TriggerReconcileResponse:
-    """A job that mirrors the connector's tables, metadata first and then statistics; see `jobs.enqueue`."""
-    asked = scope(request)
+    """Enqueue a job that mirrors the connector's tables and then profiles them; see `jobs.enqueue`."""
+    wanted = scope(request)
     if request.HasField("table_id"):
-        job = jobs.enqueue_profile(realm, request.table_id, scope=asked, full_rescan=request.full_rescan)
+        job = jobs.enqueue_profile(realm, request.table_id, scope=wanted, full_rescan=request.full_rescan)
     else:
-        job = jobs.enqueue(realm, request.connector_id, scope=asked, full_rescan=request.full_rescan)
+        job = jobs.enqueue(realm, request.connector_id, scope=wanted, full_rescan=request.full_rescan)
     return v1.TriggerReconcileResponse(job_id=job.job_id)
 
 
 def capture_mode(request: v1.SyncCaptureRequest) -> v1.CaptureMode.ValueType:
-    """Which of the two passes a capture makes."""
+    """The pass that a capture runs."""
     return v1.CAP_STATS_ONLY_ASYNC if request.include_statistics else v1.CAP_METADATA_ONLY_CORE
 
 
 def scope(request: v1.TriggerReconcileRequest | v1.SyncCaptureRequest) -> v1.JobScope:
-    """What part of the connector is asked for; equal for requests that ask for the same."""
+    """The part of the connector that a request covers; equal for equivalent requests."""
     field = "destination_namespace_paths"
     paths = sorted({normal_path(each.segments, field=field) for each in request.destination_namespace_paths})
     check_columns(request.destination_table_columns, field="destination_table_columns")
@@ -174,7 +177,7 @@ def scope(request: v1.TriggerReconcileRequest | v1.SyncCaptureRequest) -> v1.Job
 
 
 def selects(source: v1.ConnectorSource, namespace: tuple[str, ...], table: str) -> bool:
-    """Whether a table upstream is one of those that a connector mirrors."""
+    """Whether a connector mirrors a table of its upstream."""
     if source.HasField("table"):
         return table == source.table
     names = (table, dotted((*namespace, table)))
@@ -205,7 +208,7 @@ def _create(
         def also(stored: Stored[v1.Connector]) -> tuple[Operation, ...]:
             answer = v1.CreateConnectorResponse(connector=shown(stored.value), meta=stored.meta)
             taken = (secret.taken,) if secret else ()
-            return *inside(account.pointer), *taken, *due, *claim.remembering(answer)
+            return *inside(account.pointer), *taken, *due, *claim.storing(answer)
 
         created = realm.all(CONNECTOR).create(connector, also=also)
     return v1.CreateConnectorResponse(connector=shown(created.value), meta=created.meta)
@@ -214,7 +217,7 @@ def _create(
 def _secret(
     realm: Realm, secrets: SecretsStore, connector_id: str, spec: v1.ConnectorSpec
 ) -> AbstractContextManager[NewSecret | None]:
-    """The credentials of the spec, stored; None if it has none."""
+    """Store the credentials of the spec; None if it has none."""
     if not spec.auth.HasField("credentials"):
         return nullcontext()
     check_credentials(spec.auth.credentials)
@@ -225,7 +228,7 @@ def _secret(
 def _edit(
     realm: Realm, connector: v1.Connector, spec: v1.ConnectorSpec, paths: set[str], *, keeping: frozenset[str]
 ) -> None:
-    """Take over what the paths name, but clear nothing of `keeping`, and check what comes of it."""
+    """Copy the fields in `paths`, without clearing any of `keeping`, and validate the result."""
     before = updates.copied(connector)
     fields = {*paths, *(AUTH if "auth" in paths else ())} - {"auth", "auth.credentials", "state"}
     for path in fields:
@@ -237,36 +240,37 @@ def _edit(
     check(connector)
     if any(path.startswith("destination") for path in paths):
         _forget_replaced(connector.destination, paths)
-        settle_destination(realm, connector.destination)
+        resolve_destination(realm, connector.destination)
 
 
 def _set_state(connector: v1.Connector, spec: v1.ConnectorSpec) -> None:
     if spec.state not in (v1.CS_ACTIVE, v1.CS_PAUSED):
         found = v1.ConnectorState.Name(spec.state) if spec.state in v1.ConnectorState.values() else str(spec.state)
-        wanted = "set CS_ACTIVE or CS_PAUSED; to delete a connector, delete it"
+        wanted = "set CS_ACTIVE or CS_PAUSED; to delete the connector, call DeleteConnector"
         raise failure(InvalidArgument, "field.invalid", field="state", found=found, wanted=wanted)
     connector.state = spec.state
 
 
 def _forget_replaced(destination: v1.ConnectorDestination, paths: set[str]) -> None:
-    """Where only the id of something is new, its old name means another, and the other way round."""
+    """Clear the old name of a destination whose id is new, and the old id of one whose name is new."""
     for pair in DESTINATION_PAIRS:
-        told = [name for name in pair if f"destination.{name}" in paths]
-        if len(told) == 1:
-            (other,) = set(pair) - set(told)
+        given = [name for name in pair if f"destination.{name}" in paths]
+        if len(given) == 1:
+            (other,) = set(pair) - set(given)
             destination.ClearField(other)  # type: ignore[arg-type]
 
 
 def _without_secrets(request: v1.CreateConnectorRequest) -> v1.ConnectorSpec:
-    """What is asked for, to be compared with later calls of the same key: as secrets are part of that, but must not be
-    guessed from what is stored, a slow digest stands for them.
+    """The request as it is compared with later requests with the same idempotency key.
+
+    Credentials are part of the comparison, but must not be guessed from what is stored, so a slow digest replaces them.
     """
-    asked = updates.copied(request.spec)
-    asked.display_name = normal_name(asked.display_name, resource="connector")
-    if asked.auth.HasField("credentials"):
-        data = asked.auth.credentials.SerializeToString(deterministic=True)
+    compared = updates.copied(request.spec)
+    compared.display_name = normal_name(compared.display_name, resource="connector")
+    if compared.auth.HasField("credentials"):
+        data = compared.auth.credentials.SerializeToString(deterministic=True)
         key = request.idempotency.key.strip().encode()
         digest = hashlib.scrypt(data, salt=key, n=2**14, r=8, p=1) if key else b""
-        asked.auth.credentials.Clear()
-        asked.auth.credentials.bearer.token = digest.hex()
-    return asked
+        compared.auth.credentials.Clear()
+        compared.auth.credentials.bearer.token = digest.hex()
+    return compared

@@ -1,7 +1,15 @@
-"""What a connector says of its authentication, without what must stay secret.
+"""Authentication of connectors: what is shown of it, and the credentials, which are in a secrets store and in no
+record.
 
-Secrets are refused where everybody can read them. What merely looks like one is kept, and shown as `****`; who sends
-`****` back leaves it as it is.
+Keys of secrets are rejected in properties, which everyone can read. Values that merely look like secrets are stored and
+shown as `****`; a client that sends `****` back leaves them unchanged.
+
+A secret never changes: new credentials are a new secret, which the record then names. So a record always names the
+credentials that belong to it, and a failed update leaves the old ones in place.
+
+Every secret has a marker from before it is stored until after it is deleted, so that none is forgotten: garbage
+collection finds secrets that no record names. The batch that writes the record moves the marker. Whoever deletes a
+secret also moves it first, so only one of the two succeeds.
 """
 
 from __future__ import annotations
@@ -10,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
-from skiway.formats.web_access import check_named
+from skiway.formats import check_named
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR
@@ -41,6 +49,7 @@ __all__ = [
     "shown",
 ]
 
+KIND = "connectors"
 SCHEMES = ("none", "oauth2", "aws-sigv4")
 SECRET_ENDS = ("_token", "_secret", "_password", "_key", "_credential", "_credentials")
 SENSITIVE = frozenset(
@@ -62,7 +71,7 @@ SENSITIVE = frozenset(
     ]
 )
 SENSITIVE_VALUES = ("bearer ", "basic ")
-# What makes no sense without them.
+# The required fields of each kind of credentials.
 NEEDED = {
     "bearer": ("token",),
     "client": ("endpoint", "client_id", "client_secret"),
@@ -77,26 +86,26 @@ NEEDED = {
 
 
 def refuse_connector_secrets(properties: Iterable[str], *, field: str) -> None:
-    """Raise if a key is what secrets are called, also as part of a longer one such as `s3.secret-access-key`."""
+    """Raise if a key is the name of a secret, even as part of a longer one such as `s3.secret-access-key`."""
     for key in properties:
-        said = f"_{_canonical(key)}"
-        if said.endswith("_token_type"):
+        name = f"_{_canonical(key)}"
+        if name.endswith("_token_type"):
             continue
-        if said.endswith(SECRET_ENDS) or any(f"_{secret}_" in f"{said}_" for secret in SECRETS):
+        if name.endswith(SECRET_ENDS) or any(f"_{secret}_" in f"{name}_" for secret in SECRETS):
             raise failure(InvalidArgument, "property.secret", field=field, property=key)
 
 
 def scheme(text: str) -> str:
-    """The scheme of authentication as it is kept; none is `none`."""
-    said = text.strip().lower() or "none"
-    if said not in SCHEMES:
+    """The authentication scheme as it is stored; `none` if it is blank."""
+    name = text.strip().lower() or "none"
+    if name not in SCHEMES:
         wanted = f"use {', '.join(SCHEMES)}"
         raise failure(InvalidArgument, "field.invalid", field="auth.scheme", found=text, wanted=wanted)
-    return said
+    return name
 
 
 def check_credentials(credentials: v1.ConnectorCredentials) -> None:
-    """Raise unless they say all that is needed; what they say is in no message."""
+    """Raise unless all required fields are set. No message contains their values."""
     which = credentials.WhichOneof("which")
     if which is None:
         raise failure(InvalidArgument, "field", field="auth.credentials")
@@ -109,20 +118,20 @@ def check_credentials(credentials: v1.ConnectorCredentials) -> None:
 
 
 def _check_token_endpoint(url: str, *, field: str) -> None:
-    """Raise unless it is a web address that tokens may be asked at, as far as that can be told by looking at it."""
+    """Raise unless the URL is a web address that tokens may be requested from, as far as the text tells."""
     try:
         parts = urlsplit(url)
-        is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
     except ValueError:
-        is_fine = False
-    if not is_fine:
-        wanted = "give an address such as https://host/path, without a user or password in it"
-        raise failure(InvalidArgument, "field.invalid", field=field, found="another text", wanted=wanted)
+        is_valid = False
+    if not is_valid:
+        wanted = "use an address such as https://host/path, without user and password"
+        raise failure(InvalidArgument, "field.invalid", field=field, found="not such an address", wanted=wanted)
     check_named(f"{parts.scheme}://{parts.netloc}")
 
 
 def shown(connector: v1.Connector) -> v1.Connector:
-    """The connector as it is answered."""
+    """The connector as it is returned to clients."""
     copy = copied(connector)
     for entries in (copy.auth.properties, copy.auth.header_hints):
         for key, value in list(entries.items()):
@@ -132,11 +141,11 @@ def shown(connector: v1.Connector) -> v1.Connector:
 
 
 def keep_masked(given: MutableMapping[str, str], stored: Mapping[str, str], *, field: str) -> None:
-    """Put back what was sent as it was shown."""
+    """Restore values that a client sent back masked."""
     for key, value in list(given.items()):
         if value == MASK:
             if key not in stored:
-                wanted = f"give the value of {key} itself"
+                wanted = f"send the value of {key}"
                 raise failure(InvalidArgument, "field.invalid", field=field, found=MASK, wanted=wanted)
             given[key] = stored[key]
 
@@ -145,23 +154,10 @@ def _canonical(key: str) -> str:
     return PUNCTUATION.sub("_", HUMPS.sub("_", key)).strip("_").lower()
 
 
-# --------------------
-# The credentials of connectors, in a store of secrets, never in a record.
-#
-# A secret never changes: new credentials are a new secret, which the record then names. So the record always names
-# credentials that go with it, and if its update fails, nothing has happened to the old ones.
-#
-# A marker stands for every secret from before it is stored until after it is deleted, so that none can be forgotten: gc
-# finds those that no record names. The batch that writes the record moves the marker. Whoever removes a secret moves it
-# first as well, so of the two only one succeeds.
-
-
-KIND = "connectors"
-
-
+# --- the secrets store ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class NewSecret:
-    """A secret that is stored; `taken` is what the batch must do that makes a record name it."""
+    """A stored secret. `taken` is the operation that the batch needs that writes a record with this secret."""
 
     secret_id: str
     taken: Put
@@ -169,7 +165,7 @@ class NewSecret:
 
 @contextmanager
 def new_secret(realm: Realm, secrets: SecretsStore, connector_id: str, *, data: bytes) -> Iterator[NewSecret]:
-    """A secret to be named by a record in the block; if the block fails, it is removed again."""
+    """Store a secret that a record written in the block will name. If the block fails, the secret is deleted again."""
     secret_id = realm.ids()
     where = keys.secret(realm.account_id, connector_id, secret_id)
     marker = realm.stores.pointers.compare_and_set(where, realm.clock().isoformat(), expect=ABSENT)
@@ -177,14 +173,14 @@ def new_secret(realm: Realm, secrets: SecretsStore, connector_id: str, *, data: 
         secrets.put(realm.account_id, KIND, _stored_as(connector_id, secret_id), data)
         yield NewSecret(secret_id, Put(where, marker.blob_uri, expect=marker.version))
     except SkiwayError:
-        # Unless the record names it after all: a batch may succeed although its answer is lost.
+        # Unless the record names it after all: a batch may succeed although its response is lost.
         with suppress(SkiwayError):
             removed_if_unused(realm.stores, secrets, marker)
         raise
 
 
 def credentials(realm: Realm, secrets: SecretsStore, connector_id: str) -> v1.ConnectorCredentials | None:
-    """The credentials that a connector has now, or None. For those who talk to the upstream, and for no answer."""
+    """The current credentials of a connector, or None. Use them to open the upstream; never return them to a client."""
     key = keys.connector(realm.account_id, connector_id)
     while True:
         found = realm.all(CONNECTOR).require(key, name=connector_id)
@@ -195,14 +191,17 @@ def credentials(realm: Realm, secrets: SecretsStore, connector_id: str) -> v1.Co
             data = secrets.get(realm.account_id, KIND, _stored_as(connector_id, secret_id))
         except NotFound:
             if realm.stores.pointers.get(key) != found.pointer:
-                continue  # it has others meanwhile
+                continue  # the credentials were replaced meanwhile
             name = found.value.display_name
             raise failure(PreconditionFailed, "connector.credentials.lost", name=name) from None
         return v1.ConnectorCredentials.FromString(data)
 
 
 def forget(realm: Realm, secrets: SecretsStore, before: v1.Connector) -> None:
-    """Remove the secret that a connector named before. The new one is in force, so what goes wrong is left to gc."""
+    """Delete the secret that a connector named before.
+
+    Errors are ignored: the new secret is in use, and gc deletes the old one.
+    """
     with suppress(SkiwayError):
         marker = realm.stores.pointers.get(keys.secret(realm.account_id, before.resource_id.id, before.auth.secret_id))
         if marker is not None:
@@ -210,14 +209,14 @@ def forget(realm: Realm, secrets: SecretsStore, before: v1.Connector) -> None:
 
 
 def remove_all(realm: Realm, secrets: SecretsStore, connector_id: str) -> None:
-    """Remove all secrets of a connector that is gone."""
+    """Delete all secrets of a deleted connector."""
     for marker in realm.stores.pointers.scan(keys.secret(realm.account_id, connector_id)):
         removed_if_unused(realm.stores, secrets, marker)
 
 
 def removed_if_unused(stores: Stores, secrets: SecretsStore, marker: Pointer, *, dry_run: bool = False) -> bool:
-    """Remove the secret that a marker stands for, unless a record names it; whether it was, or would be, removed."""
-    account_id, connector_id, secret_id = map(unquote, marker.key.split("/")[2:])
+    """Delete the secret of a marker unless a record names it. Return whether it was deleted, or would be."""
+    account_id, connector_id, secret_id = keys.secret_ids(marker.key)
     try:
         found = Repository(stores, CONNECTOR).find(keys.connector(account_id, connector_id))
         if found is not None and found.value.auth.secret_id == secret_id:
@@ -228,13 +227,13 @@ def removed_if_unused(stores: Stores, secrets: SecretsStore, marker: Pointer, *,
         secrets.delete(account_id, KIND, _stored_as(connector_id, secret_id))
         stores.pointers.compare_and_delete(moved.key, expect=moved.version)
     except (Conflict, Internal):
-        # Just named or removed by another; or the record cannot be read, and nobody knows what it names.
+        # Another process just used or deleted it; or the record is unreadable, and may name it.
         return False
     return True
 
 
 def marked_at(marker: Pointer) -> datetime:
-    """When a marker was set, before its secret was."""
+    """When a marker was set, which was before its secret was stored."""
     return datetime.fromisoformat(marker.blob_uri).astimezone(UTC)
 
 

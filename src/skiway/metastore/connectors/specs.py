@@ -1,4 +1,4 @@
-"""Of which columns a connector wants statistics."""
+"""Validation of connectors: source, destination and policy, and the columns to profile."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.formats import TableSchema
-from skiway.formats.schemas import field_id, leaves
-from skiway.formats.web_access import check_named
+from skiway.formats import TableSchema, check_named, field_id, leaves
 from skiway.metastore.connectors.credentials import refuse_connector_secrets, scheme
-from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
@@ -30,23 +26,23 @@ __all__ = [
     "check",
     "check_columns",
     "chosen_columns",
-    "settle_destination",
+    "resolve_destination",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """Columns by dotted name, or `#` and an id; a struct stands for all that is in it.
+    """Columns by dotted name, or `#` and id. A struct includes all of its members.
 
-    A column is chosen that is in each of `includes`, and not in `exclude`. What a table does not have is passed over: other
-    tables of the connector may.
+    A column is chosen if it is in each of `includes` and not in `exclude`. Columns that a table does not have are
+    ignored, because other tables of the connector may have them.
     """
 
     includes: tuple[frozenset[str], ...] = ()
     exclude: frozenset[str] = frozenset()
 
     def of(self, schema: TableSchema) -> TableSchema:
-        """The schema with the chosen columns only."""
+        """The schema with only the chosen columns."""
         if not self.includes and not self.exclude:
             return schema
         kept = filter(None, (self._kept(each, "", self.includes) for each in schema.arrow))
@@ -57,7 +53,7 @@ class ColumnChoice:
         return _ids(schema) - _ids(self.of(schema))
 
     def _kept(self, field: pa.Field, above: str, missing: tuple[frozenset[str], ...]) -> pa.Field | None:
-        """The field as far as it is chosen; `missing` are those includes that nothing above it is in."""
+        """The chosen part of a field. `missing` are the includes that none of its parents is in."""
         path = f"{above}{field.name}"
         names = {path, f"#{field_id(field)}"}
         if names & self.exclude:
@@ -73,7 +69,7 @@ EVERY_COLUMN = ColumnChoice()
 
 
 def chosen_columns(source: v1.ConnectorSource, asked: Iterable[str] = ()) -> ColumnChoice:
-    """What a connector chooses, and of that what is asked for; all, where nothing is."""
+    """The columns that a connector chooses, restricted to those of a request; all of them by default."""
     includes = (frozenset(source.columns), frozenset(asked))
     return ColumnChoice(tuple(filter(None, includes)), frozenset(source.exclude_columns))
 
@@ -82,8 +78,7 @@ def _ids(schema: TableSchema) -> frozenset[int]:
     return frozenset(leaf.id for leaf in leaves(schema.arrow))
 
 
-# --------------------
-# What a connector may be told: checked, and in the form that is kept.
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 COLUMN_ID = re.compile(r"#[0-9]+")
@@ -93,11 +88,11 @@ DESTINATION_PAIRS = (
     ("namespace_id", "namespace"),
     ("table_id", "table_display_name"),
 )
-"""Each thing can be named by its id or otherwise."""
+"""Each part of a destination can be given by id or by name."""
 
 
 def check(connector: v1.Connector) -> None:
-    """Raise unless the connector makes sense by itself; names are brought into the form that is kept."""
+    """Raise unless the connector is valid by itself, and normalize its names."""
     if connector.kind not in v1.ConnectorKind.values() or connector.kind == v1.CK_UNSPECIFIED:
         wanted = f"use {', '.join(map(v1.ConnectorKind.Name, v1.ConnectorKind.values()[1:]))}"
         raise failure(InvalidArgument, "field.invalid", field="kind", found=str(connector.kind), wanted=wanted)
@@ -112,15 +107,18 @@ def check(connector: v1.Connector) -> None:
 
 
 def check_columns(columns: Iterable[str], *, field: str) -> None:
-    """Raise unless each is a name, or `#` and a number."""
+    """Raise unless each column is a name, or `#` and a number."""
     for column in columns:
         if not column.strip() or (column.startswith("#") and not COLUMN_ID.fullmatch(column)):
-            wanted = "give the column's name, or # and its id"
+            wanted = "use the column's name, or # and its id"
             raise failure(InvalidArgument, "field.invalid", field=field, found=repr(column), wanted=wanted)
 
 
-def settle_destination(realm: Realm, destination: v1.ConnectorDestination) -> None:
-    """Put the ids of what exists in place of its names, which may change; where both are given they must agree."""
+def resolve_destination(realm: Realm, destination: v1.ConnectorDestination) -> None:
+    """Replace the names of existing destinations by ids, because names may change.
+
+    If both are given they must agree.
+    """
     catalog = _destination_catalog(realm, destination)
     destination.catalog_id.CopyFrom(catalog.resource_id)
     destination.ClearField("catalog_display_name")
@@ -141,7 +139,7 @@ def _check_uri(connector: v1.Connector) -> None:
     try:
         has_password = urlsplit(connector.uri).password is not None
     except ValueError:
-        wanted = "give a path or a URI"
+        wanted = "use a path or a URI"
         raise failure(InvalidArgument, "field.invalid", field="uri", found="not a URI", wanted=wanted) from None
     if has_password:
         raise failure(InvalidArgument, "connector.uri.password", field="uri")
@@ -168,7 +166,7 @@ def _check_source(connector: v1.Connector) -> None:
 
 
 def _check_tables(destination: v1.ConnectorDestination) -> None:
-    """What is said of single tables: each once, and something of each."""
+    """Raise unless each table of `destination.tables` appears once and has a destination."""
     met = set[str]()
     for each in destination.tables:
         field = "destination.tables"
@@ -177,16 +175,16 @@ def _check_tables(destination: v1.ConnectorDestination) -> None:
         if not each.source.strip():
             raise failure(InvalidArgument, "field", field=f"{field}.source")
         if each.source in met:
-            wanted = "say of each table once where it goes"
+            wanted = "list each table only once"
             raise failure(InvalidArgument, "field.invalid", field=field, found=f"{each.source} twice", wanted=wanted)
         if not each.table_display_name and not each.namespace.segments:
-            wanted = f"say under which name or in which namespace {each.source} is to be"
-            raise failure(InvalidArgument, "field.invalid", field=field, found="no destination", wanted=wanted)
+            wanted = f"set a name or a namespace for {each.source}"
+            raise failure(InvalidArgument, "field.invalid", field=field, found="without a destination", wanted=wanted)
         met.add(each.source)
 
 
 def _may_mean_all(connector: v1.Connector) -> bool:
-    """Whether the source is a directory: what is in it is all there is, so no namespace means all of them."""
+    """Whether the source is a directory, so that a missing namespace means the whole directory."""
     chosen = connector.properties.items()
     return connector.kind == v1.CK_PARQUET or any(each in chosen for each in DIRECTORY_SOURCES)
 
@@ -198,9 +196,9 @@ def _check_policy(policy: v1.ConnectorPolicy) -> None:
         ("policy.latest_n", policy.latest_n),
     ):
         if value < 0:
-            raise failure(InvalidArgument, "field.invalid", field=name, found="negative", wanted="give 0 or more")
+            raise failure(InvalidArgument, "field.invalid", field=name, found="negative", wanted="use 0 or more")
     if policy.scope == v1.SNS_LATEST_N and policy.latest_n < 1:
-        wanted = "say how many snapshots, or choose another policy.scope"
+        wanted = "set the number of snapshots, or choose another policy.scope"
         raise failure(InvalidArgument, "field.invalid", field="policy.latest_n", found="0", wanted=wanted)
 
 
@@ -208,7 +206,8 @@ def _destination_catalog(realm: Realm, destination: v1.ConnectorDestination) -> 
     name = normal_text(destination.catalog_display_name)
     if not destination.HasField("catalog_id") and not name:
         raise failure(InvalidArgument, "connector.missing.destination.catalog", field="destination")
-    named = realm.all(CATALOG).named(keys.catalog_name(realm.account_id, name)) if name else None
+    stored = catalogs.find(realm, name)
+    named = None if stored is None else stored.value
     if name and named is None:
         raise failure(NotFound, "connector.destination.catalog.not.found", display_name=name)
     if not destination.HasField("catalog_id"):
@@ -239,7 +238,7 @@ def _destination_namespace(
     if not path:
         return None
     destination.namespace.segments[:] = path
-    named = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog.resource_id.id, path))
+    named = namespaces.find(realm, catalog.resource_id.id, path)
     return None if named is None else named.resource_id
 
 
@@ -254,7 +253,7 @@ def _destination_table(realm: Realm, destination: v1.ConnectorDestination) -> v1
         return found.resource_id
     if not name or not destination.HasField("namespace_id"):
         return None
-    named = realm.all(TABLE).named(keys.table_name(realm.account_id, destination.namespace_id.id, name))
+    named = tables.find(realm, destination.namespace_id.id, name)
     return None if named is None else named.resource_id
 
 

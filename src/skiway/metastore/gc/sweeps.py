@@ -1,12 +1,12 @@
-"""Removes what nobody can reach, in slices, while others write.
+"""Garbage collection: deletes unreachable data in slices, while others write.
 
-Every slice looks at one page and says where the next begins, so a sweep goes round the whole store in small steps,
-and no account waits for more than one round. A slice reads first and removes then: an error while reading removes
-nothing. A dry run says what would be removed.
+Every slice processes one page and returns where the next one starts. So a sweep goes through the whole store in small
+steps, and no account waits for more than one round. A slice reads first and deletes then: an error while reading
+deletes nothing. A dry run reports what would be deleted.
 
-Nothing that can be read is ever removed: a blob, only if it was old before its pointer was looked at, no pointer names
-it, and then no query has pinned it; a pointer, only at the version that was found stale. Resources whose blob is lost
-are reported, not removed: a store that is unreachable for a moment looks the same.
+Nothing that is reachable is ever deleted: a blob only if it was old before its pointer was read, no pointer names it,
+and after that no query has pinned it; a pointer only at the version that was found stale. Resources whose blob is
+missing are reported, not deleted: a store that is unreachable for a moment looks the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 
 from skiway.errors import Conflict
 from skiway.metastore.connectors.credentials import marked_at, removed_if_unused
-from skiway.metastore.jobs.records import FINISHED
+from skiway.metastore.jobs.queue import FINISHED
 from skiway.metastore.queries.pins import is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
@@ -33,7 +33,9 @@ WEEK_S = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one step did: how much it looked at, what it removed or would have, what is damaged, and where to go on."""
+    """The result of one step: how much it read, what it deleted or would delete, what is damaged, and where to
+    continue.
+    """
 
     looked_at: int = 0
     removed: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ def run(
     token: str | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Slice:
-    """Slices of a sweep, one after the other, until its end or until the time is used up; at least one."""
+    """Run slices of a sweep until its end or until the time is up; at least one."""
     started, done = monotonic(), sweep(token)
     while done.next_token is not None and monotonic() - started < seconds:
         done = done.followed_by(sweep(done.next_token))
@@ -65,7 +67,10 @@ def run(
 
 
 def sweep_expired(stores: Stores, *, limit: int = 2000) -> int:
-    """Free the room of expired keys and markers, which nobody sees any more; how many. Their blobs go with the others."""
+    """Delete expired pointers, which are invisible already, and return how many.
+
+    Their blobs are deleted by `sweep_blobs`.
+    """
     return stores.pointers.purge_expired(limit=limit)
 
 
@@ -79,16 +84,15 @@ def sweep_blobs(
     dry_run: bool = False,
     pinned: Callable[[str], bool] = lambda _: False,
 ) -> Slice:
-    """Remove blobs that no resource names and that were written long enough ago, except those a query has pinned.
+    """Delete blobs that no resource names and that are old enough, except for those that a query has pinned.
 
-    `pinned` may name more to be kept.
-
-    `min_age_s` must be longer than any writer takes from its blob to its pointers; the stores' page tells by how much.
+    `pinned` may name further blobs to keep. `min_age_s` must be longer than any writer takes from its blob to its
+    pointers; docs/storage.md says by how much.
     """
     oldest = clock() - timedelta(seconds=min_age_s)
     page = stores.blobs.page("", size=size, token=token)
     unused = [head.uri for head in page.items if _old(head, oldest) and _unused(stores, head.uri)]
-    # Looked for after what is unused, never before: who pins makes sure afterwards that it still was in use.
+    # Pins are checked after use, never before: whoever pins checks afterwards that the blob was still in use.
     removed = [uri for uri in unused if not pinned(uri) and not is_pinned(stores, uri)]
     if not dry_run:
         removed = [uri for uri in removed if _delete_blob(stores, uri, oldest)]
@@ -102,7 +106,7 @@ def sweep_pointers(
     token: str | None = None,
     dry_run: bool = False,
 ) -> Slice:
-    """Remove names without a resource, and what is left of deleted tables."""
+    """Delete names without a resource, and the snapshots and statistics of deleted tables."""
     page = stores.pointers.page("/", size=size, token=token)
     removed: list[str] = []
     damaged: list[str] = []
@@ -129,7 +133,7 @@ def sweep_jobs(
     token: str | None = None,
     dry_run: bool = False,
 ) -> Slice:
-    """Remove jobs that were over long ago, of one account after the other; a slice ends after that many accounts."""
+    """Delete jobs that finished long ago, one account after another. A slice ends after so many accounts."""
     before = (clock() - timedelta(seconds=retention_s)).timestamp()
     account, _, within = (token or "").partition(" ")
     looked_at = 0
@@ -138,7 +142,7 @@ def sweep_jobs(
         account = account if within else _next_account(stores, account)
         if not account:
             return Slice(looked_at, tuple(removed))
-        page = stores.pointers.page(f"{account}jobs/by-id/", size=size, token=within or None)
+        page = stores.pointers.page(keys.jobs_below(account), size=size, token=within or None)
         for pointer in page.items:
             batch = tuple(_finished(stores, pointer, before))
             if batch and (dry_run or _applied(stores, batch)):
@@ -150,10 +154,10 @@ def sweep_jobs(
 
 
 def _next_account(stores: Stores, account: str) -> str:
-    """What the keys of the account after this one begin with; empty behind the last. Also of accounts that are gone."""
-    behind = stores.pointers.token_after("/accounts/", f"{account}\U0010ffff") if account else None
-    found = stores.pointers.page("/accounts/", size=1, token=behind).items
-    return "/".join(found[0].key.split("/")[:3]) + "/" if found else ""
+    """The key prefix of the next account, even of a deleted one; empty after the last."""
+    behind = stores.pointers.token_after(keys.ACCOUNTS, f"{account}\U0010ffff") if account else None
+    found = stores.pointers.page(keys.ACCOUNTS, size=1, token=behind).items
+    return keys.account_prefix(found[0].key) if found else ""
 
 
 def sweep_secrets(
@@ -166,9 +170,9 @@ def sweep_secrets(
     token: str | None = None,
     dry_run: bool = False,
 ) -> Slice:
-    """Remove credentials that no connector names: what is left by those who died while they changed some."""
+    """Delete credentials that no connector names, left by processes that died while they changed some."""
     oldest = clock() - timedelta(seconds=min_age_s)
-    page = stores.pointers.page("/secrets/", size=size, token=token)
+    page = stores.pointers.page(keys.SECRETS, size=size, token=token)
     old = (marker for marker in page.items if marked_at(marker) < oldest)
     removed = [each.key for each in old if removed_if_unused(stores, secrets, each, dry_run=dry_run)]
     return Slice(len(page.items), tuple(removed), next_token=page.next_token)
@@ -179,16 +183,16 @@ def _old(head: BlobHead, oldest: datetime) -> bool:
 
 
 def _unused(stores: Stores, uri: str) -> bool:
-    """Whether the blob is one of ours and its resource names another, or is gone."""
-    key = "/" + uri.rpartition("/")[0].rpartition("/")[0]
-    if not key.startswith(("/accounts/", "/platform/")):
+    """Whether the blob belongs to a resource that names another blob, or is gone."""
+    key = keys.of_blob(uri)
+    if key is None:
         return False
     pointer = stores.pointers.get(key)
     return pointer is None or pointer.blob_uri != uri
 
 
 def _delete_blob(stores: Stores, uri: str, oldest: datetime) -> bool:
-    """Once more: whoever is about to name it has written it again."""
+    """Delete a blob unless it was written again meanwhile, by somebody who is about to name it."""
     head = stores.blobs.head(uri)
     if head is None or not _old(head, oldest):
         return False
@@ -197,8 +201,10 @@ def _delete_blob(stores: Stores, uri: str, oldest: datetime) -> bool:
 
 
 def _stale(stores: Stores, pointer: Pointer) -> Iterator[Operation]:
-    """What removes a pointer that leads nowhere. As all pointers of a resource move at once, a name that still stands
-    after its resource was seen without it is stale for good.
+    """The operations that delete a stale pointer.
+
+    All pointers of a resource move together, so a name that is unchanged after its resource was read without it is
+    stale.
     """
     table = keys.table_of(pointer.key)
     if table is not None and stores.pointers.get(table) is None:

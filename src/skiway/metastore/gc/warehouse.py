@@ -1,17 +1,17 @@
-"""Files of the warehouse that nothing refers to: what failed commits, dropped tables and expired snapshots leave.
+"""Unreferenced files in the warehouse: leftovers of failed commits, dropped tables and expired snapshots.
 
-A file is removed if it is older than a minimum age, no state that the table was in within that age refers to it, and no
-query has pinned it. The age keeps what is being written now: a commit names files that are younger than it is long, and
-the files of one statement, which carry its id in their names, are all as young as the youngest of them. The states keep
-what is being read now: a query that began within that time may read one that was replaced since. So the age must be
-longer than any statement pauses, and any query reads; the default is three days.
+A file is deleted if it is older than a minimum age, no state of the table within that age references it, and no query
+has pinned it. The age protects files that are being written: a commit references files that are younger than it takes,
+and the files of one statement, which have its id in their names, count as young as the youngest of them. The states
+protect files that are being read: a query that began within that time may read a state that was replaced since. So the
+age must be longer than any statement or query takes; the default is three days.
 
-States are known by their metadata files, which are files of the folder too: the present one, those written within the
-age, and the one that was the present one when the age began. Older ones are found by the log that each state has of
-those before it: what a commit wrote that failed, or died, is in no log.
+The states are found by the metadata files in the folder: the current one, those written within the age, and the one
+that was current when the age began. The older ones are found in the metadata log of each state, so the metadata of a
+commit that failed is not among them.
 
-A folder whose table is not there is that of a dropped or unfinished one if it was claimed (see `managed_folders`), else
-somebody else's, and left alone.
+A folder without a table belongs to a dropped or unfinished table if it was claimed (see `managed.locations`). Otherwise
+it belongs to somebody else, and is left alone.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
-from skiway.formats.files import Found
+from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
-from skiway.formats.locations import Location, location
 from skiway.metastore.gc.sweeps import Slice
-from skiway.metastore.managed import locations, records
+from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import id_in
 from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import LEASE, TABLE
-from skiway.metastore.records.parents import applied
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import apply_batch
 from skiway.model import v1
 from skiway.storage import Clock, Stores
 
@@ -60,9 +59,9 @@ def sweep_warehouse(
     token: str | None = None,
     dry_run: bool = True,
 ) -> Slice:
-    """Remove the files of the next `size` tables that nothing refers to, or say which they are.
+    """Delete, or in a dry run report, the unreferenced files of the next `size` tables.
 
-    A table whose metadata cannot be read is reported as damaged, and nothing of it is removed.
+    A table whose metadata is unreadable is reported as damaged, and none of its files are deleted.
     """
     folders = _folders(warehouse, after=token or "", limit=size + 1)
     done = Slice()
@@ -74,7 +73,7 @@ def sweep_warehouse(
 
 
 def _folders(warehouse: Warehouse, *, after: str, limit: int) -> list[tuple[str, str, Location]]:
-    """The folders of tables, in the order of their locations, with the ids that name them."""
+    """The folders of tables in the order of their locations, with the ids of account and table."""
     files, found = warehouse.everything(), []
     for account in files.children(warehouse.root)[0]:
         if after and uri_of(account) < after.rpartition("/")[0]:
@@ -93,7 +92,7 @@ def _sweep(
     files = warehouse.files(uri_of(folder))
     oldest = realm.clock() - timedelta(seconds=min_age_s)
     oldest_us = int(oldest.timestamp() * 1_000_000)
-    # Listed before the table is looked at: what is committed after that is younger than the age.
+    # Listed before the table is read: everything committed after that is younger than the age.
     listed = files.walk(folder)
     table = realm.all(TABLE).find(keys.table(realm.account_id, table_id))
     if table is None and not _is_abandoned(realm, table_id, listed, oldest):
@@ -103,7 +102,7 @@ def _sweep(
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
     unused = [each for each in _old(listed, oldest_us) if each not in used]
-    # Looked for after what is unused, never before: who pins makes sure afterwards that it still was in use.
+    # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
     pinned = _pinned(realm, table_id) if unused else set()
     orphans = tuple(uri_of(each) for each in unused if each not in pinned)
     if not dry:
@@ -113,7 +112,10 @@ def _sweep(
 
 
 def _is_abandoned(realm: Realm, table_id: str, listed: Sequence[Found], oldest: datetime) -> bool:
-    """Whether a folder without a table is ours, and nothing has happened in it since then; a drop leaves a file there."""
+    """Whether a folder without a table is ours, and nothing was written to it since `oldest`.
+
+    A drop writes a file there.
+    """
     claimed_at = locations.claimed_at(realm, table_id)
     if claimed_at is None:
         return False
@@ -122,19 +124,19 @@ def _is_abandoned(realm: Realm, table_id: str, listed: Sequence[Found], oldest: 
 
 
 def _old(listed: Sequence[Found], oldest_us: int) -> Iterator[Location]:
-    """The files that no statement of within the age has written."""
+    """The files that no statement within the age has written."""
     at_work = {_written_by(each) for each in listed if each.modified_us >= oldest_us}
     return (each.location for each in listed if _written_by(each) not in at_work)
 
 
 def _written_by(file: Found) -> str:
-    """What the files of one statement have in common: the id in their names; the whole name where there is none."""
+    """What the files of one statement have in common: the id in their names, or the whole name if it has none."""
     found = _ID.search(file.location.name)
     return found[0].lower() if found else uri_of(file.location)
 
 
 def _pinned(realm: Realm, table_id: str) -> set[Location]:
-    """The files of the table that queries of now may still ask for."""
+    """The files of the table that active queries may still read."""
     leases = (realm.all(LEASE).follow(each) for each in realm.stores.pointers.scan(keys.lease_active(realm.account_id)))
     read = chain.from_iterable(lease.value.tables for lease in leases if lease)
     snapshots = [each for each in read if each.table_id.id == table_id and each.file_stats_uri]
@@ -147,30 +149,30 @@ def _pinned(realm: Realm, table_id: str) -> set[Location]:
 
 
 def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, folder: Location) -> None:
-    """What is left beside files: folders of a table that is gone, records of snapshots that are."""
+    """Delete what is left besides files: empty folders of a deleted table, and records of expired snapshots."""
     table_id = id_in(folder.name)
     if table is None:
         files.remove_folders(folder)
         if not files.walk(folder):
             locations.release(realm, table_id)
         return
-    locations.claim(realm, table_id)  # as those are that were made before folders were claimed
+    locations.claim(realm, table_id)  # for tables that were created before folders were claimed
     metadata = read_metadata(files, table.value.metadata_location)
-    for batch in records.leftover(realm, table, metadata):
-        applied(realm, batch, what=f"a snapshot of table {table.value.display_name}")
+    for batch in snapshot_records.leftover(realm, table, metadata):
+        apply_batch(realm, batch, what=f"a snapshot of table {table.value.display_name}")
 
 
 def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: int) -> set[Location]:
-    """The files that the table's states refer to."""
+    """The files that the table's states reference."""
     used: set[Location] = set()
     _add_state(used, files, location(table.metadata_location))
     states = [each for each in listed if _METADATA in each.location.name]
     for each in states:
         if each.modified_us >= oldest_us:
-            # It may be that of a commit that failed half-way: nobody was ever shown it.
+            # It may belong to a commit that failed half-way, which nobody has seen.
             with suppress(PreconditionFailed, InvalidArgument):
                 _add_state(used, files, each.location)
-    # By now all states within the age have told which ones were before them.
+    # By now `used` has the logs of all states within the age, which name the earlier ones.
     earlier = [each for each in states if each.modified_us < oldest_us and each.location in used]
     if earlier:
         _add_state(used, files, max(earlier, key=lambda each: each.modified_us).location)
@@ -178,9 +180,9 @@ def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: in
 
 
 def _add_state(used: set[Location], files: TableFiles, place: Location) -> None:
-    """All that a state refers to. A manifest in `used` has been read already, for this state or another."""
+    """Add all files that a state references. A manifest in `used` has been read already."""
     from skiway.formats.iceberg.file_io import WritingIO
-    from skiway.formats.iceberg.manifest_writer import entries, manifests
+    from skiway.formats.iceberg.manifest_files import entries, manifests
 
     metadata = read_metadata(files, uri_of(place))
     used |= {place, *_of_metadata(metadata)}

@@ -1,13 +1,24 @@
 """Jobs: durable background work on connectors and tables.
 
-The calls of clients are exported here. Workers take jobs from `queue`; `schedule` adds the jobs that policies ask for.
+The calls of clients are exported here. Workers take jobs from `queue`; `schedule` adds the jobs of connector policies.
 """
 
-from skiway.metastore.jobs.api import cancel, cancel_all, enqueue, enqueue_profile, enqueue_unless_active, get, list_
-from skiway.metastore.jobs.records import JobRules, Progress, Stage
+from skiway.metastore.jobs.api import (
+    cancel,
+    cancel_all,
+    enqueue,
+    enqueue_profile,
+    enqueue_unless_active,
+    get,
+    list_,
+    scan,
+)
+from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease, Progress, Stage
 
 __all__ = [
+    "JobQueue",
     "JobRules",
+    "Lease",
     "Progress",
     "Stage",
     "cancel",
@@ -17,4 +28,5 @@ __all__ = [
     "enqueue_unless_active",
     "get",
     "list_",
+    "scan",
 ]

@@ -1,25 +1,34 @@
-"""Jobs as clients see them: put into the queue, looked at, cancelled. Workers use `job_queue`."""
+"""Jobs as clients use them: enqueued, listed and cancelled. Workers use `queue`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
-from skiway.metastore.jobs.records import ACTIVE, amended, end
+from skiway.metastore.jobs.queue import ACTIVE, amended, end
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR, JOB, work_digest
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, local_id, timestamp
-from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import require_managed
 from skiway.model import v1
 from skiway.storage import Check, Operation
 
-__all__ = ["BOTH_PASSES", "cancel", "cancel_all", "enqueue", "enqueue_profile", "enqueue_unless_active", "get", "list_"]
+__all__ = [
+    "BOTH_PASSES",
+    "cancel",
+    "cancel_all",
+    "enqueue",
+    "enqueue_profile",
+    "enqueue_unless_active",
+    "get",
+    "list_",
+    "scan",
+]
 
 BOTH_PASSES = (v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC)
 
@@ -33,12 +42,12 @@ def enqueue(
     full_rescan: bool = False,
     due_at: datetime | None = None,
 ) -> v1.Job:
-    """A job on the connector, due now or later; or the one that does the same already and is not over yet."""
+    """Enqueue a job on the connector, due now or later. If an unfinished job does the same work, return that one."""
     text = local_id(realm, connector_id, v1.RK_CONNECTOR, field="connector_id")
 
     def attempt() -> v1.Job:
         connector = _active_connector(realm, text)
-        job = _waiting(realm, connector.value, scope=scope, modes=modes, full_rescan=full_rescan, due_at=due_at)
+        job = _queued(realm, connector.value, scope=scope, modes=modes, full_rescan=full_rescan, due_at=due_at)
         return _same(realm, job) or _created(realm, job, connector)
 
     return retrying(attempt)
@@ -47,11 +56,11 @@ def enqueue(
 def enqueue_profile(
     realm: Realm, table_id: v1.ResourceId, *, scope: v1.JobScope | None = None, full_rescan: bool = False
 ) -> v1.Job:
-    """A job that makes statistics of a managed table; or the one that does the same already and is not over yet."""
+    """Enqueue a job that profiles a managed table. If an unfinished job does the same work, return that one."""
 
     def attempt() -> v1.Job:
         table = hierarchy.table(realm, table_id)
-        job = _waiting(realm, scope=scope, modes=(v1.CAP_STATS_ONLY_ASYNC,), full_rescan=full_rescan)
+        job = _queued(realm, scope=scope, modes=(v1.CAP_STATS_ONLY_ASYNC,), full_rescan=full_rescan)
         job.table_id.CopyFrom(require_managed(table.value).resource_id)
         return _same(realm, job) or _created(realm, job, table)
 
@@ -59,23 +68,23 @@ def enqueue_profile(
 
 
 def enqueue_unless_active(realm: Realm, connector: Stored[v1.Connector], *, also: Sequence[Operation]) -> v1.Job | None:
-    """A job on the whole connector, made together with what is in `also`; None if one that does the same is not over yet.
+    """Enqueue a job on the whole connector in one batch with `also`; None if an unfinished job does the same work.
 
-    `Conflict` if the connector, or what `also` expects, is not as it was read.
+    Raise `Conflict` if the connector, or what `also` expects, changed since it was read.
     """
-    job = _waiting(realm, connector.value)
+    job = _queued(realm, connector.value)
     return None if _same(realm, job) else _created(realm, job, connector, also=also)
 
 
 def get(realm: Realm, request: v1.GetReconcileJobRequest) -> v1.GetReconcileJobResponse:
-    """The job."""
+    """Return the job."""
     job_id = _checked_id(request.job_id)
     found = realm.all(JOB).require(keys.job(realm.account_id, job_id), name=job_id)
     return v1.GetReconcileJobResponse(job=found.value)
 
 
 def list_(realm: Realm, request: v1.ListReconcileJobsRequest) -> v1.ListReconcileJobsResponse:
-    """Jobs, newest first: of one connector or all, in one state or any."""
+    """List jobs, newest first: of one connector or all, in one state or any."""
     connector_id = ""
     if request.HasField("connector_id"):
         connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
@@ -84,8 +93,13 @@ def list_(realm: Realm, request: v1.ListReconcileJobsRequest) -> v1.ListReconcil
     return v1.ListReconcileJobsResponse(jobs=found, page=page)
 
 
+def scan(realm: Realm) -> Iterator[v1.Job]:
+    """All jobs of the account, newest first."""
+    return (found.value for found in realm.all(JOB).scan(keys.job_listing(realm.account_id)))
+
+
 def cancel(realm: Realm, request: v1.CancelReconcileJobRequest) -> v1.CancelReconcileJobResponse:
-    """The job, cancelled if it waited, or marked so that its worker stops. One that is over stays as it is."""
+    """Cancel a job that is queued, or request its worker to stop. A finished job stays as it is."""
 
     def edit(job: v1.Job) -> None:
         if job.state == v1.JS_QUEUED:
@@ -99,13 +113,11 @@ def cancel(realm: Realm, request: v1.CancelReconcileJobRequest) -> v1.CancelReco
 
 
 def cancel_all(realm: Realm, connector_id: str) -> None:
-    """Cancel what waits or runs for a connector."""
+    """Cancel the unfinished jobs of a connector."""
     for state in ACTIVE:
         prefix = keys.job_listing(realm.account_id, connector_id=connector_id, state=state)
-        for pointer in realm.stores.pointers.scan(prefix):
-            job = realm.all(JOB).named(pointer.key)
-            if job is not None:
-                cancel(realm, v1.CancelReconcileJobRequest(job_id=job.job_id))
+        for job in realm.all(JOB).scan(prefix):
+            cancel(realm, v1.CancelReconcileJobRequest(job_id=job.value.job_id))
 
 
 def _checked_id(job_id: str) -> str:
@@ -122,7 +134,7 @@ def _active_connector(realm: Realm, connector_id: str) -> Stored[v1.Connector]:
     return found
 
 
-def _waiting(
+def _queued(
     realm: Realm,
     connector: v1.Connector | None = None,
     *,
@@ -158,7 +170,7 @@ def _created(
     *,
     also: Sequence[Operation] = (),
 ) -> v1.Job:
-    # As read: nothing is begun for a connector that is paused, or something that is deleted meanwhile.
+    # Unchanged: no job is started for a connector that is paused meanwhile, or for something that is deleted.
     unchanged = Check(of.pointer.key, expect=of.pointer.version)
     try:
         return realm.all(JOB).create(job, also=lambda _: [unchanged, *also]).value

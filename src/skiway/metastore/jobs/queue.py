@@ -1,68 +1,150 @@
-"""The queue of jobs as workers see it: all accounts' jobs, each done by one worker at a time.
+"""The job queue as workers use it: the jobs of all accounts, each run by one worker at a time.
 
-A worker leases the job that is due longest, renews the lease while it works, and says how it ended. A worker that is
-silent for longer than its lease has lost it, dead or alive: the job is given to another under a higher epoch, and
-whatever the first one writes from then on is refused. Any number of workers and servers share a queue through its
-store; asking for a job costs the same however many there are.
+A worker leases the job that has been due longest, renews the lease while it works, and reports the result. A worker
+that does not renew its lease in time has lost it, dead or alive: the job goes to another worker under a higher epoch,
+and every later write of the first is rejected. Any number of workers and servers share a queue through its store; the
+cost of asking for a job does not depend on how many there are.
+
+All keys of a job, including its place in the queue, move with its record in one batch (see `kinds`). So a change
+happens completely or not at all, and nothing has to be cleaned up after a process that died.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
-from skiway.errors import Conflict, Internal, NotFound, PreconditionFailed
-from skiway.metastore.jobs.records import JobRules, Progress, amended, clipped, end, wait
+from skiway.errors import Conflict, Contention, Internal, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.records.repository import Repository, Stored
-from skiway.metastore.records.updates import copied
+from skiway.metastore.records.updates import copied, retrying
 from skiway.model import v1
 from skiway.storage import Clock, Pointer, Stores, utc_now
 
-__all__ = ["JobQueue", "Lease"]
+__all__ = [
+    "ACTIVE",
+    "FINISHED",
+    "JobQueue",
+    "JobRules",
+    "Lease",
+    "Progress",
+    "Stage",
+    "amended",
+    "clipped",
+    "end",
+]
 
+ACTIVE = (v1.JS_QUEUED, v1.JS_RUNNING)
+FINISHED = (v1.JS_SUCCEEDED, v1.JS_FAILED, v1.JS_CANCELLED)
+
+MAX_MESSAGE = 512
+MAX_TABLE_ERRORS = 100
 PAGE = 16
-"""How many waiting jobs are read at once: some more than there are workers that ask at the same moment."""
+"""How many queued jobs are read at once: a few more than workers usually ask at the same moment."""
 
 
 def half_to_whole() -> float:
-    """The part of a delay that is waited: different each time, so that what failed together does not return together."""
-    return random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+    """A random factor for delays, so that jobs that failed together are not retried together."""
+    return random.uniform(0.5, 1.0)  # noqa: S311 - not used for security
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """How often a job is tried, and for how long it is leased.
+
+    All servers of a store should use the same rules, but nothing breaks while they differ.
+    """
+
+    max_attempts: int = 8
+    base_backoff_s: float = 0.5
+    max_backoff_s: float = 30.0
+    lease_s: float = 30.0
+    ready_scan_limit: int = 128
+
+    def backoff_s(self, attempt: int) -> float:
+        """How long to wait after the failed attempt number `attempt`, counted from 1."""
+        # The exponent is bounded so that the power does not overflow; the maximum is reached long before.
+        return min(self.max_backoff_s, self.base_backoff_s * 2.0 ** min(attempt - 1, 60))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The progress of a pass: tables in all, done and in progress, and the files of the tables started so far."""
+
+    mode: v1.CaptureMode.ValueType = v1.CAP_UNSPECIFIED
+    tables_total: int = 0
+    tables_done: int = 0
+    tables: tuple[str, ...] = ()
+    files_total: int = 0
+    files_done: int = 0
+
+    @property
+    def message(self) -> v1.JobProgress:
+        """The stage as a message."""
+        return v1.JobProgress(
+            **{"pass": self.mode},
+            tables_total=self.tables_total,
+            tables_done=self.tables_done,
+            tables=map(clipped, self.tables),
+            files_total=self.files_total,
+            files_done=self.files_done,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an attempt has done so far. `failures` maps tables to error messages."""
+
+    tables_scanned: int = 0
+    tables_changed: int = 0
+    failures: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+    stage: Stage = Stage()
+
+    def write_to(self, job: v1.Job) -> None:
+        """Replace the progress in the job's record. All failures are counted, the first 100 are stored."""
+        job.progress.CopyFrom(self.stage.message)
+        job.tables_scanned, job.tables_changed = self.tables_scanned, self.tables_changed
+        job.errors = len(self.failures)
+        job.message = clipped(self.message)
+        stored = list(self.failures.items())[:MAX_TABLE_ERRORS]
+        del job.table_errors[:]
+        job.table_errors.extend(v1.TableError(table=clipped(table), message=clipped(error)) for table, error in stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on a job until `expires_at`, with the job as it was at the last call."""
+    """The right to work on a job until `expires_at`, with the job as of the last call."""
 
     job: v1.Job
 
     @property
     def epoch(self) -> int:
-        """Tells this lease from all others of the job; the greatest is the present one."""
+        """The number of this lease of the job. Only the highest is valid."""
         return self.job.lease_epoch
 
     @property
     def expires_at(self) -> datetime:
-        """When the lease ends, unless it is renewed before."""
+        """When the lease expires unless it is renewed."""
         return self.job.lease_expires_at.ToDatetime(UTC)
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody wants the job to stop: call `JobQueue.cancelled` as soon as it has."""
+        """Whether the job should stop. The worker calls `JobQueue.cancelled` as soon as it has."""
         return self.job.cancel_requested
 
 
 @dataclass(frozen=True, slots=True)
 class JobQueue:
-    """All jobs of a store, for those who do them. What waits a while waits `jitter()` times as long as the rules say.
+    """All jobs of a store, for workers. Delays are those of the rules times `jitter()`.
 
-    Calls with a lease raise `Conflict` with the key `job.lease.lost` once it has ended: the worker must stop.
+    Calls with a lease raise `Conflict` with the key `job.lease.lost` once the lease is lost: the worker must stop.
     """
 
     stores: Stores
@@ -71,23 +153,23 @@ class JobQueue:
     jitter: Callable[[], float] = half_to_whole
 
     def lease(self, worker: str) -> Lease | None:
-        """The job that is due longest, now this worker's; None if none is due."""
+        """Lease the job that has been due longest to a worker; None if no job is due."""
         self.reclaim()
         waiting = self.stores.pointers.scan(keys.job_ready(), page_size=PAGE)
         for pointer in islice(waiting, self.rules.ready_scan_limit):
             if keys.queue_time(pointer.key) > _micros(self.clock()):
                 return None
-            job = self._changed(pointer, lambda job: self._begin(job, worker))
+            job = self._changed(pointer, lambda job: self._start(job, worker))
             if job is not None:
                 return Lease(job)
         return None
 
     def renew(self, lease: Lease) -> Lease:
-        """The lease, for another while from now on."""
+        """Extend the lease."""
         return Lease(self._write(lease, self._extend))
 
     def progress(self, lease: Lease, done: Progress) -> Lease:
-        """The lease renewed, after what was done so far is written down."""
+        """Store the progress so far, and extend the lease."""
 
         def edit(job: v1.Job) -> None:
             done.write_to(job)
@@ -96,7 +178,7 @@ class JobQueue:
         return Lease(self._write(lease, edit))
 
     def complete(self, lease: Lease, done: Progress) -> v1.Job:
-        """The job, which has succeeded."""
+        """Finish the job as succeeded."""
 
         def edit(job: v1.Job) -> None:
             done.write_to(job)
@@ -105,33 +187,33 @@ class JobQueue:
         return self._write(lease, edit)
 
     def fail(self, lease: Lease, message: str, *, done: Progress | None = None, retry: bool = True) -> v1.Job:
-        """The job, which waits to be tried again, or has failed if it may not be."""
+        """Queue the job for another attempt, or finish it as failed if it must not be retried."""
 
         def edit(job: v1.Job) -> None:
             if done is not None:
                 done.write_to(job)
-            self._again_or_over(job, message, retry=retry)
+            self._retry_or_end(job, message, retry=retry)
 
         return self._write(lease, edit)
 
     def cancelled(self, lease: Lease, message: str = "cancelled") -> v1.Job:
-        """The job, which its worker has stopped because somebody wanted it to."""
+        """Finish the job as cancelled, after its worker has stopped."""
         return self._write(lease, lambda job: end(job, v1.JS_CANCELLED, now=self.clock(), message=message))
 
     def release(self, lease: Lease) -> v1.Job:
-        """The job, given back by a worker that must go: as if this attempt had never been begun."""
+        """Return the job to the queue without counting the attempt, because its worker shuts down."""
 
         def edit(job: v1.Job) -> None:
             job.attempt -= 1
             if job.cancel_requested:
                 end(job, v1.JS_CANCELLED, now=self.clock(), message="cancelled")
             else:
-                wait(job, now=self.clock(), delay_s=0)
+                _requeue(job, now=self.clock(), delay_s=0)
 
         return self._write(lease, edit)
 
     def reclaim(self, *, limit: int = PAGE) -> int:
-        """Take up to `limit` jobs from workers whose leases have ended; how many. Each counts as a failed attempt."""
+        """Take up to `limit` jobs from workers whose leases have expired, and return how many. Each attempt has failed."""
         reclaimed = 0
         for pointer in self.stores.pointers.page(keys.job_leased(), size=limit).items:
             if keys.queue_time(pointer.key) > _micros(self.clock()):
@@ -139,9 +221,9 @@ class JobQueue:
             reclaimed += self._changed(pointer, self._give_up) is not None
         return reclaimed
 
-    # --- what happens to a job ----------------------------------------------------------------------------------------
+    # --- changes of a job ---------------------------------------------------------------------------------------------
 
-    def _begin(self, job: v1.Job, worker: str) -> None:
+    def _start(self, job: v1.Job, worker: str) -> None:
         Progress().write_to(job)
         job.state = v1.JS_RUNNING
         job.attempt += 1
@@ -155,22 +237,22 @@ class JobQueue:
         job.lease_expires_at.CopyFrom(timestamp(self.clock() + timedelta(seconds=self.rules.lease_s)))
 
     def _give_up(self, job: v1.Job) -> None:
-        self._again_or_over(job, f"{job.lease_owner} was silent for longer than its lease")
+        self._retry_or_end(job, f"{job.lease_owner} did not renew its lease in time")
 
-    def _again_or_over(self, job: v1.Job, message: str, *, retry: bool = True) -> None:
+    def _retry_or_end(self, job: v1.Job, message: str, *, retry: bool = True) -> None:
         now = self.clock()
         if job.cancel_requested:
             end(job, v1.JS_CANCELLED, now=now, message=message)
         elif not retry or job.attempt >= self.rules.max_attempts:
             end(job, v1.JS_FAILED, now=now, message=message)
         else:
-            wait(job, now=now, delay_s=self.rules.backoff_s(job.attempt) * self.jitter())
+            _requeue(job, now=now, delay_s=self.rules.backoff_s(job.attempt) * self.jitter())
             job.message = clipped(message)
 
-    # --- how it is written --------------------------------------------------------------------------------------------
+    # --- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self, lease: Lease, edit: Callable[[v1.Job], None]) -> v1.Job:
-        """The job after `edit`, if the lease still is the present one."""
+        """Apply `edit` to the job, if the lease is still valid."""
 
         def fenced(job: v1.Job) -> None:
             held = job.state == v1.JS_RUNNING and job.lease_epoch == lease.epoch
@@ -181,9 +263,9 @@ class JobQueue:
         return amended(self.stores, lease.job.account_id, lease.job.job_id, edit=fenced, clock=self.clock)
 
     def _changed(self, place: Pointer, edit: Callable[[v1.Job], None]) -> v1.Job | None:
-        """The job at a place in the queue after `edit`; None if another was faster, or if it cannot be read.
+        """Apply `edit` to the job at a place in the queue; None if another was faster, or if it cannot be read.
 
-        What cannot be read must not keep the others waiting. Gc reports it.
+        An unreadable job must not block the others. Garbage collection reports it.
         """
         repository = Repository(self.stores, JOB)
         try:
@@ -198,10 +280,55 @@ class JobQueue:
             return None
 
     def _at(self, repository: Repository[v1.Job], place: Pointer) -> Stored[v1.Job] | None:
-        """The job, if it still is at this place: all its pointers carry the same address."""
+        """The job, if it still is at this place: all its pointers have the same blob address."""
         own = self.stores.pointers.get(keys.owner(place))
         found = repository.follow(own) if own is not None and own.blob_uri == place.blob_uri else None
         return found if found is not None and place.key in JOB.names(found.value) else None
+
+
+def amended(stores: Stores, account_id: str, job_id: str, *, edit: Callable[[v1.Job], None], clock: Clock) -> v1.Job:
+    """Apply `edit` to a copy of the stored job, again whenever another process was faster, and return the result."""
+    repository = Repository(stores, JOB)
+
+    def attempt() -> v1.Job:
+        current = repository.require(keys.job(account_id, job_id), name=job_id)
+        desired = copied(current.value)
+        edit(desired)
+        if desired == current.value:
+            return current.value
+        desired.updated_at.CopyFrom(timestamp(clock()))
+        try:
+            return repository.update(current, desired).value
+        except PreconditionFailed:
+            raise failure(Contention, "store.contended", what=f"job {job_id}") from None
+
+    return retrying(attempt)
+
+
+def end(job: v1.Job, state: v1.JobState.ValueType, *, now: datetime, message: str) -> None:
+    """Finish a job in a state."""
+    _leave_worker(job)
+    job.state = state
+    job.message = clipped(message)
+    job.finished_at.CopyFrom(timestamp(now))
+    job.ClearField("next_attempt_at")
+
+
+def clipped(text: str) -> str:
+    """`text`, without its middle if it is long: what failed is said first, and why last."""
+    half = MAX_MESSAGE // 2
+    return text if len(text) <= MAX_MESSAGE else f"{text[: half - 1]}…{text[len(text) - half :]}"
+
+
+def _requeue(job: v1.Job, *, now: datetime, delay_s: float) -> None:
+    _leave_worker(job)
+    job.state = v1.JS_QUEUED
+    job.next_attempt_at.CopyFrom(timestamp(now + timedelta(seconds=delay_s)))
+
+
+def _leave_worker(job: v1.Job) -> None:
+    job.ClearField("lease_owner")
+    job.ClearField("lease_expires_at")
 
 
 def _micros(moment: datetime) -> int:

@@ -1,8 +1,8 @@
-"""Jobs that connectors get by themselves, as their policies say.
+"""Scheduled jobs: connectors that are run automatically, as their policies say.
 
-A connector that is to be run by itself has a pointer in one folder of the store, which tells when its next job is due.
-It is set and removed in the batch that writes the connector, and moved in the one that begins the job: so of many servers
-one begins it, and no death on the way loses a turn or takes two. A look costs one walk over these pointers.
+A scheduled connector has a pointer that holds when its next job is due. It is set and deleted in the batch that writes
+the connector, and moved in the batch that enqueues the job. So exactly one of many servers enqueues it, and no crash
+loses a run or causes two. One check is a scan over these pointers.
 """
 
 from __future__ import annotations
@@ -12,81 +12,75 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import unquote
 
 from skiway.errors import Conflict, SkiwayError
 from skiway.metastore import jobs
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR
-from skiway.metastore.records.names import encoded
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put, Stores
 
-__all__ = ["USUAL_INTERVAL", "JobSchedule", "due_key", "rescheduled", "unscheduled"]
+__all__ = ["DEFAULT_INTERVAL", "JobSchedule", "rescheduled", "unscheduled"]
 
-USUAL_INTERVAL: Final = timedelta(minutes=10)
-"""The time between two jobs of a policy that does not tell it."""
+DEFAULT_INTERVAL: Final = timedelta(minutes=10)
+"""The interval of a policy that does not set one."""
 
-BELIEVED: Final = timedelta(minutes=1)
-"""A turn that was set later than so long from now was set by a clock that was wrong, and is taken at once."""
-
-FOLDER: Final = "/schedule/"
+MAX_CLOCK_SKEW: Final = timedelta(minutes=1)
+"""A time that was set later than this from now was set by a wrong clock, and is ignored."""
 
 log = logging.getLogger("skiway.schedule")
 
 
-def due_key(account_id: str, connector_id: str) -> str:
-    """Tells when a connector's next job is due, not a blob's address."""
-    return f"{FOLDER}{encoded(account_id)}/{encoded(connector_id)}"
-
-
 def rescheduled(realm: Realm, before: v1.Connector | None, after: v1.Connector) -> list[Operation]:
-    """What the batch that writes a connector must do; nothing, if its schedule stays as it is."""
+    """The operations that the batch needs that writes a connector; none if its schedule is unchanged."""
     if before is not None and _schedule(before) == _schedule(after):
         return []
-    found = realm.stores.pointers.get(due_key(realm.account_id, after.resource_id.id))
-    if not _runs_by_itself(after):
-        return _gone(found)
+    found = realm.stores.pointers.get(keys.schedule(realm.account_id, after.resource_id.id))
+    if not _is_scheduled(after):
+        return _deleting(found)
     now = realm.clock()
-    key, turn = due_key(realm.account_id, after.resource_id.id), _Turn(now, max(now, _not_before(after)))
+    key, turn = keys.schedule(realm.account_id, after.resource_id.id), _Turn(now, max(now, _not_before(after)))
     return [Put(key, turn.text, expect=found.version if found else ABSENT)]
 
 
 def unscheduled(pointers: PointerStore, account_id: str, connector_id: str) -> list[Operation]:
-    """What the batch that deletes a connector must do."""
-    return _gone(pointers.get(due_key(account_id, connector_id)))
+    """The operations that the batch needs that deletes a connector."""
+    return _deleting(pointers.get(keys.schedule(account_id, connector_id)))
 
 
 @dataclass(frozen=True, slots=True)
 class JobSchedule:
-    """The connectors of all accounts of a store that are run by themselves."""
+    """The scheduled connectors of all accounts of a store."""
 
     stores: Stores
     realm_of: Callable[[str], Realm]
 
     def begin_due(self) -> list[v1.Job]:
-        """The jobs that were due, now in the queue. A connector with such a job under way has its turn when that is over."""
-        begun = [self._begin(pointer) for pointer in self.stores.pointers.scan(FOLDER)]
+        """Enqueue the jobs that are due, and return them.
+
+        A connector with an unfinished job is skipped until that has finished.
+        """
+        begun = [self._begin(pointer) for pointer in self.stores.pointers.scan(keys.SCHEDULE)]
         return [job for job in begun if job is not None]
 
     def _begin(self, place: Pointer) -> v1.Job | None:
-        account_id, connector_id = map(unquote, place.key.removeprefix(FOLDER).split("/"))
+        account_id, connector_id = keys.schedule_ids(place.key)
         realm = self.realm_of(account_id)
-        if not _Turn.read(place).has_come(realm.clock()):
+        if not _Turn.read(place).is_due(realm.clock()):
             return None
         try:
             return self._begin_now(realm, place, connector_id)
         except Conflict:
-            return None  # another server has begun it, or the connector was just changed
+            return None  # another server was faster, or the connector was just changed
         except SkiwayError as error:
-            # What is wrong with one must not keep the others waiting.
-            log.warning("connector %s of account %s cannot be run by itself: %s", connector_id, account_id, error)
+            # One broken connector must not block the others.
+            log.warning("connector %s of account %s cannot be scheduled: %s", connector_id, account_id, error)
             return None
 
     def _begin_now(self, realm: Realm, place: Pointer, connector_id: str) -> v1.Job | None:
         found = realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id))
-        if found is None or not _runs_by_itself(found.value):
+        if found is None or not _is_scheduled(found.value):
             self.stores.pointers.compare_and_delete(place.key, expect=place.version)
             return None
         now = realm.clock()
@@ -108,35 +102,35 @@ class _Turn:
             decided_at, due_at = map(datetime.fromisoformat, place.blob_uri.split(" "))
             return cls(decided_at.astimezone(UTC), due_at.astimezone(UTC))
         except ValueError:
-            log.warning("%s cannot be read, so its turn is now", place.key)
+            log.warning("%s is unreadable and therefore due now", place.key)
             return cls(_LONG_AGO, _LONG_AGO)
 
     @property
     def text(self) -> str:
         return f"{self.decided_at.isoformat()} {self.due_at.isoformat()}"
 
-    def has_come(self, now: datetime) -> bool:
-        return self.due_at <= now or self.decided_at > now + BELIEVED
+    def is_due(self, now: datetime) -> bool:
+        return self.due_at <= now or self.decided_at > now + MAX_CLOCK_SKEW
 
 
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _schedule(connector: v1.Connector) -> tuple[object, ...]:
-    return _runs_by_itself(connector), _interval(connector), _not_before(connector)
+    return _is_scheduled(connector), _interval(connector), _not_before(connector)
 
 
-def _runs_by_itself(connector: v1.Connector) -> bool:
+def _is_scheduled(connector: v1.Connector) -> bool:
     return connector.policy.enabled and connector.state == v1.CS_ACTIVE
 
 
 def _interval(connector: v1.Connector) -> timedelta:
-    return connector.policy.interval.ToTimedelta() or USUAL_INTERVAL
+    return connector.policy.interval.ToTimedelta() or DEFAULT_INTERVAL
 
 
 def _not_before(connector: v1.Connector) -> datetime:
     return connector.policy.not_before.ToDatetime(UTC)
 
 
-def _gone(found: Pointer | None) -> list[Operation]:
+def _deleting(found: Pointer | None) -> list[Operation]:
     return [] if found is None else [Delete(found.key, expect=found.version)]

@@ -3,7 +3,7 @@
 `tables` creates and drops them, `commits` changes them, `turns` orders concurrent commits.
 """
 
-from skiway.metastore.managed.commits import ManagedTable, append_with_retry, change, commit, load
+from skiway.metastore.managed.commits import ManagedTable, append_with_retry, change, commit, load, open_current
 from skiway.metastore.managed.tables import create, create_filled, create_staged, drop, rename, require_addressable
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "create_staged",
     "drop",
     "load",
+    "open_current",
     "rename",
     "require_addressable",
 ]

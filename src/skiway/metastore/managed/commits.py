@@ -1,48 +1,59 @@
 """Commits to managed tables.
 
 A commit writes the new metadata as a file, and then replaces the table's record, which names that file, by
-compare-and-set, in one batch with the records of its snapshots. Who loses the race makes the change again for the new
-state, as far as it fits it. A process that dies on the way leaves the old state or the new one, and at most files that
-nothing refers to.
+compare-and-set, in one batch with the records of its snapshots. If it loses the race, the change is made again for the
+new state of the table, if it still applies. A process that dies on the way leaves the old state or the new one, and at
+most some unreferenced files.
+
+Two measures keep concurrent commits from wasting work. Neither affects correctness, which the compare-and-set ensures:
+
+- Commits of one server to one table run one after another, under a lock of the warehouse.
+- An Iceberg REST client that lost a race has to load the table and write its manifests again before it can retry, while a
+  statement that runs here retries at once. So for a short time after such a loss, statements on all servers wait;
+  otherwise remote clients might lose forever.
 """
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from skiway.errors import (
     Conflict,
     Contention,
     Internal,
     InvalidArgument,
+    NotFound,
     PreconditionFailed,
     SkiwayError,
     TimedOut,
     Unavailable,
 )
+from skiway.formats import TableName
 from skiway.formats.iceberg.commits import Change, Producer, append, plain
 from skiway.formats.iceberg.metadata import read_metadata, updated, version_of, write_metadata
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
-from skiway.formats.source import TableName
-from skiway.metastore.managed import records, turns
+from skiway.metastore.managed import snapshot_records
 from skiway.metastore.managed.locations import check_updates, folder_of
+from skiway.metastore.records import keys
 from skiway.metastore.records import updates as changes
 from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.parents import applied
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import apply_batch
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import writable_id, writer
 from skiway.model import v1
-from skiway.storage import Operation
+from skiway.storage import ABSENT, Operation
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -50,21 +61,34 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
 __all__ = [
+    "CLIENT_RETRY_S",
+    "LOCK_TIMEOUT_S",
+    "MAX_WAIT_S",
     "ManagedTable",
     "append_with_retry",
     "change",
     "commit",
+    "expecting_retry",
     "handle_of",
+    "is_certainly_undone",
     "load",
     "managed_record",
-    "record",
-    "surely_undone",
+    "open_current",
+    "update_record",
+    "wait_for_clients",
 ]
 
 ATTEMPTS: Final = 40
-_ROOM: Final = 10  # of a batch, for what belongs to the table's own record
+LOCK_TIMEOUT_S: Final = 10.0
+"""After this time a commit proceeds without the lock: whoever holds it may be waiting for a store that hangs."""
+CLIENT_RETRY_S: Final = 2.0
+"""How long statements wait for a client that lost a race: its own pause, loading the table, writing manifests."""
+MAX_WAIT_S: Final = 5.0
+"""How long a statement waits at most, however many clients are expected."""
+_POLL_S: Final = 0.02
+_RESERVED: Final = 10  # operations of a batch that belong to the table's own record
 
-Pause = Callable[[int], None]
+Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -89,22 +113,28 @@ class ManagedTable:
 
     @cached_property
     def handle(self) -> IcebergTable:
-        """The table as all tables are read: snapshots, files, rows."""
+        """A handle to read the table's snapshots, files and rows."""
         return handle_of(self.table, self.metadata, self.files)
 
 
 def handle_of(table: v1.Table, metadata: TableMetadata, files: TableFiles) -> IcebergTable:
-    """The table in the state that `metadata` says, as all tables are read."""
+    """A handle to read the table in the state that `metadata` describes."""
     name = TableName((), table.display_name)
     return IcebergTable(name, metadata, metadata_location=table.metadata_location, files=files)
 
 
+def open_current(realm: Realm, warehouse: Warehouse, table: v1.Table) -> IcebergTable:
+    """A handle to read the table in the state that its record names."""
+    files = warehouse.files(folder_of(realm, warehouse, table.resource_id.id))
+    return handle_of(table, read_metadata(files, table.metadata_location), files)
+
+
 def managed_record(realm: Realm, table_id: v1.ResourceId) -> Stored[v1.Table]:
-    """The record of the table; PreconditionFailed for one that is not managed."""
+    """The record of a table. Raise `PreconditionFailed` if the table is not managed."""
     found = hierarchy.table(realm, table_id)
     if not found.value.metadata_location:
         raise PreconditionFailed(
-            f"table {found.value.display_name} is not managed here: change it where it comes from",
+            f"table {found.value.display_name} is not a managed table: change it in its source",
             key="table.not_managed",
             id=found.value.resource_id.id,
         )
@@ -112,7 +142,7 @@ def managed_record(realm: Realm, table_id: v1.ResourceId) -> Stored[v1.Table]:
 
 
 def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> ManagedTable:
-    """The table as it is now; PreconditionFailed for one that is not managed."""
+    """The table in its current state. Raise `PreconditionFailed` if it is not managed."""
     found = managed_record(realm, table_id)
     files = warehouse.files(folder_of(realm, warehouse, found.value.resource_id.id))
     return ManagedTable(found, read_metadata(files, found.value.metadata_location), files)
@@ -125,56 +155,65 @@ def commit(
     requirements: Sequence[TableRequirement],
     updates: Sequence[TableUpdate],
 ) -> ManagedTable:
-    """The table after the updates, or Conflict (`commit.failed`) if a requirement does not hold.
+    """Apply the updates of a REST client. Raise `Conflict` (`commit.failed`) if a requirement does not hold.
 
-    Whoever made the updates has to make them anew then, elsewhere; statements that run here wait for that a while.
+    The client then has to make the updates again. Statements that run here wait for it for a short time.
     """
-    with turns.from_afar(realm, table_id.id):
-        return _change(realm, warehouse, table_id, plain(requirements, updates), pause=_pause)
+    with expecting_retry(realm, table_id.id):
+        return _change(realm, warehouse, table_id, plain(requirements, updates), sleep=time.sleep)
 
 
 def append_with_retry(
     realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, files: Sequence[DataFile]
 ) -> ManagedTable:
-    """The table with these data files added, whatever others do meanwhile."""
+    """Add data files to the table, whatever others commit meanwhile."""
     return change(realm, warehouse, table_id, append(files))
 
 
-def _pause(attempt: int) -> None:
-    time.sleep(random.uniform(0, min(0.5, 0.005 * 2**attempt)))  # noqa: S311 - only so that two do not meet again
-
-
 def change(
-    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, producer: Producer, *, pause: Pause = _pause
+    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, producer: Producer, *, sleep: Sleep = time.sleep
 ) -> ManagedTable:
-    """The table after the change. Who loses a race makes it again for the new state, up to a bound."""
-    turns.stand_aside(realm, table_id.id)
-    return _change(realm, warehouse, table_id, producer, pause=pause)
+    """Commit the change that `producer` makes. After a lost race it is called again for the new state, up to a limit."""
+    wait_for_clients(realm, table_id.id)
+    return _change(realm, warehouse, table_id, producer, sleep=sleep)
 
 
 def _change(
-    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, producer: Producer, *, pause: Pause
+    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, producer: Producer, *, sleep: Sleep
 ) -> ManagedTable:
     writable_id(realm, table_id, v1.RK_TABLE, field="table_id")
-    for attempt in range(ATTEMPTS):
-        with turns.turn(realm, table_id.id):
+
+    def attempt() -> ManagedTable:
+        with warehouse.lock(folder_of(realm, warehouse, table_id.id), timeout_s=LOCK_TIMEOUT_S):
             base = load(realm, warehouse, table_id)
-            made = producer(base.metadata, base.files, realm.clock)
-            try:
-                return _committed(realm, base, made)
-            except _Lost:
-                pass
-        pause(attempt)
-    raise Conflict(
-        f"table {base.table.display_name} was changed by others {ATTEMPTS} times while this commit tried: try again",
-        key="commit.failed",
-        id=base.id,
-        reason="too many commits at once",
-    )
+            return _committed(realm, base, producer(base.metadata, base.files, realm.clock))
+
+    return Retrying(
+        retry=retry_if_exception_type(_LostRace),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.005, max=0.5),
+        sleep=sleep,
+        retry_error_callback=_give_up,
+    )(attempt)
 
 
-class _Lost(Exception):
+class _LostRace(Exception):
     """Another commit was faster."""
+
+    def __init__(self, base: ManagedTable) -> None:
+        super().__init__()
+        self.base = base
+
+
+def _give_up(state: RetryCallState) -> NoReturn:
+    error = state.outcome.exception() if state.outcome else None
+    assert isinstance(error, _LostRace)
+    raise Conflict(
+        f"table {error.base.table.display_name} was changed by others during all {ATTEMPTS} attempts to commit: try again",
+        key="commit.failed",
+        id=error.base.id,
+        reason="too many concurrent commits",
+    ) from error
 
 
 def _committed(realm: Realm, base: ManagedTable, made: Change) -> ManagedTable:
@@ -187,18 +226,18 @@ def _committed(realm: Realm, base: ManagedTable, made: Change) -> ManagedTable:
             return base
         version = version_of(base.metadata_location) + 1
         location = write_metadata(base.files, metadata, version=version)
-        written.insert(0, location)  # to be removed first: it must not be there without what it refers to
+        written.insert(0, location)  # deleted first: it must not exist without the files that it references
         return _swapped(realm, base, metadata, location)
     except SkiwayError as error:
-        if surely_undone(error):
+        if is_certainly_undone(error):
             base.files.remove(written)
         if isinstance(error, Contention) or error.key == "version.mismatch":
-            raise _Lost from error
+            raise _LostRace(base) from error
         raise
 
 
-def surely_undone(error: SkiwayError) -> bool:
-    """Whether nothing was committed for sure. A store that did not answer may have done it: then the files are in use."""
+def is_certainly_undone(error: SkiwayError) -> bool:
+    """Whether certainly nothing was committed. If the store did not respond, the commit may have succeeded."""
     return not isinstance(error, Unavailable | TimedOut | Internal)
 
 
@@ -206,46 +245,46 @@ def _check_identity(base: TableMetadata, updates: Sequence[TableUpdate]) -> None
     for update in updates:
         if update.action == "assign-uuid" and update.uuid != base.table_uuid:
             raise InvalidArgument(
-                f"the table cannot become {update.uuid}: it is {base.table_uuid} for ever", key="update.invalid"
+                f"the table's uuid cannot change from {base.table_uuid} to {update.uuid}", key="update.invalid"
             )
 
 
 def _swapped(realm: Realm, base: ManagedTable, metadata: TableMetadata, location: str) -> ManagedTable:
-    """Replace the table's record, and with it all that the metastore keeps of its snapshots."""
+    """Replace the table's record, and with it the records of its snapshots."""
     desired = changes.copied(base.table)
-    record(desired, metadata, location)
+    update_record(desired, metadata, location)
     desired.updated_at.CopyFrom(realm.now())
-    gone = list(records.removed(realm, base.id, base.metadata, metadata))
+    removed = list(snapshot_records.removed(realm, base.id, base.metadata, metadata))
     fitting: list[list[Operation]] = []
 
     def also(stored: Stored[v1.Table]) -> list[Operation]:
         handle = handle_of(stored.value, metadata, base.files)
         batch = [
-            *records.added(realm, stored.value, handle, base.metadata),
-            *records.current(realm, base.id, metadata),
+            *snapshot_records.added(realm, stored.value, handle, base.metadata),
+            *snapshot_records.current(realm, base.id, metadata),
         ]
-        room = realm.stores.pointers.max_batch - _ROOM - len(batch)
-        sizes = [sum(map(len, gone[: end + 1])) for end in range(len(gone))]
-        fitting[:] = gone[: len(list(takewhile(lambda size: size <= room, sizes)))]
+        room = realm.stores.pointers.max_batch - _RESERVED - len(batch)
+        sizes = [sum(map(len, removed[: end + 1])) for end in range(len(removed))]
+        fitting[:] = removed[: len(list(takewhile(lambda size: size <= room, sizes)))]
         return [*batch, *(each for one in fitting for each in one)]
 
     stored = writer(realm, TABLE).update(base.stored, desired, also=also)
-    _forget(realm, base.id, gone[len(fitting) :])
+    _delete_records(realm, base.id, removed[len(fitting) :])
     return ManagedTable(stored, metadata, base.files)
 
 
-def _forget(realm: Realm, table_id: str, gone: list[list[Operation]]) -> None:
-    """Delete the records of removed snapshots that found no room in the batch. What is left, gc sweeps.
+def _delete_records(realm: Realm, table_id: str, removed: list[list[Operation]]) -> None:
+    """Delete the records of removed snapshots that did not fit into the batch. Garbage collection deletes the rest.
 
-    The commit is done: nothing that happens here may undo it.
+    The commit is done: no error here may undo it.
     """
-    for batch in gone:
+    for batch in removed:
         with suppress(Contention):
-            applied(realm, batch, what=f"a snapshot of table {table_id}")
+            apply_batch(realm, batch, what=f"a snapshot of table {table_id}")
 
 
-def record(table: v1.Table, metadata: TableMetadata, location: str) -> None:
-    """Bring the table's record up to date with its metadata."""
+def update_record(table: v1.Table, metadata: TableMetadata, location: str) -> None:
+    """Update the table's record from its metadata."""
     from skiway.formats.iceberg.types import arrow_schema
 
     comment = metadata.properties.get("comment")
@@ -255,3 +294,36 @@ def record(table: v1.Table, metadata: TableMetadata, location: str) -> None:
     table.schema_json = arrow_schema(metadata.schema()).json
     table.properties.clear()
     table.properties.update(metadata.properties)
+
+
+# --- clients that retry -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def expecting_retry(realm: Realm, table_id: str) -> Iterator[None]:
+    """A block in which a remote client commits. If it loses a race, statements wait for its retry for a short time."""
+    try:
+        yield
+    except Conflict:
+        _expect_retry(realm, table_id)
+        raise
+
+
+def _expect_retry(realm: Realm, table_id: str) -> None:
+    pointers, key = realm.stores.pointers, keys.expected_client(realm.account_id, table_id)
+    found, until = pointers.get(key), realm.clock() + timedelta(seconds=CLIENT_RETRY_S)
+    with suppress(Conflict, NotFound):  # another client lost at the same moment and set the marker
+        pointers.compare_and_set(key, "expected", expect=found.version if found else ABSENT, expires_at=until)
+
+
+def wait_for_clients(
+    realm: Realm,
+    table_id: str,
+    *,
+    sleep: Sleep = time.sleep,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait while remote clients that lost a race are expected to retry."""
+    until, key = monotonic() + MAX_WAIT_S, keys.expected_client(realm.account_id, table_id)
+    while monotonic() < until and realm.stores.pointers.get(key) is not None:
+        sleep(_POLL_S)

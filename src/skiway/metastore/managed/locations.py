@@ -1,7 +1,11 @@
-"""Where a managed table is: in a folder of the warehouse that is named by ids, never by what a caller says.
+"""Locations of managed tables: a folder of the warehouse that is named by ids, never by anything that a caller sends.
 
-Whoever commits may name files: manifest lists, statistics, where to write. All of them must be in the table's folder, or
-one table could show the files of another.
+A commit may name files: manifest lists, statistics, where to write. All of them must be in the table's folder, or one
+table could expose the files of another.
+
+A warehouse may also contain other things: tables of another store, for example one that was lost and replaced, or files
+that people put there. So a folder is claimed before the first file is written to it, and garbage collection treats a
+folder without a table as that of a dropped or unfinished table only if it was claimed.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.formats import location
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.locations import location
-from skiway.metastore.records.names import encoded, refuse_secrets
+from skiway.metastore.records import keys
+from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm
 from skiway.storage import ABSENT
 
@@ -36,7 +41,7 @@ def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
 
 
 def check_updates(updates: Iterable[TableUpdate], folder: str) -> None:
-    """Raise unless all that the updates name is in `folder`."""
+    """Raise unless all files that the updates name are in `folder`."""
     for update in updates:
         for name, given in _named(update):
             _check(name, given, folder)
@@ -45,7 +50,7 @@ def check_updates(updates: Iterable[TableUpdate], folder: str) -> None:
 
 
 def check_properties(properties: Mapping[str, str], folder: str) -> None:
-    """Raise if properties look like secrets, or send files out of `folder`."""
+    """Raise if properties have the names of secrets, or direct files out of `folder`."""
     refuse_secrets([*properties, *(key.rpartition(".")[2] for key in properties)], field="properties")
     for name in _PATHS:
         if name in properties:
@@ -82,51 +87,41 @@ def _check(name: str, given: str, folder: str) -> None:
 
 def _refused(name: str, given: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{name} {given!r} is not in the table's folder; the server chooses where a managed table is, and all its files "
-        "are there: leave the location out",
+        f"{name} {given!r} is not in the table's folder; the server chooses the location of a managed table, and all its "
+        "files are there: leave the location out",
         key="location.refused",
         location=given,
     )
 
 
 def _segment(text: str) -> str:
-    # Only letters, digits, - _ ~ and =: the same name on every disk and in every store.
+    # Only letters, digits, - _ ~ and =, which are valid on every disk and in every object store.
     return quote(text, safe="").replace(".", "%2E").replace("%", "=")
 
 
 def id_in(segment: str) -> str:
-    """The id that a folder of the warehouse is named by."""
+    """The id that a folder of the warehouse is named after."""
     return unquote(segment.replace("=", "%"))
 
 
-# --------------------
-# Which folders of the warehouse are this store's: those of tables that were made here, or were about to be.
-#
-# A warehouse may hold other things: tables of another store, such as one that was lost and has a new one in its place, or
-# whatever people put there. So a folder is claimed before the first file is written to it, and gc takes a folder whose
-# table is gone for a dropped or unfinished one only if it was claimed.
-
-
 def claim(realm: Realm, table_id: str) -> None:
-    """Let the folder of the table with this id be ours; nothing happens if it is already."""
+    """Claim the folder of a table for this store, if it is not claimed yet."""
     if claimed_at(realm, table_id) is None:
         with suppress(AlreadyExists):  # another server was faster
-            realm.stores.pointers.compare_and_set(_key(realm, table_id), realm.clock().isoformat(), expect=ABSENT)
+            realm.stores.pointers.compare_and_set(
+                keys.folder_claim(realm.account_id, table_id), realm.clock().isoformat(), expect=ABSENT
+            )
 
 
 def claimed_at(realm: Realm, table_id: str) -> datetime | None:
-    """When the folder became one of ours; None if it is not."""
-    pointer = realm.stores.pointers.get(_key(realm, table_id))
+    """When the folder was claimed; None if it was not."""
+    pointer = realm.stores.pointers.get(keys.folder_claim(realm.account_id, table_id))
     return None if pointer is None else datetime.fromisoformat(pointer.blob_uri)
 
 
 def release(realm: Realm, table_id: str) -> None:
-    """Forget a folder that is gone."""
-    pointer = realm.stores.pointers.get(_key(realm, table_id))
+    """Remove the claim of a folder that is deleted."""
+    pointer = realm.stores.pointers.get(keys.folder_claim(realm.account_id, table_id))
     if pointer is not None:
         with suppress(Conflict, NotFound):  # another server was faster
             realm.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
-
-
-def _key(realm: Realm, table_id: str) -> str:
-    return f"/folders/{encoded(realm.account_id)}/{encoded(table_id)}"

@@ -1,9 +1,7 @@
-"""Managed tables: Iceberg tables in the warehouse, whose catalog is the metastore.
+"""Creating, dropping and renaming managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
 
-    create, load, commit, change, drop, rename
-
-What others commit through Iceberg's REST catalog and what we commit for DuckDB goes through the same functions. A table's
-folder is named by ids, so names can change, and nothing that a caller says becomes part of a path.
+Commits of other engines through Iceberg REST and our own for DuckDB use the same functions. The folder of a table is
+named by ids, so names can change, and nothing that a caller sends becomes part of a path.
 """
 
 from __future__ import annotations
@@ -14,25 +12,25 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.formats import location as at
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.locations import location as at
-from skiway.metastore.managed import locations, records
+from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.commits import (
     ManagedTable,
     handle_of,
+    is_certainly_undone,
     managed_record,
-    record,
-    surely_undone,
+    update_record,
 )
 from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import normal_name, normal_text
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.resources import hierarchy, relations, tables
+from skiway.metastore.records.updates import retrying
+from skiway.metastore.resources import hierarchy, tables
 from skiway.metastore.resources.ownership import is_managed, writable_id, writer
 from skiway.model import v1
 from skiway.storage import ABSENT, Operation, Pointer
@@ -62,14 +60,14 @@ def create(
     location: str | None = None,
     stage: bool = False,
 ) -> ManagedTable:
-    """A new table without snapshots.
+    """Create a table without snapshots.
 
-    `partition_by` says what `spec` does, by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and
-    `comment` describes the table. With `stage` nothing is stored: the table comes into being by `create_staged`.
+    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and `comment`
+    describes the table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later.
     """
     if location:
         raise InvalidArgument(
-            f"location {location!r} was given, but the server chooses where a managed table is: leave it out",
+            f"location {location!r} is not allowed, because the server chooses the location of a managed table: leave it out",
             key="location.refused",
             location=location,
         )
@@ -88,12 +86,12 @@ def create(
 
 
 def create_filled(realm: Realm, warehouse: Warehouse, staged: ManagedTable, added: Sequence[DataFile]) -> ManagedTable:
-    """The table that `create` staged, with its first rows: nobody sees it without them."""
+    """Create a table that `create` staged together with its first rows, so that nobody sees it without them."""
     first = append(added)(staged.metadata, staged.files, realm.clock)
     try:
         return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
     except SkiwayError as error:
-        if surely_undone(error):
+        if is_certainly_undone(error):
             staged.files.remove(first.written)
         raise
 
@@ -107,22 +105,24 @@ def create_staged(
     requirements: Sequence[TableRequirement],
     updates: Sequence[TableUpdate],
 ) -> ManagedTable:
-    """The table that was staged, made of all its updates, with its first snapshots if they are among them."""
+    """Create a table that was staged from all its updates, which may include its first snapshots."""
     from pyiceberg.table.update import SetLocationUpdate
 
     named = [update.location for update in updates if update.action == "set-location"]
     table_id = id_in(at(named[-1]).name) if named else realm.ids()
     folder = folder_of(realm, warehouse, table_id)
-    check_updates(updates, folder)  # also that the location is the one of this id
+    check_updates(updates, folder)  # also checks that the location belongs to this id
     at_home = SetLocationUpdate(location=folder)
     metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
     return _created(realm, warehouse, _table(realm, _place(realm, namespace_id), table_id, name), metadata)
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
-    """Delete the table. With `purge` its files go at once, else when gc finds them: queries may still read them.
+    """Delete the table.
 
-    Its metadata is not looked at: a table that is damaged can be dropped too.
+    With `purge` its files are deleted at once, otherwise by gc, because queries may still read them.
+
+    Its metadata is not read, so a damaged table can be dropped too.
     """
     found = managed_record(realm, table_id).value.resource_id
     folder = folder_of(realm, warehouse, found.id)
@@ -133,12 +133,12 @@ def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: 
         files.remove_folders(at(folder))
         locations.release(realm, found.id)
     else:
-        # Says when: files are old, and queries that began before must find them for a while.
+        # Records the time of the drop: the files may be old, and running queries still need them for a while.
         files.write(f"{folder}/dropped", b"")
 
 
 def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1.ResourceId | None = None) -> v1.Table:
-    """The table under another name, in its namespace or in another one. Its files stay where they are."""
+    """Rename the table, and move it if a namespace is given. Its files stay where they are."""
     require_addressable(name)
     spec, paths = v1.TableSpec(display_name=name), ["display_name"]
     if namespace_id is not None:
@@ -152,11 +152,11 @@ def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1
 
 
 def require_addressable(*names: str) -> None:
-    """Raise if a new name is one that clients of Iceberg's REST protocol take out of paths, so that it is never found."""
+    """Raise if a name is one that clients of Iceberg REST remove from URL paths, so that it could never be found."""
     for name in names:
         if normal_text(name) in (".", ".."):
             raise InvalidArgument(
-                f"nothing can be called {name!r} here, as clients take it out of paths: choose another name",
+                f"the name {name!r} is not allowed, because clients remove it from URL paths: choose another name",
                 key="name.dots",
                 field="name",
             )
@@ -169,8 +169,8 @@ def _place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
     catalog = hierarchy.catalog(realm, namespace.catalog_id).value
     if not is_managed(catalog):
         raise PreconditionFailed(
-            f"catalog {catalog.display_name} shows the tables of a connector: create the table there, or in a managed "
-            "catalog",
+            f"catalog {catalog.display_name} mirrors the tables of a connector: create the table in the connector's source, "
+            "or in a managed catalog",
             key="catalog.not_managed",
             display_name=catalog.display_name,
         )
@@ -205,15 +205,15 @@ def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
     files = warehouse.files(metadata.location)
     locations.claim(realm, table.resource_id.id)
     location = write_metadata(files, metadata, version=0)
-    record(table, metadata, location)
+    update_record(table, metadata, location)
 
     def attempt() -> Stored[v1.Table]:
-        checks = relations.entered(realm, table)
+        checks = hierarchy.entering(realm, table)
 
         def also(stored: Stored[v1.Table]) -> list[Operation]:
             handle = handle_of(stored.value, metadata, files)
-            added = records.added(realm, stored.value, handle, None)
-            current = records.current(realm, table.resource_id.id, metadata) if metadata.snapshots else ()
+            added = snapshot_records.added(realm, stored.value, handle, None)
+            current = snapshot_records.current(realm, table.resource_id.id, metadata) if metadata.snapshots else ()
             return [*checks, *added, *current]
 
         return writer(realm, TABLE).create(table, also=also)
@@ -221,7 +221,7 @@ def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
     try:
         return ManagedTable(retrying(attempt), metadata, files)
     except SkiwayError as error:
-        if surely_undone(error):
+        if is_certainly_undone(error):
             files.remove([location])
             files.remove_folders(files.reach.roots[0])  # unless a client has written to it
         raise

@@ -1,6 +1,6 @@
-"""Bounds as typed arrays: what is kept as text, made comparable for all files at once.
+"""The files of a snapshot, prepared for planning: bounds, which are stored as text, as typed arrays of all files.
 
-Where text cannot be read as the type it is said to be of, there is no bound, and nothing is concluded.
+If a text is not a valid value of its type there is no bound, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _DIGITS: Final = pa.decimal256(76, 38)
 
 
 class Ordered:
-    """A type whose values have an order: how its texts become values."""
+    """An ordered type, and how its texts become values."""
 
     def __init__(self, kind: LogicalType) -> None:
         self._kind = kind
 
     @property
     def has_nan(self) -> bool:
-        """Whether there may be values that no bound tells of."""
+        """Whether the type has values that no bound covers."""
         return self._kind.name in ("FLOAT", "DOUBLE")
 
     def values(self, texts: pa.Array) -> pa.Array:
@@ -41,7 +41,7 @@ class Ordered:
         return _READERS[self._kind.name](texts)
 
     def literals(self, texts: Sequence[str]) -> list[pa.Scalar] | None:
-        """The values that texts of a caller stand for; None if one of them is none of this type, or not a number."""
+        """The values of a predicate's texts; None if one is not a valid value of this type, or NaN."""
         try:
             # Without the column's precision: a finer literal must not be moved to where the column has a value.
             found = [bound(LogicalType(self._kind.name), text) for text in texts]
@@ -53,9 +53,9 @@ class Ordered:
         return None if values.null_count else list(values)
 
     def around(self, value: pa.Scalar) -> list[pa.Scalar]:
-        """All that an engine may make of a literal when it compares it with the column.
+        """All values that an engine may compare the column with for this literal.
 
-        A column of floats is compared by some with the nearest float, by others with the number as it was written.
+        Some engines compare a FLOAT column with the nearest float, others with the number as it is written.
         """
         if self._kind.name != "FLOAT":
             return [value]
@@ -63,7 +63,7 @@ class Ordered:
 
 
 def ordered(text: str) -> Ordered | None:
-    """The type of this name, if its values have an order."""
+    """The type with this name; None if its values have no order."""
     try:
         kind = logical_type(text)
     except ValueError:
@@ -72,7 +72,7 @@ def ordered(text: str) -> Ordered | None:
 
 
 def _cast(of: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    """All at once; where one text is out of the ordinary, one by one."""
+    """Convert all texts at once or, if one is invalid, one by one."""
 
     def read(texts: pa.Array) -> pa.Array:
         try:
@@ -130,16 +130,12 @@ _READERS: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
 }
 
 
-# --------------------
-# The files of a snapshot, made ready for planning: once, and then kept, for they never change.
-
-
 _COUNTS: Final = ("null_count", "nan_count")
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnFacts:
-    """What is known of one column in every file; NULL where nothing is. Without a type, bounds say nothing."""
+    """The statistics of one column in every file, NULL where unknown. Without a type, the bounds mean nothing."""
 
     type: Ordered | None
     null_count: pa.Array
@@ -149,7 +145,7 @@ class ColumnFacts:
 
 
 class FileFacts:
-    """All files of a snapshot, with their statistics by column. What a column needs is made when it is first asked for."""
+    """All files of a snapshot with their statistics by column. A column is prepared when it is first used."""
 
     def __init__(self, files: pa.Table, spec: v1.PartitionSpecInfo | None = None) -> None:
         self.files = files.combine_chunks()
@@ -158,12 +154,12 @@ class FileFacts:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """An estimate of the memory it takes."""
         return 2 * int(self.files.nbytes) + 1024
 
     @cached_property
     def is_data(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which of the files hold rows, and not deletes."""
+        """Which files contain rows rather than deletes."""
         return np.asarray(pc.equal(self.files["file_content"], v1.FC_DATA))
 
     @cached_property
@@ -173,11 +169,11 @@ class FileFacts:
 
     @cached_property
     def row_counts(self) -> pa.Array:
-        """How many rows each file holds; 0 where nobody said."""
+        """The number of rows of each file; 0 if unknown."""
         return pc.fill_null(self.files["row_count"], 0).combine_chunks()
 
     def column(self, name: str) -> ColumnFacts | None:
-        """What is known of a column; None if nothing is, or if the name may mean several."""
+        """The statistics of a column; None if there are none, or if the name is ambiguous."""
         ids = self._ids.get(name) or self._folded.get(name.casefold(), set())
         if len(ids) != 1:
             return None
@@ -186,11 +182,11 @@ class FileFacts:
             self._columns[number] = self._facts(number, name)
         return self._columns[number]
 
-    # --- how it is made -----------------------------------------------------------------------------------------------
+    # --- preparation --------------------------------------------------------------------------------------------------
 
     @cached_property
     def _flat(self) -> tuple[pa.StructArray, np.ndarray[Any, np.dtype[np.int64]]]:
-        """The statistics of all columns in all files, and which file each is of."""
+        """The statistics of all columns in all files, and the index of the file of each."""
         lists = self.files["columns"].combine_chunks() if self.files.num_rows else self.files["columns"].chunk(0)
         return lists.flatten(), np.asarray(pc.list_parent_indices(lists))
 
@@ -225,7 +221,7 @@ class FileFacts:
         return self._with_partitions(name, ColumnFacts(of, **counts, min=low, max=high))
 
     def _with_partitions(self, name: str, facts: ColumnFacts) -> ColumnFacts:
-        """A column that files are partitioned by has one value in each, whatever statistics say, or if they do not."""
+        """Fill in missing bounds of a column that files are partitioned by: it has one value in each file."""
         texts = self._partition(name)
         if texts is None or facts.type is None:
             return facts
@@ -234,16 +230,16 @@ class FileFacts:
         return ColumnFacts(facts.type, facts.null_count, facts.nan_count, low, high)
 
     def _partition(self, name: str) -> pa.Array | None:
-        """The values of a column by which files are partitioned as they are: such a field is called as its column."""
+        """The values of a column with an identity partition, whose field has the column's name."""
         fields = {each.name for each in self._spec.fields if each.transform == "identity"}
         if name not in fields:
             return None
         specs = self.files["partition_spec_id"].to_pylist()
-        said = [
+        texts = [
             _value(text, name) if spec == self._spec.spec_id else None
             for text, spec in zip(self.files["partition_data_json"].to_pylist(), specs, strict=True)
         ]
-        return pa.array(said, pa.string())
+        return pa.array(texts, pa.string())
 
 
 def _value(text: str | None, name: str) -> str | None:

@@ -1,21 +1,20 @@
-"""Which files of a snapshot a scan must read.
+"""Scan planning: which files of a snapshot a scan must read.
 
-A file is left out only if its statistics prove that no row of it fulfils all predicates: what is unknown, what has no
-order and what cannot be understood proves nothing. All files are looked at together, column by column.
+A file is left out only if its statistics prove that none of its rows satisfies all predicates. Unknown statistics,
+types without an order and invalid values prove nothing. All files are processed together, column by column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from cachetools import LRUCache
 
+from skiway.cache import Cache
 from skiway.metastore.planning.files import ColumnFacts, FileFacts
 from skiway.metastore.queries.pins import PinnedSnapshot
 from skiway.model import v1
@@ -33,7 +32,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a predicate did: how many data files it removed of those left by the ones before, or why it could not."""
+    """The effect of a predicate: the data files that it removed of those that were left, or why it could not be used."""
 
     predicate: v1.Predicate
     removed: int
@@ -42,7 +41,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The files to read, as places in `facts.files`, each with the task that reads it; and the deletes to apply."""
+    """The data files to read, as indexes in `facts.files`, each with its task; and the delete files to apply."""
 
     facts: FileFacts
     data: Numbers
@@ -52,12 +51,12 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """How many bytes of data files there are to read."""
+        """The total size of the data files to read."""
         return int(self.facts.sizes[self.data].sum())
 
 
 def plan(facts: FileFacts, predicates: Sequence[v1.Predicate] = (), *, tasks: int = 0) -> Plan:
-    """The files that may hold rows which fulfil all predicates, divided into tasks of about equal size."""
+    """The files that may contain rows that satisfy all predicates, divided into tasks of about equal size."""
     kept = np.ones(facts.files.num_rows, dtype=bool)
     report = []
     for predicate in predicates:
@@ -70,11 +69,14 @@ def plan(facts: FileFacts, predicates: Sequence[v1.Predicate] = (), *, tasks: in
 
 
 class Planner:
-    """Plans for pinned snapshots. What was made ready for one is kept, up to `max_bytes`: its files never change."""
+    """Plans scans of pinned snapshots.
+
+    Prepared snapshots are cached up to `max_bytes`, because their files never change.
+    """
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._kept: LRUCache[str, FileFacts] = LRUCache(max_bytes, getsizeof=lambda facts: facts.nbytes)
-        self._lock = Lock()
+        self._cache = Cache[str, FileFacts](max_bytes, weigh=lambda facts: facts.nbytes)
+        self.cache_stats = self._cache.stats
 
     def plan(self, pinned: PinnedSnapshot, predicates: Sequence[v1.Predicate] = (), *, tasks: int = 0) -> Plan:
         """The plan for a table as a query reads it."""
@@ -83,24 +85,17 @@ class Planner:
     def facts(self, pinned: PinnedSnapshot) -> FileFacts:
         """The files of a pinned snapshot."""
         key = f"{pinned.of.file_stats_uri} {pinned.of.snapshot_uri}"
-        with self._lock:
-            kept: FileFacts | None = self._kept.get(key)
-        if kept is None:
-            kept = FileFacts(pinned.files(), pinned.snapshot().partition_spec)
-            with self._lock:
-                if kept.nbytes <= self._kept.maxsize:
-                    self._kept[key] = kept
-        return kept
+        return self._cache.get(key, lambda: FileFacts(pinned.files(), pinned.snapshot().partition_spec))
 
 
-# --- what predicates prove --------------------------------------------------------------------------------------------
+# --- predicates -------------------------------------------------------------------------------------------------------
 
 
 def _possible(facts: FileFacts, predicate: v1.Predicate) -> tuple[Mask, str] | tuple[None, str]:
-    """In which files a row may fulfil the predicate; or why nobody can tell."""
+    """The files in which a row may satisfy the predicate; or None and the reason why that is unknown."""
     column = facts.column(predicate.column)
     if column is None:
-        return None, "no statistics of a column of this name"
+        return None, "no statistics for a column with this name"
     match predicate.op:
         case v1.PO_IS_NULL:
             return _mask(pc.not_equal(column.null_count, 0)), ""
@@ -117,18 +112,21 @@ def _possible(facts: FileFacts, predicate: v1.Predicate) -> tuple[Mask, str] | t
 
 
 def _has_values(facts: FileFacts, column: ColumnFacts) -> Mask:
-    """Files that may hold something else than NULL in the column."""
+    """Files that may contain values other than NULL in the column."""
     only_nulls = pc.and_(pc.greater(facts.row_counts, 0), pc.greater_equal(column.null_count, facts.row_counts))
     return ~np.asarray(pc.fill_null(only_nulls, False))
 
 
-def _mask(said: pa.Array) -> Mask:
-    """What is said; true where it is not known."""
-    return np.asarray(pc.fill_null(said, True))
+def _mask(results: pa.Array) -> Mask:
+    """The results as a mask, true where unknown."""
+    return np.asarray(pc.fill_null(results, True))
 
 
 def _equal(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    """Where one of the values lies between the bounds; of very many, only the least and the greatest are looked at."""
+    """Files in which one of the values is within the bounds.
+
+    Of very many values only the minimum and maximum are compared.
+    """
     if len(literals) > MOST_VALUES:
         return _between(column, literals)
     return _any(column, literals, lambda value: _at_least(column, value) & _at_most(column, value))
@@ -172,7 +170,7 @@ def _not_equal(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
 
 
 def _any(column: ColumnFacts, literals: Sequence[pa.Scalar], test: Callable[[pa.Scalar], Mask]) -> Mask:
-    """Where the test holds for one of the values, or for what an engine may take it for."""
+    """Files for which the test holds for one of the values, or for one that an engine may compare instead."""
     assert column.type is not None
     tested = [test(each) for value in literals for each in column.type.around(value)]
     possible: Mask = np.logical_or.reduce(tested)
@@ -180,7 +178,7 @@ def _any(column: ColumnFacts, literals: Sequence[pa.Scalar], test: Callable[[pa.
 
 
 def _has_nan(column: ColumnFacts) -> Mask:
-    """Files that may hold NaN, which engines take for greater than all numbers and no bound tells of."""
+    """Files that may contain NaN, which engines treat as greater than all numbers and which bounds do not cover."""
     assert column.type is not None
     if not column.type.has_nan:
         return np.zeros(len(column.null_count), dtype=bool)
@@ -204,11 +202,14 @@ _ARITY: Final[dict[int, tuple[int, ...]]] = {
 }
 
 
-# --- who reads what ---------------------------------------------------------------------------------------------------
+# --- tasks ------------------------------------------------------------------------------------------------------------
 
 
 def _tasks(sizes: Numbers, wanted: int) -> Numbers:
-    """The task of each file: neighbours stay together, and no task is larger than an equal share and one file."""
+    """The task of each file.
+
+    Neighbouring files stay together, and no task exceeds an equal share by more than one file.
+    """
     total = int(sizes.sum())
     count = wanted if wanted > 0 else -(-total // TASK_BYTES)
     count = max(1, min(count, len(sizes), MOST_TASKS))

@@ -1,7 +1,11 @@
-"""Which delete files may apply to a data file.
+"""Scan bundles: the files that an engine reads of a pinned table, in messages of bounded size.
 
-Deletes apply to what was there before them: by position also to what came with them. Those of a partition apply to that
-partition only; deletes by equality without a partition apply to all. Where order or place is not known, they apply.
+Everything comes from the store; the upstream is not read. The table and the report come first, then the delete files,
+then the data files, each with the delete files that may apply to it.
+
+Deletes apply to data that was written before them; position deletes also to data of the same commit. Deletes of a
+partition apply to that partition only, equality deletes without a partition to all. If order or partition is unknown,
+they apply.
 """
 
 from __future__ import annotations
@@ -28,10 +32,12 @@ __all__ = ["MESSAGE_BYTES", "MESSAGE_FILES", "Deletes", "fetch"]
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 UNPARTITIONED = ("", "{}")
+MESSAGE_FILES: Final = 1_000
+MESSAGE_BYTES: Final = 1_000_000
 
 
 class Deletes:
-    """The delete files of a plan, numbered in the order in which they are told."""
+    """The delete files of a plan, numbered in the order of the messages."""
 
     def __init__(self, files: pa.Table, deletes: Numbers) -> None:
         self._sequence = np.asarray(pc.fill_null(files["sequence_number"], -1))
@@ -45,11 +51,11 @@ class Deletes:
         unknown = np.asarray(pc.equal(pc.fill_null(files["partition_data_json"], ""), ""))
         self._unplaced = unknown
         self._everywhere = (by_equality & plain) | unknown[deletes]
-        # By position, those of the same commit apply too: one less must be older than the data.
+        # Position deletes also apply to data of the same commit.
         self._before = np.where(by_equality, 0, 1)
 
     def applying(self, data: Numbers) -> list[list[int]]:
-        """For each of these data files the numbers of the delete files."""
+        """For each of these data files, the numbers of its delete files."""
         if not len(self._deletes):
             return [[] for _ in data]
         own, others = self._sequence[data][:, None], self._sequence[self._deletes][None, :]
@@ -62,23 +68,12 @@ class Deletes:
 
 
 def _codes(files: pa.Table) -> Numbers:
-    """A number for each file, the same for those of the same partition."""
-    said = pc.binary_join_element_wise(
+    """A number per file that is equal for files of the same partition."""
+    names = pc.binary_join_element_wise(
         files["partition_spec_id"].cast(pa.string()), pc.fill_null(files["partition_data_json"], ""), " "
     )
-    whole = said.combine_chunks() if isinstance(said, pa.ChunkedArray) else said
+    whole = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
     return np.asarray(whole.dictionary_encode().indices, dtype=np.int64)
-
-
-# --------------------
-# Scan bundles: what an engine reads of a pinned table, told in messages of bounded size.
-#
-# Everything comes from the store: the upstream is not asked. First comes what is to come, then the delete files, then the
-# data files, each with the delete files that may apply to it.
-
-
-MESSAGE_FILES: Final = 1_000
-MESSAGE_BYTES: Final = 1_000_000
 
 
 def fetch(
@@ -88,10 +83,10 @@ def fetch(
     planner: Planner,
     rules: QueryRules = queries.RULES,
 ) -> Iterator[v1.FetchScanBundleResponse]:
-    """The files of a table that a query may have to read. How planning went is written into the query."""
+    """The files of a table that a query may have to read. The outcome of planning is stored in the query."""
     if not request.table_id.id.strip():
         raise InvalidArgument(
-            "say which table is read: table_id is missing", key="query.table.id.required", field="table_id"
+            "table_id is missing: set the table to read", key="query.table.id.required", field="table_id"
         )
     pinned = queries.pinned(realm, request.query_id, request.table_id, rules=rules)
     try:
@@ -100,17 +95,17 @@ def fetch(
         yield v1.FetchScanBundleResponse(table_info=_info(pinned), report=_report(plan))
         yield from _files(pinned, plan, request)
     except SkiwayError:
-        _planned(realm, request.query_id, v1.QS_FAILED, rules)
+        _store_status(realm, request.query_id, v1.QS_FAILED, rules)
         raise
-    _planned(realm, request.query_id, v1.QS_COMPLETED, rules)
+    _store_status(realm, request.query_id, v1.QS_COMPLETED, rules)
 
 
 def _refuse_hidden_deletes(pinned: PinnedSnapshot) -> None:
     gone = pinned.snapshot().format_metadata.get(DELETED_ROWS, b"").decode()
     if gone:
         raise Unsupported(
-            f"{gone} rows of table {pinned.table().display_name} are deleted by deletion vectors inside its log, which a"
-            " scan bundle cannot tell: read the table through Airport",
+            f"{gone} rows of table {pinned.table().display_name} are deleted by deletion vectors in its log, which a scan"
+            " bundle cannot contain: read the table through Airport",
             key="scanbundle.deletes.unsupported",
             table_id=pinned.of.table_id.id,
         )
@@ -145,28 +140,28 @@ def _report(plan: Plan) -> v1.ScanReport:
 def _files(
     pinned: PinnedSnapshot, plan: Plan, request: v1.FetchScanBundleRequest
 ) -> Iterator[v1.FetchScanBundleResponse]:
-    told = _Told(pinned, request)
-    for some in _in_bounds(told.files(plan.facts.files, plan.deletes)):
+    messages = _FileMessages(pinned, request)
+    for some in _in_bounds(messages.files(plan.facts.files, plan.deletes)):
         yield v1.FetchScanBundleResponse(delete_files=some)
-    for some in _in_bounds(_data(plan, told)):
+    for some in _in_bounds(_data(plan, messages)):
         yield v1.FetchScanBundleResponse(data_files=some)
 
 
-def _data(plan: Plan, told: _Told) -> Iterator[v1.ScanFile]:
-    """The data files with what belongs to each; some at a time, so that memory does not grow with their number."""
+def _data(plan: Plan, messages: _FileMessages) -> Iterator[v1.ScanFile]:
+    """The data files with their tasks and delete files, in chunks, so that memory does not grow with their number."""
     deletes = Deletes(plan.facts.files, plan.deletes)
     for first in range(0, len(plan.data), MESSAGE_FILES):
         places = plan.data[first : first + MESSAGE_FILES]
         tasks = plan.tasks[first : first + MESSAGE_FILES].tolist()
         applying = deletes.applying(places)
-        for file, task, indices in zip(told.files(plan.facts.files, places), tasks, applying, strict=True):
+        for file, task, indices in zip(messages.files(plan.facts.files, places), tasks, applying, strict=True):
             file.task = task
             file.delete_file_indices.extend(indices)
             yield file
 
 
-class _Told:
-    """How files are told: with the statistics of those columns that the caller asked for."""
+class _FileMessages:
+    """Makes the messages of files, with the statistics of the requested columns."""
 
     def __init__(self, pinned: PinnedSnapshot, request: v1.FetchScanBundleRequest) -> None:
         self._pinned = pinned
@@ -204,7 +199,7 @@ class _Told:
 
 
 def _in_bounds(files: Iterator[v1.ScanFile]) -> Iterator[list[v1.ScanFile]]:
-    """The files in groups that fit into a message; one that is larger comes alone."""
+    """Group files into messages of bounded size. A file that is larger gets its own message."""
     group: list[v1.ScanFile] = []
     size = 0
     for file in files:
@@ -218,7 +213,7 @@ def _in_bounds(files: Iterator[v1.ScanFile]) -> Iterator[list[v1.ScanFile]]:
         yield group
 
 
-def _planned(realm: Realm, query_id: str, status: v1.QueryStatus.ValueType, rules: QueryRules) -> None:
+def _store_status(realm: Realm, query_id: str, status: v1.QueryStatus.ValueType, rules: QueryRules) -> None:
     def edit(lease: v1.QueryLease) -> None:
         lease.descriptor.query_status = status
 

@@ -3,7 +3,6 @@
 The calls of `QueryService` are exported here. `inputs` resolves names, `pins` fixes snapshots, `leases` stores them.
 """
 
-from skiway.metastore.queries.api import RULES, begin, end, get, pinned, renew
-from skiway.metastore.queries.leases import QueryRules
+from skiway.metastore.queries.leases import RULES, QueryRules, begin, end, get, pinned, renew
 
 __all__ = ["RULES", "QueryRules", "begin", "end", "get", "pinned", "renew"]

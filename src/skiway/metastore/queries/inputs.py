@@ -1,9 +1,9 @@
-"""Which tables a query reads, and in which state: what its inputs mean.
+"""The inputs of a query: which tables it reads, and in which state.
 
-Views stand for the tables they read, through other views too; one that reads itself adds nothing of its own. A table
-that comes up more than once is read in one state. Where it is said explicitly in which (an id, a time, the current one),
-that counts and not the default; said twice it must come to the same, for rows of another state than the one that was
-asked for would be wrong rows.
+A view stands for the tables it reads, also through other views; a view that reads itself adds nothing. A table that
+occurs several times is read in one state. An explicit state (an id, a time, the current one) takes precedence over the
+default. Two explicit states must be the same snapshot, because rows of another state than the requested one would be
+wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Inputs", "Read"]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A table that is read, and in which state; a reference without content leaves that open."""
+    """A table that is read, and in which state; an empty reference leaves the state open."""
 
     table_id: v1.ResourceId
     snapshot: v1.SnapshotRef
@@ -36,12 +36,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Finds out what inputs mean. `expansions` tells of the views that were met, each after those it reads."""
+    """Resolves inputs. `expansions` has the views that were found, each after those it reads."""
 
     realm: Realm
     default_catalog: v1.Catalog
     expansions: dict[str, v1.ViewExpansion] = field(default_factory=dict, init=False)
-    _met: set[str] = field(default_factory=set, init=False)
+    _visited: set[str] = field(default_factory=set, init=False)
 
     def reads(self, inputs: Iterable[v1.QueryInput]) -> Iterator[Read]:
         """Every table that the inputs read, as often as they do."""
@@ -73,7 +73,10 @@ class Inputs:
                 raise failure(InvalidArgument, "query.input.invalid", field=field)
 
     def _found(self, name: v1.NameRef) -> v1.ResourceId | None:
-        """The table or view of this name. An id in it decides, and its kind tells which of the two it is."""
+        """The table or view with this name.
+
+        An id in the reference takes precedence, and its kind decides which of the two it is.
+        """
         kind = name.resource_id.kind if name.HasField("resource_id") else v1.RK_UNSPECIFIED
         if kind != v1.RK_VIEW:
             with suppress(NotFound):
@@ -89,10 +92,10 @@ class Inputs:
 
     def _tables_of(self, view_id: v1.ResourceId) -> Iterable[v1.ResourceId]:
         """The tables that a view reads in the end, each once."""
-        if view_id.id in self._met:
+        if view_id.id in self._visited:
             known = self.expansions.get(view_id.id)
-            return known.base_table_ids if known else ()  # not known yet: it is reading itself
-        self._met.add(view_id.id)
+            return known.base_table_ids if known else ()  # not resolved yet: the view reads itself
+        self._visited.add(view_id.id)
         view = self._view(view_id, field="view_id")
         tables: dict[str, v1.ResourceId] = {}
         for relation in view.base_relations:
@@ -105,7 +108,9 @@ class Inputs:
         return tables.values()
 
     def _base(self, view: v1.View, relation: v1.NameRef) -> v1.ResourceId:
-        """What a view means by a name: in its own catalog, and along its search path or else beside it, unless said."""
+        """The table or view that a view means by a name: in its own catalog, along its search path, and then in its own
+        namespace.
+        """
         own = hierarchy.namespace(self.realm, view.namespace_id).value
         catalog = relation.catalog or hierarchy.catalog(self.realm, own.catalog_id).value.display_name
         searched = [tuple(each.split(".")) for each in view.creation_search_path]
@@ -117,11 +122,11 @@ class Inputs:
 
 
 def _unresolved(name: v1.NameRef) -> NotFound:
-    said = name.resource_id.id if name.HasField("resource_id") else dotted((name.catalog, *name.path, name.name))
-    return failure(NotFound, "query.input.unresolved", name=said)
+    text = name.resource_id.id if name.HasField("resource_id") else dotted((name.catalog, *name.path, name.name))
+    return failure(NotFound, "query.input.unresolved", name=text)
 
 
 def _canonical_sql(view: v1.View) -> str:
-    """Its text for DuckDB, or the first one."""
+    """The SQL for DuckDB, or the first one."""
     texts = {each.dialect: each.sql for each in reversed(view.sql_definitions)}
     return texts.get("duckdb", view.sql_definitions[0].sql if view.sql_definitions else "")

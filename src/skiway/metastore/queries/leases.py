@@ -1,4 +1,13 @@
-"""How long a query lives, and how many there may be."""
+"""Query leases.
+
+A client that begins a query learns which snapshot of each table the query reads. It can read these snapshots until the
+lease ends, whatever is written, replaced or deleted meanwhile. Leases are stored, so every server of the store knows
+them.
+
+A lease is active until it is ended or its time is over. A process that finds it active after its time marks it as
+expired, but only if it is unchanged: a renewal that came first wins. The record stays readable for a grace period, then
+its pointers expire and it is gone.
+"""
 
 from __future__ import annotations
 
@@ -6,70 +15,198 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from skiway.errors import AlreadyExists, Conflict, Contention, NotFound
+from skiway.errors import (
+    AlreadyExists,
+    Conflict,
+    Contention,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    PreconditionFailed,
+)
+from skiway.metastore.queries import pins as pinning
+from skiway.metastore.queries.inputs import Inputs, Read
+from skiway.metastore.queries.pins import Pin, PinnedSnapshot, pins
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import LEASE
-from skiway.metastore.records.parents import retrying
-from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.names import MAX_NAME
+from skiway.metastore.records.realm import Realm, local_id, timestamp
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copied
+from skiway.metastore.records.updates import copied, retrying
+from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Put
 
-__all__ = ["QueryRules", "amended", "create", "find", "forgotten_at", "missing"]
+__all__ = ["RULES", "QueryRules", "amended", "begin", "end", "find", "get", "pinned", "renew"]
+
+ENDED = (v1.LS_ENDED_COMMIT, v1.LS_ENDED_ABORT)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRules:
-    """The rules of leases. Who asks for no time gets the default; who asks for more than the most gets the most."""
+    """How long leases last, and how many may be active. A request without a time gets the default."""
 
     default_ttl_s: float = 60.0
     max_ttl_s: float = 24 * 3600.0
     grace_s: float = 15.0
     max_leases: int = 10_000
 
-    def ttl_s(self, asked_s: int) -> float:
-        """How long a lease is given that was asked for this long."""
-        return min(float(asked_s), self.max_ttl_s) if asked_s > 0 else self.default_ttl_s
+    def ttl_s(self, requested_s: int) -> float:
+        """The duration of a lease for the requested one."""
+        return min(float(requested_s), self.max_ttl_s) if requested_s > 0 else self.default_ttl_s
 
 
-# --------------------
-# The leases of queries, stored so that every server of the store can answer for them.
-#
-# A lease is active until it is ended or its time is over. Who finds it active after its time writes down that it has
-# expired, but only as it was read: a renewal that came first stays. Its record can be read for a while after, then its
-# pointers expire and it is gone.
+RULES = QueryRules()
 
 
-ENDED = (v1.LS_ENDED_COMMIT, v1.LS_ENDED_ABORT)
+def begin(realm: Realm, request: v1.BeginQueryRequest, *, rules: QueryRules = RULES) -> v1.BeginQueryResponse:
+    """Begin a query and pin everything it reads, as of one moment."""
+    if not request.default_catalog_id.id.strip():
+        raise failure(InvalidArgument, "query.catalog.required", field="default_catalog_id")
+    query_id = _chosen_id(request) if request.HasField("query_id") else realm.ids()
+    _require_free(realm, query_id, rules)
+
+    def attempt() -> v1.QueryLease:
+        lease, found = _resolved(realm, query_id, request, rules)
+        uris = pinning.pinned_uris(lease.tables)
+        pinning.hold(realm, query_id, uris, until=_removed_at(lease, rules))
+        if not pinning.are_unchanged(realm, (pointer for pin in found for pointer in pin.pointers)):
+            raise failure(Contention, "store.contended", what=f"the tables that query {query_id} reads")
+        _create(realm, lease, rules)
+        return lease
+
+    return v1.BeginQueryResponse(query=retrying(attempt).descriptor)
+
+
+def renew(realm: Realm, request: v1.RenewQueryRequest, *, rules: QueryRules = RULES) -> v1.RenewQueryResponse:
+    """Extend an active query by the requested time from now on. A renewal never shortens it."""
+    query_id = _checked_id(request.query_id)
+    wanted = realm.clock() + timedelta(seconds=rules.ttl_s(request.ttl_seconds))
+
+    def edit(lease: v1.QueryLease) -> None:
+        if lease.descriptor.state != v1.LS_ACTIVE:
+            raise _missing(query_id)
+        lease.descriptor.expires_at.CopyFrom(timestamp(_latest(lease, wanted)))
+
+    # The pins first: a lease must never outlive them.
+    found = amended(realm, query_id, rules)
+    edit(found)
+    pinning.hold(realm, query_id, pinning.pinned_uris(found.tables), until=_removed_at(found, rules))
+    lease = amended(realm, query_id, rules, edit=edit)
+    return v1.RenewQueryResponse(query_id=query_id, expires_at=lease.descriptor.expires_at)
+
+
+def end(realm: Realm, request: v1.EndQueryRequest, *, rules: QueryRules = RULES) -> v1.EndQueryResponse:
+    """End a query and release its pins. A query that has ended already keeps its first outcome."""
+    query_id = _checked_id(request.query_id)
+    stored_until = realm.clock() + timedelta(seconds=rules.grace_s)
+
+    def edit(lease: v1.QueryLease) -> None:
+        if lease.descriptor.state == v1.LS_ACTIVE:
+            lease.descriptor.state = v1.LS_ENDED_COMMIT if request.commit else v1.LS_ENDED_ABORT
+            lease.descriptor.expires_at.CopyFrom(timestamp(_latest(lease, stored_until)))
+
+    lease = amended(realm, query_id, rules, edit=edit)
+    pinning.release(realm, query_id, pinning.pinned_uris(lease.tables))
+    return v1.EndQueryResponse(query_id=query_id)
+
+
+def get(realm: Realm, request: v1.GetQueryRequest, *, rules: QueryRules = RULES) -> v1.GetQueryResponse:
+    """Return the query, in any state, as long as its record exists."""
+    lease = amended(realm, _checked_id(request.query_id), rules)
+    return v1.GetQueryResponse(query=lease.descriptor)
+
+
+def pinned(realm: Realm, query_id: str, table_id: v1.ResourceId, *, rules: QueryRules = RULES) -> PinnedSnapshot:
+    """A table as an active query reads it."""
+    lease = amended(realm, _checked_id(query_id), rules)
+    wanted = local_id(realm, table_id, v1.RK_TABLE, field="table_id")
+    if lease.descriptor.state != v1.LS_ACTIVE:
+        state = v1.LeaseState.Name(lease.descriptor.state).removeprefix("LS_").lower()
+        raise failure(PreconditionFailed, "query.not.active", query_id=query_id, state=state)
+    for table in lease.tables:
+        if table.table_id.id == wanted:
+            return PinnedSnapshot(realm, table)
+    raise failure(NotFound, "query.table.not.pinned", query_id=query_id, table_id=wanted)
+
+
+def _chosen_id(request: v1.BeginQueryRequest) -> str:
+    query_id = _checked_id(request.query_id)
+    if len(query_id) > MAX_NAME:
+        found, limit = str(len(query_id)), str(MAX_NAME)
+        raise failure(LimitExceeded, "name.too_long", field="query_id", found=found, limit=limit)
+    return query_id
+
+
+def _checked_id(query_id: str) -> str:
+    if not query_id.strip():
+        raise failure(InvalidArgument, "field", field="query_id")
+    return query_id.strip()
+
+
+def _require_free(realm: Realm, query_id: str, rules: QueryRules) -> None:
+    """Raise if the id is in use, or too many queries are active: before anything is pinned under another query's id."""
+    if realm.stores.pointers.get(keys.lease(realm.account_id, query_id)) is not None:
+        raise failure(AlreadyExists, "query.already.exists", resource="query", name=query_id)
+    active = realm.stores.pointers.count(keys.lease_active(realm.account_id))
+    if active >= rules.max_leases:
+        raise failure(LimitExceeded, "query.too_many", found=str(active), limit=str(rules.max_leases))
+
+
+def _resolved(
+    realm: Realm, query_id: str, request: v1.BeginQueryRequest, rules: QueryRules
+) -> tuple[v1.QueryLease, list[Pin]]:
+    """The lease to be stored, and what it pins."""
+    catalog = hierarchy.catalog(realm, request.default_catalog_id, field="default_catalog_id").value
+    inputs = Inputs(realm, catalog)
+    reads = list(inputs.reads(request.inputs))
+    as_of = request.as_of_default if request.HasField("as_of_default") else None
+    found = pins(realm, reads, default=v1.SnapshotRef(as_of=as_of))
+    now = realm.clock()
+    query = v1.QueryDescriptor(
+        query_id=query_id,
+        account_id=realm.account_id,
+        state=v1.LS_ACTIVE,
+        created_at=timestamp(now),
+        expires_at=timestamp(now + timedelta(seconds=rules.ttl_s(request.ttl_seconds))),
+        snapshots=v1.SnapshotSet(pins=[pin.reported for pin in found]),
+        expansion=v1.ExpansionMap(views=inputs.expansions.values(), read_via_view_tables=_by_views_only(reads)),
+    )
+    lease = v1.QueryLease(
+        descriptor=query,
+        tables=[pin.stored for pin in found],
+        default_catalog_id=catalog.resource_id,
+        as_of_default=as_of,
+        updated_at=timestamp(now),
+    )
+    return lease, found
+
+
+def _by_views_only(reads: list[Read]) -> list[v1.ResourceId]:
+    direct = {read.table_id.id for read in reads if not read.by_view}
+    return list({read.table_id.id: read.table_id for read in reads if read.table_id.id not in direct}.values())
+
+
+def _latest(lease: v1.QueryLease, other: datetime) -> datetime:
+    return max(lease.descriptor.expires_at.ToDatetime(UTC), other)
+
+
+# --- the stored lease -------------------------------------------------------------------------------------------------
 
 
 def find(realm: Realm, query_id: str) -> Stored[v1.QueryLease]:
-    """The lease as it was last written, which may be active although its time is over."""
+    """The lease as stored, which may be active although its time is over."""
     found = realm.all(LEASE).find(keys.lease(realm.account_id, query_id))
     if found is None:
-        raise missing(query_id)
+        raise _missing(query_id)
     return found
-
-
-def create(realm: Realm, lease: v1.QueryLease, rules: QueryRules) -> None:
-    """Store a new lease."""
-    uri, until = _put(realm, lease), forgotten_at(lease, rules)
-    puts = [Put(key, uri, expect=ABSENT, expires_at=until) for key in (LEASE.key(lease), *LEASE.names(lease))]
-    try:
-        realm.stores.pointers.apply(puts)
-    except Contention:
-        raise
-    except Conflict:
-        name = lease.descriptor.query_id
-        raise failure(AlreadyExists, "query.already.exists", resource="query", name=name) from None
 
 
 def amended(
     realm: Realm, query_id: str, rules: QueryRules, *, edit: Callable[[v1.QueryLease], None] = lambda _: None
 ) -> v1.QueryLease:
-    """The lease after `edit`, which is given one that is active only if it still has time."""
+    """Apply `edit` to a copy of the lease, in which an overdue lease is expired, and return the stored result."""
 
     def attempt() -> v1.QueryLease:
         current = find(realm, query_id)
@@ -84,16 +221,37 @@ def amended(
     return retrying(attempt)
 
 
-def forgotten_at(lease: v1.QueryLease, rules: QueryRules) -> datetime:
-    """When nobody can ask for the lease any more."""
-    expires_at = lease.descriptor.expires_at.ToDatetime(UTC)
-    # An end has set the time so that it holds the grace already.
-    return expires_at if lease.descriptor.state in ENDED else expires_at + timedelta(seconds=rules.grace_s)
+def _create(realm: Realm, lease: v1.QueryLease, rules: QueryRules) -> None:
+    uri, until = _put(realm, lease), _removed_at(lease, rules)
+    puts = [Put(key, uri, expect=ABSENT, expires_at=until) for key in (LEASE.key(lease), *LEASE.names(lease))]
+    try:
+        realm.stores.pointers.apply(puts)
+    except Contention:
+        raise
+    except Conflict:
+        name = lease.descriptor.query_id
+        raise failure(AlreadyExists, "query.already.exists", resource="query", name=name) from None
 
 
-def missing(query_id: str) -> NotFound:
-    """The error that there is no such query, or none that is active where one must be."""
-    return failure(NotFound, "query.not.found", query_id=query_id)
+def _replace(realm: Realm, current: Stored[v1.QueryLease], lease: v1.QueryLease, rules: QueryRules) -> None:
+    """Replace the lease that was read.
+
+    Its pointers are created, moved and deleted together, so all of them have the version of the first.
+    """
+    uri, until, version = _put(realm, lease), _removed_at(lease, rules), current.pointer.version
+    remaining = (current.pointer.key, *LEASE.names(lease))
+    batch: list[Operation] = [Put(key, uri, expect=version, expires_at=until) for key in remaining]
+    batch += (Delete(key, expect=version) for key in LEASE.names(current.value) if key not in remaining)
+    try:
+        realm.stores.pointers.apply(batch)
+    except Conflict:
+        what = f"the lease of query {lease.descriptor.query_id}"
+        raise failure(Contention, "store.contended", what=what) from None
+
+
+def _put(realm: Realm, lease: v1.QueryLease) -> str:
+    data = lease.SerializeToString(deterministic=True)
+    return realm.stores.blobs.put(data, folder=keys.folder(LEASE.key(lease)), suffix=".pb")
 
 
 def _expire(lease: v1.QueryLease, now: datetime) -> None:
@@ -102,21 +260,13 @@ def _expire(lease: v1.QueryLease, now: datetime) -> None:
         query.state = v1.LS_EXPIRED
 
 
-def _put(realm: Realm, lease: v1.QueryLease) -> str:
-    data = lease.SerializeToString(deterministic=True)
-    return realm.stores.blobs.put(data, folder=keys.folder(LEASE.key(lease)), suffix=".pb")
+def _removed_at(lease: v1.QueryLease, rules: QueryRules) -> datetime:
+    """When the record of the lease is removed."""
+    expires_at = lease.descriptor.expires_at.ToDatetime(UTC)
+    # Ending a query adds the grace period to its time.
+    return expires_at if lease.descriptor.state in ENDED else expires_at + timedelta(seconds=rules.grace_s)
 
 
-def _replace(realm: Realm, current: Stored[v1.QueryLease], lease: v1.QueryLease, rules: QueryRules) -> None:
-    """Write the lease in place of the one that was read. Its pointers are made, moved and forgotten together, so they
-    all have the version of the first.
-    """
-    uri, until, version = _put(realm, lease), forgotten_at(lease, rules), current.pointer.version
-    kept = (current.pointer.key, *LEASE.names(lease))
-    batch: list[Operation] = [Put(key, uri, expect=version, expires_at=until) for key in kept]
-    batch += (Delete(key, expect=version) for key in LEASE.names(current.value) if key not in kept)
-    try:
-        realm.stores.pointers.apply(batch)
-    except Conflict:
-        what = f"the lease of query {lease.descriptor.query_id}"
-        raise failure(Contention, "store.contended", what=what) from None
+def _missing(query_id: str) -> NotFound:
+    """The error that there is no such query, or that it is not active."""
+    return failure(NotFound, "query.not.found", query_id=query_id)

@@ -1,11 +1,12 @@
-"""Pins: a query names the blobs it reads, and gc keeps them as long as it does.
+"""Pins: the snapshots that a query reads, and the pointers that make garbage collection keep their blobs.
 
-What a query reads may be replaced or deleted meanwhile; its blobs stay. A pin is a pointer of its own for each blob and
-query, and expires with the query's lease, so a process that dies leaves nothing to clean up.
+Whatever a query reads may be replaced or deleted meanwhile; its blobs stay. A pin is a pointer for one blob and one
+query that expires with the query's lease, so a process that dies leaves nothing to clean up.
 
-Pinning is safe against a gc at the same time because of the order on both sides. Here: first the pins, then a look
-whether what they name still is what the pointers name. There: first whether a blob is unused, then whether it is
-pinned. If the pointers still stood after the pins were set, whoever finds the blobs unused later finds the pins too.
+Pinning is safe while garbage collection runs because of the order on both sides. A query first sets the pins, and then
+checks that the pointers still name the pinned blobs. Garbage collection first checks whether a blob is unused, and then
+whether it is pinned. If the pointers were unchanged after the pins were set, whoever finds the blobs unused later also
+finds the pins.
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ from skiway.metastore.queries.inputs import Read
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import SNAPSHOT
-from skiway.metastore.records.parents import applied, retrying
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import apply_batch, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.current_snapshot import current, meant
-from skiway.metastore.resources.snapshots import STATISTICS
+from skiway.metastore.resources.snapshots import STATISTICS, current, resolve
 from skiway.metastore.statistics import file_table
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
 
-__all__ = ["Pin", "PinnedSnapshot", "hold", "is_pinned", "pinned_uris", "pins", "release", "still_there"]
+__all__ = ["Pin", "PinnedSnapshot", "are_unchanged", "hold", "is_pinned", "pinned_uris", "pins", "release"]
 
 
 def pinned_uris(tables: Iterable[v1.PinnedTable]) -> list[str]:
@@ -41,14 +41,14 @@ def pinned_uris(tables: Iterable[v1.PinnedTable]) -> list[str]:
 
 
 def hold(realm: Realm, query_id: str, uris: Sequence[str], *, until: datetime) -> None:
-    """Let gc keep these blobs until then, for this query; what it has pinned already is pinned for longer."""
-    # Pins need not come all at once, only before they are relied on.
+    """Pin these blobs for a query until a time. Existing pins are extended."""
+    # Pins need not be set in one batch, only before anything relies on them.
     for some in _batches(realm, uris):
         retrying(partial(_hold, realm, query_id, some, until))
 
 
 def release(realm: Realm, query_id: str, uris: Sequence[str]) -> None:
-    """Let gc have them. What cannot be released now expires by itself."""
+    """Release these blobs. A pin that cannot be released now expires."""
     for some in _batches(realm, uris):
         found = filter(None, (realm.stores.pointers.get(keys.pin(uri, query_id)) for uri in some))
         deletes: list[Operation] = [Delete(pin.key, expect=pin.version) for pin in found]
@@ -58,13 +58,13 @@ def release(realm: Realm, query_id: str, uris: Sequence[str]) -> None:
             continue
 
 
-def still_there(realm: Realm, pointers: Iterable[Pointer]) -> bool:
-    """Whether all these pointers stand as they were read."""
+def are_unchanged(realm: Realm, pointers: Iterable[Pointer]) -> bool:
+    """Whether all these pointers are as they were read."""
     return all(realm.stores.pointers.get(each.key) == each for each in pointers)
 
 
 def is_pinned(stores: Stores, uri: str) -> bool:
-    """Whether some query still reads this blob."""
+    """Whether a query has pinned this blob."""
     return bool(stores.pointers.page(keys.pin(uri), size=1).items)
 
 
@@ -82,7 +82,7 @@ def _batches(realm: Realm, uris: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _hold(realm: Realm, query_id: str, uris: Sequence[str], until: datetime) -> None:
-    applied(realm, [_put(realm, keys.pin(uri, query_id), uri, until) for uri in uris], what=f"query {query_id}")
+    apply_batch(realm, [_put(realm, keys.pin(uri, query_id), uri, until) for uri in uris], what=f"query {query_id}")
 
 
 def _put(realm: Realm, key: str, uri: str, until: datetime) -> Put:
@@ -92,15 +92,12 @@ def _put(realm: Realm, key: str, uri: str, until: datetime) -> Put:
     return Put(key, uri, expect=expect, expires_at=lasting)
 
 
-# --------------------
-# The snapshot of each table that a query reads, and where all of it is stored.
-
-
+# --- pinned snapshots -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A table in one state: what the query is told, what is stored of it, and the pointers it was read from."""
+    """A table in one state: what is returned to the client, what is stored, and the pointers that were read."""
 
-    told: v1.SnapshotPin
+    reported: v1.SnapshotPin
     stored: v1.PinnedTable
     pointers: tuple[Pointer, ...]
 
@@ -113,7 +110,7 @@ class PinnedSnapshot:
     of: v1.PinnedTable
 
     def table(self) -> v1.Table:
-        """The table, as it was defined when the query began."""
+        """The table as it was when the query began."""
         return v1.Table.FromString(self._blob(self.of.table_uri))
 
     def snapshot(self) -> v1.Snapshot:
@@ -125,12 +122,12 @@ class PinnedSnapshot:
         return v1.TableStats.FromString(self._blob(self.of.table_stats_uri)) if self.of.table_stats_uri else None
 
     def columns(self) -> list[v1.ColumnStats]:
-        """The statistics of the columns that had any."""
+        """The statistics of the columns."""
         uri = self.of.column_stats_uri
         return list(v1.ColumnStatsSet.FromString(self._blob(uri)).columns) if uri else []
 
     def files(self) -> pa.Table:
-        """All files with their statistics, as `file_table.SCHEMA` says; empty where none were put."""
+        """All files with their statistics, in `file_table.SCHEMA`; empty if none were stored."""
         uri = self.of.file_stats_uri
         return file_table.opened(v1.FileStatsSet.FromString(self._blob(uri)).arrow_file if uri else b"")
 
@@ -139,17 +136,17 @@ class PinnedSnapshot:
 
 
 def pins(realm: Realm, reads: Iterable[Read], *, default: v1.SnapshotRef) -> list[Pin]:
-    """One pin for each table, in the order in which the tables first come up; `default` is for what is left open."""
-    wishes: dict[str, list[Read]] = {}
+    """One pin per table, in the order of the tables' first occurrence. `default` applies where no state is given."""
+    by_table: dict[str, list[Read]] = {}
     for read in reads:
-        wishes.setdefault(read.table_id.id, []).append(read)
-    return [_pin(realm, each, default) for each in wishes.values()]
+        by_table.setdefault(read.table_id.id, []).append(read)
+    return [_pin(realm, each, default) for each in by_table.values()]
 
 
 def _pin(realm: Realm, reads: list[Read], default: v1.SnapshotRef) -> Pin:
     table = hierarchy.table(realm, reads[0].table_id)
-    said = [read.snapshot for read in reads if read.snapshot.WhichOneof("which")]
-    first, *others = said or [default]
+    explicit = [read.snapshot for read in reads if read.snapshot.WhichOneof("which")]
+    first, *others = explicit or [default]
     snapshot = _snapshot(realm, table.value.resource_id.id, first)
     for other in others:
         _require_same(snapshot.value, _snapshot(realm, table.value.resource_id.id, other).value)
@@ -166,7 +163,7 @@ def _snapshot(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Sna
             return found
         case "as_of":
             try:
-                return meant(realm, table_id, ref)
+                return resolve(realm, table_id, ref)
             except NotFound:
                 as_of = ref.as_of.ToJsonString()
                 raise failure(NotFound, "query.snapshot.not.found.at.time", table_id=table_id, as_of=as_of) from None

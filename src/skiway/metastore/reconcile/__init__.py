@@ -1,10 +1,10 @@
-"""Reconciliation: brings the tables of a connector's upstream into the metastore.
+"""Reconciliation: mirrors the tables of a connector's upstream in the metastore.
 
-`Reconciler` runs passes over a connector; `validate` tries a connector before it is stored.
+`Reconciler` runs passes over a connector; `validate` checks a connector before it is stored.
 """
 
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
-from skiway.metastore.reconcile.validation import validate
+from skiway.metastore.reconcile.upstream import validate
 
 __all__ = ["Control", "Outcome", "Reconciler", "capture", "validate"]

@@ -1,4 +1,4 @@
-"""Which tables of an upstream are meant, and where each of them goes."""
+"""The tables of an upstream that a connector mirrors, and the namespace and name of each here."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from skiway.metastore.connectors.api import selects
 from skiway.metastore.reconcile.mirroring import mirrored_tables
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CONNECTOR, NAMESPACE, TABLE
+from skiway.metastore.records.kinds import CONNECTOR, TABLE
 from skiway.metastore.records.names import dotted, normal_text
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.records.updates import retrying
+from skiway.metastore.resources import hierarchy, namespaces
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
-__all__ = ["Aim", "Destinations", "settled"]
+__all__ = ["Destinations", "MirrorTarget", "store_destination_ids"]
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class MirrorTarget:
     """A table upstream, and the namespace and name it gets here."""
 
     source: TableName
@@ -31,44 +31,47 @@ class Aim:
     name: str
 
     def existing(self, realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId | None:
-        """The namespace it goes to, if there is one."""
-        found = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id.id, self.namespace))
+        """The id of the destination namespace, if it exists."""
+        found = namespaces.find(realm, catalog_id.id, self.namespace)
         return None if found is None else found.resource_id
 
 
 @dataclass(slots=True)
 class Destinations:
-    """Where the tables of a connector go, as far as a job's scope asks for them."""
+    """The destinations of a connector's tables in the scope of a job."""
 
     realm: Realm
     connector: v1.Connector
     scope: v1.JobScope
-    met: list[Aim] = field(default_factory=list, init=False)
+    resolved: list[MirrorTarget] = field(default_factory=list, init=False)
 
-    def aims(self, source: Source) -> list[Aim]:
-        """All of them. NotFound where nothing is left: a filter that matches nothing is most likely misspelled."""
+    def targets(self, source: Source) -> list[MirrorTarget]:
+        """All destinations.
+
+        Raise `NotFound` if there are none, because a filter that matches nothing is most likely misspelled.
+        """
         chosen = list(self._chosen(source))
         if not chosen:
-            raise self._nothing("the upstream has no table that the connector selects", "connector.tables.none")
+            raise self._nothing("the connector selects no table of its upstream", "connector.tables.none")
         if len(chosen) > 1 and self._own_name():
             raise InvalidArgument(
-                f"connector {self.connector.display_name} names one table to write to and selects {len(chosen)}:"
-                " leave destination.table out, or set source.table",
+                f"connector {self.connector.display_name} has one destination table but selects {len(chosen)} tables:"
+                " remove destination.table, or set source.table",
                 key="connector.destination.table.many",
                 field="destination.table_display_name",
             )
-        self.met = [aim for aim in map(self._aim, chosen) if self._in_scope(aim)]
-        if not self.met:
-            raise self._nothing("no table of the connector is in the scope that was asked for", "scope.unmatched")
-        return self.met
+        self.resolved = [target for target in map(self._aim, chosen) if self._in_scope(target)]
+        if not self.resolved:
+            raise self._nothing("no table of the connector is in the requested scope", "scope.unmatched")
+        return self.resolved
 
     @property
     def is_single(self) -> bool:
-        """Whether the connector is for one table."""
+        """Whether the connector mirrors a single table."""
         return self.connector.source.HasField("table")
 
     def base(self) -> tuple[str, ...]:
-        """The namespace below which all tables go; the empty path where it is their own upstream."""
+        """The namespace below which all tables are mirrored; empty if they keep their upstream namespaces."""
         to = self.connector.destination
         if to.HasField("namespace_id"):
             return full_path(hierarchy.namespace(self.realm, to.namespace_id, field="destination.namespace_id").value)
@@ -81,17 +84,17 @@ class Destinations:
                 if selects(wanted, namespace, name):
                     yield TableName(namespace, name)
 
-    def _aim(self, table: TableName) -> Aim:
+    def _aim(self, table: TableName) -> MirrorTarget:
         below = table.namespace[len(self._source_path) :]
         path = (*self.base(), *below) or (normal_text(self.connector.display_name),)
         own = self._by_table(table)
         name = own.table_display_name or self._own_name() or normal_text(table.name)
-        return Aim(table, tuple(own.namespace.segments) or path, name)
+        return MirrorTarget(table, tuple(own.namespace.segments) or path, name)
 
     def _by_table(self, table: TableName) -> v1.TableDestination:
-        """Where this table goes by itself; the full name counts before the plain one."""
-        said = {each.source: each for each in self.connector.destination.tables}
-        return said.get(str(table)) or said.get(table.name) or v1.TableDestination()
+        """The destination of this table in `destination.tables`; the full name takes precedence over the plain one."""
+        by_source = {each.source: each for each in self.connector.destination.tables}
+        return by_source.get(str(table)) or by_source.get(table.name) or v1.TableDestination()
 
     def _own_name(self) -> str:
         to = self.connector.destination
@@ -101,9 +104,9 @@ class Destinations:
             return found.value.display_name if found else ""
         return to.table_display_name
 
-    def _in_scope(self, aim: Aim) -> bool:
+    def _in_scope(self, target: MirrorTarget) -> bool:
         paths = [tuple(each.segments) for each in self.scope.namespaces]
-        return (not paths or aim.namespace in paths) and self.scope.table in ("", aim.name)
+        return (not paths or target.namespace in paths) and self.scope.table in ("", target.name)
 
     @property
     def _source_path(self) -> tuple[str, ...]:
@@ -111,29 +114,29 @@ class Destinations:
 
     def _nothing(self, what: str, key: str) -> NotFound:
         name = self.connector.display_name
-        asked = [dotted(each.segments) for each in self.scope.namespaces] + [self.scope.table]
-        said = ", ".join(filter(None, asked))
+        names = [dotted(each.segments) for each in self.scope.namespaces] + [self.scope.table]
+        requested = ", ".join(filter(None, names))
         return NotFound(
-            f"{what} (connector {name}{f', asked for: {said}' if said else ''}): check names and filters",
+            f"{what} (connector {name}{f', requested: {requested}' if requested else ''}): check names and filters",
             key=key,
             name=name,
         )
 
 
-def settled(realm: Realm, connector: v1.Connector, destinations: Destinations) -> None:
-    """Write down the ids of what the connector's names have become, so that it may be renamed from now on."""
+def store_destination_ids(realm: Realm, connector: v1.Connector, destinations: Destinations) -> None:
+    """Store the ids of the destinations that exist now, so that they may be renamed."""
     catalog_id = connector.destination.catalog_id
     base = destinations.base()
-    if not base or not destinations.met:
+    if not base or not destinations.resolved:
         return
-    namespace = realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id.id, base))
+    namespace = namespaces.find(realm, catalog_id.id, base)
     if namespace is None:
         return
     table_id = _table_id(realm, connector, destinations, namespace) if destinations.is_single else None
 
     def edit(record: v1.Connector) -> None:
         if record.destination != connector.destination:
-            return  # changed meanwhile: what was found belongs to the old one
+            return  # changed meanwhile: the ids belong to the old destination
         record.destination.namespace_id.CopyFrom(namespace.resource_id)
         record.destination.ClearField("namespace")
         if table_id is not None:
@@ -153,7 +156,7 @@ def settled(realm: Realm, connector: v1.Connector, destinations: Destinations) -
 def _table_id(
     realm: Realm, connector: v1.Connector, destinations: Destinations, namespace: v1.Namespace
 ) -> v1.ResourceId | None:
-    (aim, *_) = destinations.met
+    (target, *_) = destinations.resolved
     found = mirrored_tables(realm, namespace.resource_id.id, connector.resource_id.id)
-    table = found.get((*aim.source.namespace, aim.source.name))
+    table = found.get((*target.source.namespace, target.source.name))
     return None if table is None else table.resource_id

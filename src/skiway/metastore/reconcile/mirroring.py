@@ -1,4 +1,8 @@
-"""What a table of others looks like in the metastore."""
+"""Mirroring an upstream table: its record, its snapshots, the files of each, and which snapshot is current.
+
+Only differences to the stored records are written, so mirroring an unchanged table writes nothing. A snapshot and its
+files are published in one batch, and only while the table is unchanged.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,13 @@ from datetime import UTC, datetime
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument
 from skiway.formats import Format, Snapshot, TableHandle
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.kinds import FILE_STATS, NAMESPACE, SNAPSHOT, TABLE
+from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT
 from skiway.metastore.records.names import refuse_secrets
-from skiway.metastore.records.parents import applied, retrying
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field
-from skiway.metastore.resources import hierarchy, namespaces, tables
-from skiway.metastore.resources.current_snapshot import advancing, current_id
+from skiway.metastore.records.updates import apply_batch, copy_field, retrying
+from skiway.metastore.resources import hierarchy, namespaces, snapshots, tables
+from skiway.metastore.resources.snapshots import current_put, stored_id
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import DIGEST, partition_spec, snapshot_record, stored_files
 from skiway.model import v1
@@ -24,11 +27,12 @@ from skiway.storage import Check, Operation, Pointer
 
 __all__ = ["Mirror", "ensured_namespace", "mirrored_tables", "table_spec", "wanted"]
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FORMATS = {Format.ICEBERG: v1.TF_ICEBERG, Format.DELTA: v1.TF_DELTA, Format.PARQUET: v1.TF_PARQUET}
 
 
 def table_spec(handle: TableHandle, connector_id: v1.ResourceId) -> v1.TableSpec:
-    """The table as it is upstream now; what looks like a secret among its properties stays there."""
+    """The table as it is upstream now. Properties with the names of secrets are left out."""
     ids = v1.CID_FIELD_ID if handle.format == Format.ICEBERG else v1.CID_PATH_ORDINAL
     spec = partition_spec(handle)
     return v1.TableSpec(
@@ -54,45 +58,32 @@ def _is_public(name: str) -> bool:
     return True
 
 
-# --------------------
-# A table of others, mirrored: its record, its snapshots, the files of each, and which snapshot is current.
-#
-# Everything is written only where it differs from what is stored, so that mirroring the same again writes nothing. A
-# snapshot and its files appear in one batch, and only while the table is as it was read.
-
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def ensured_namespace(realm: Realm, catalog_id: v1.ResourceId, path: tuple[str, ...]) -> v1.ResourceId:
-    """The namespace at a path, made where it is missing."""
-    key = keys.namespace_path(realm.account_id, catalog_id.id, path)
-    found = realm.all(NAMESPACE).named(key)
+    """The id of the namespace at a path, which is created if it is missing."""
+    found = namespaces.find(realm, catalog_id.id, path)
     if found is None:
         spec = v1.NamespaceSpec(catalog_id=catalog_id, path=path[:-1], display_name=path[-1])
         try:
             return namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec)).namespace.resource_id
         except AlreadyExists:
-            found = realm.all(NAMESPACE).named(key)
+            found = namespaces.find(realm, catalog_id.id, path)
             if found is None:
                 raise
     return found.resource_id
 
 
 def mirrored_tables(realm: Realm, namespace_id: str, connector_id: str) -> dict[tuple[str, ...], v1.Table]:
-    """The tables of a namespace that a connector mirrors, by their paths upstream: whatever they are called here."""
-    pointers = realm.stores.pointers.scan(keys.table_name(realm.account_id, namespace_id))
-    found = filter(None, map(realm.all(TABLE).follow, pointers))
+    """The tables of a namespace that a connector mirrors, by their paths upstream, whatever their names are here."""
     return {
-        (*each.value.upstream.namespace_path, each.value.upstream.table_display_name): each.value
-        for each in found
-        if each.value.upstream.connector_id.id == connector_id
+        (*each.upstream.namespace_path, each.upstream.table_display_name): each
+        for each in tables.scan(realm, namespace_id)
+        if each.upstream.connector_id.id == connector_id
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """One table upstream, and where it goes. `check` is called before everything that is written."""
+    """An upstream table and its mirror. `check` is called before every write."""
 
     realm: Realm
     connector_id: v1.ResourceId
@@ -100,9 +91,9 @@ class Mirror:
     check: Callable[[], None] = lambda: None
 
     def ensured(self, namespace_id: v1.ResourceId, name: str, known: v1.Table | None) -> tuple[v1.ResourceId, bool]:
-        """The table's record, made or brought up to date; and whether that changed anything.
+        """Create or update the table's record, and return its id and whether anything changed.
 
-        `known` is the one that mirrors this table already.
+        `known` is the record that mirrors this table already.
         """
         spec = table_spec(self.handle, self.connector_id)
         self.check()
@@ -115,10 +106,7 @@ class Mirror:
         return known.resource_id, after.pointer_version != before.version
 
     def record(self, table_id: v1.ResourceId, policy: v1.ConnectorPolicy, *, again: bool) -> bool:
-        """Store the snapshots that are not known yet, or all of them `again`, and make the right one current.
-
-        Whether that changed anything.
-        """
+        """Store the new snapshots, or all of them `again`, and set the current one. Return whether anything changed."""
         known = self.known(table_id)
         current = self.handle.current(known)
         ids = {each.id for each in known}
@@ -128,22 +116,20 @@ class Mirror:
         return any(changed) or moved
 
     def reachable(self, known: Sequence[Snapshot], policy: v1.ConnectorPolicy) -> list[Snapshot]:
-        """The snapshots whose files can be listed upstream now, as far as the policy wants them; older ones first."""
+        """The snapshots whose files can be listed upstream now, as far as the policy includes them, from old to new."""
         current = self.handle.current(known)
         if current is None:
             return []
-        # Of a folder only what is there now can be listed; its number depends on those known.
+        # Only the current state of a folder can be listed; its number depends on the stored snapshots.
         listed = [current] if self.handle.format == Format.PARQUET else self.handle.snapshots()
         return wanted(listed, current, policy)
 
     def known(self, table_id: v1.ResourceId) -> list[Snapshot]:
-        """The snapshots that are stored, as far as it takes to tell them from others."""
-        prefix = keys.snapshot(self.realm.account_id, table_id.id, 0).rpartition("/")[0] + "/"
-        pointers = self.realm.stores.pointers.scan(prefix)
-        if self.handle.format != Format.PARQUET:
-            return [Snapshot(int(pointer.key.rpartition("/")[2]), EPOCH) for pointer in pointers]
-        found = filter(None, map(self.realm.all(SNAPSHOT).follow, pointers))
-        return [_upstream(each.value) for each in found]
+        """The stored snapshots, with as much as is needed to tell them from others."""
+        if self.handle.format == Format.PARQUET:
+            return [_upstream(each) for each in snapshots.scan(self.realm, table_id.id)]
+        pointers = self.realm.stores.pointers.scan(keys.snapshot(self.realm.account_id, table_id.id))
+        return [Snapshot(int(keys.last_segment(pointer.key)), EPOCH) for pointer in pointers]
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -156,8 +142,8 @@ class Mirror:
             return tables.create(self.realm, v1.CreateTableRequest(spec=spec)).table.resource_id
         except AlreadyExists:
             raise Conflict(
-                f"{self.handle.name} cannot be mirrored as {name}: a table or view of this name is there, which is not its"
-                " mirror; rename that one, or choose another destination",
+                f"{self.handle.name} cannot be mirrored as {name}: another table or view has this name; rename that one, or"
+                " choose another destination",
                 key="mirror.name.taken",
                 table=str(self.handle.name),
                 name=name,
@@ -178,35 +164,35 @@ class Mirror:
     def _published(self, record: v1.Snapshot, facts: v1.FileStatsSet) -> bool:
         table = hierarchy.table(self.realm, record.table_id)
         if self.realm.stores.pointers.get(SNAPSHOT.key(record)) is not None:
-            return False  # another worker was faster: the facts are the same
+            return False  # another worker was faster and stored the same
         batch: list[Operation] = [Check(table.pointer.key, expect=table.pointer.version)]
         batch += self.realm.all(SNAPSHOT).reservation(record)[1]
         batch += self.realm.all(FILE_STATS).reservation(facts)[1]
         if self._current_pointer(record.table_id) is None:
-            # A table that has snapshots has a current one; which one it is in the end is said last.
-            batch.append(advancing(self.realm, record.table_id.id, record.snapshot_id, before=None))
-        applied(self.realm, batch, what=f"snapshot {record.snapshot_id} of table {record.table_id.id}")
+            # A table with snapshots has a current one; the final one is set last.
+            batch.append(current_put(self.realm, record.table_id.id, record.snapshot_id, before=None))
+        apply_batch(self.realm, batch, what=f"snapshot {record.snapshot_id} of table {record.table_id.id}")
         return True
 
     def _updated(self, record: v1.Snapshot, facts: v1.FileStatsSet) -> bool:
-        snapshots, files = self.realm.all(SNAPSHOT), self.realm.all(FILE_STATS)
-        stored = snapshots.require(SNAPSHOT.key(record), name=str(record.snapshot_id))
+        records, files = self.realm.all(SNAPSHOT), self.realm.all(FILE_STATS)
+        stored = records.require(SNAPSHOT.key(record), name=str(record.snapshot_id))
         merged = _merged(stored.value, record)
         if merged != stored.value:
             merged.updated_at.CopyFrom(record.updated_at)
-            snapshots.update(stored, merged)
+            records.update(stored, merged)
         return _replaced(self.realm, files.find(FILE_STATS.key(facts)), facts) or merged != stored.value
 
     def _made_current(self, table_id: v1.ResourceId, snapshot_id: int) -> bool:
         def attempt() -> bool:
             pointer = self._current_pointer(table_id)
-            if pointer is not None and current_id(pointer) == snapshot_id:
+            if pointer is not None and stored_id(pointer) == snapshot_id:
                 return False
             key = keys.snapshot(self.realm.account_id, table_id.id, snapshot_id)
             found = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
             batch: list[Operation] = [Check(key, expect=found.pointer.version)]
-            batch.append(advancing(self.realm, table_id.id, snapshot_id, before=pointer))
-            applied(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
+            batch.append(current_put(self.realm, table_id.id, snapshot_id, before=pointer))
+            apply_batch(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
             return True
 
         self.check()
@@ -217,7 +203,7 @@ class Mirror:
 
 
 def wanted(listed: Sequence[Snapshot], current: Snapshot, policy: v1.ConnectorPolicy) -> list[Snapshot]:
-    """Those of the snapshots, older ones first, that a policy asks for: all, the last ones, or just the current one."""
+    """The snapshots that a policy includes, from old to new: all, the latest ones, or only the current one."""
     match policy.scope:
         case v1.SNS_CURRENT:
             return [current]
@@ -234,7 +220,10 @@ def _upstream(record: v1.Snapshot) -> Snapshot:
 
 
 def _merged(stored: v1.Snapshot, upstream: v1.Snapshot) -> v1.Snapshot:
-    """The stored record with what upstream says now; what it no longer says stays, and so does when it came."""
+    """The stored record with the values from upstream.
+
+    Values that upstream no longer has stay, and so does the ingestion time.
+    """
     merged = updates.copied(stored)
     for field, value in upstream.ListFields():
         if field.name in ("ingested_at", "updated_at"):
@@ -247,7 +236,7 @@ def _merged(stored: v1.Snapshot, upstream: v1.Snapshot) -> v1.Snapshot:
 
 
 def _replaced(realm: Realm, stored: Stored[v1.FileStatsSet] | None, facts: v1.FileStatsSet) -> bool:
-    """Whether the files of a snapshot had to be written again."""
+    """Store the files of a snapshot if they changed, and return whether they did."""
     if stored is None:
         realm.all(FILE_STATS).create(facts)
         return True

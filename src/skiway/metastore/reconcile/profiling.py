@@ -1,7 +1,11 @@
-"""Sketches of a managed table, attached to its metadata, where engines look for the numbers of distinct values.
+"""Profiling managed tables: statistics of the current snapshot on request, by a job or at once.
 
-Iceberg keeps them in a file per snapshot, in the format Puffin, which the metadata names. What the metastore itself tells
-does not depend on it: a table that changes too fast for it, or is gone meanwhile, is left as it is.
+Commits publish the statistics of their files. Statistics that need all values, such as distinct counts, are computed
+here as for the tables of connectors. Files that were profiled before are not read again.
+
+The sketches are attached to the table's metadata, where engines look for distinct counts: Iceberg stores them in a
+Puffin file per snapshot. The metastore's own statistics do not depend on that, so a table that changes too fast, or is
+deleted meanwhile, is left as it is.
 """
 
 from __future__ import annotations
@@ -16,12 +20,10 @@ from skiway.errors import InvalidArgument, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.iceberg.commits import Change, Producer
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
 from skiway.metastore.managed import commits
-from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, Outcome, Profile, Stages
-from skiway.metastore.reconcile.run import unread
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import TABLE_STATS
+from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, Outcome, Profile, Stages, unread
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
@@ -34,7 +36,7 @@ log = logging.getLogger("skiway.profile")
 
 
 class SketchFile(Protocol):
-    """A Puffin file: its content, the size of its footer, and what is said of each blob there."""
+    """A Puffin file: its content, the size of its footer, and the metadata of its blobs."""
 
     @property
     def data(self) -> bytes: ...
@@ -46,30 +48,30 @@ class SketchFile(Protocol):
 
 @runtime_checkable
 class Sketched(Protocol):
-    """What came of a profile that has made sketches."""
+    """The outcome of a profile that has sketches."""
 
     def puffin(self) -> SketchFile: ...
 
 
 def sketches_of(profiled: object) -> SketchFile | None:
-    """The sketches that a profile has made, if it has."""
+    """The sketches of a profile, if it has any."""
     return profiled.puffin() if isinstance(profiled, Sketched) else None
 
 
 def attach(
     realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, snapshot_id: int, sketches: SketchFile | None
 ) -> None:
-    """Let the table's metadata name the sketches of a snapshot, in the place of those it had; no snapshot is made."""
+    """Attach the sketches of a snapshot to the table's metadata, replacing earlier ones, without a new snapshot."""
     if sketches is None or not sketches.blobs:
         return
     try:
         commits.change(realm, warehouse, table_id, with_sketches(snapshot_id, sketches))
     except SkiwayError as error:
-        log.warning("the sketches of table %s are not in its metadata: %s", table_id.id, error)
+        log.warning("the sketches of table %s could not be attached to its metadata: %s", table_id.id, error)
 
 
 def with_sketches(snapshot_id: int, sketches: SketchFile) -> Producer:
-    """A change that fits every state in which there is the snapshot, and leaves others as they are."""
+    """A change that applies to every state that has the snapshot, and leaves others unchanged."""
 
     def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
         from pyiceberg.table.update import SetStatisticsUpdate
@@ -77,14 +79,14 @@ def with_sketches(snapshot_id: int, sketches: SketchFile) -> Producer:
         if metadata.snapshot_by_id(snapshot_id) is None:
             return Change((), ())
         path = f"{metadata.location}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
-        said = {
+        statistics_file = {
             "snapshot-id": snapshot_id,
             "statistics-path": path,
             "file-size-in-bytes": len(sketches.data),
             "file-footer-size-in-bytes": sketches.footer_size,
             "blob-metadata": [_without_place(blob) for blob in sketches.blobs],
         }
-        update = SetStatisticsUpdate.model_validate({"statistics": said})
+        update = SetStatisticsUpdate.model_validate({"statistics": statistics_file})
         files.write(path, sketches.data)
         return Change((), (update,), (path,))
 
@@ -92,24 +94,17 @@ def with_sketches(snapshot_id: int, sketches: SketchFile) -> Producer:
 
 
 def _without_place(blob: Mapping[str, Any]) -> dict[str, Any]:
-    """What metadata says of a blob: not where in the file it is."""
+    """The metadata of a blob without its position in the file."""
     return {name: value for name, value in blob.items() if name not in ("offset", "length")}
 
 
-# --------------------
-# Statistics of managed tables: made when somebody asks for them, of the current snapshot, by a job or at once.
-#
-# Commits publish what files tell of themselves. What takes a look at all values, such as the number of distinct ones, is
-# profiled here as it is for the tables of connectors, and files that were profiled before are not read again.
-
-
+# --- profiles ---------------------------------------------------------------------------------------------------------
 def require_statistics(realm: Realm, request: v1.SyncCaptureRequest) -> None:
-    """Raise if there is no such managed table, or something else is asked for than can be captured of one."""
+    """Raise if the managed table does not exist, or if the request is for anything but statistics."""
     commits.managed_record(realm, request.table_id)
     if not request.include_statistics:
         raise InvalidArgument(
-            "a managed table has no other metadata than its own, so there is nothing to capture: set include_statistics, or"
-            " name a connector",
+            "a managed table has no upstream metadata to capture: set include_statistics, or use a connector",
             key="table.managed",
             field="include_statistics",
         )
@@ -125,9 +120,9 @@ def profile_table(
     again: bool = False,
     control: Control | None = None,
 ) -> Outcome:
-    """Make statistics of the table's current snapshot where there are none, or `again`; what came of it."""
+    """Profile the table's current snapshot if it has no statistics, or `again`, and return the outcome."""
     if profile is None or warehouse is None:
-        raise Unsupported("this server does not profile tables: ask one that does", key="profile.none")
+        raise Unsupported("this server does not profile tables: use one that does", key="profile.none")
     control = control or Control()
     control.check()
     table = commits.load(realm, warehouse, table_id)
@@ -155,15 +150,15 @@ def profile_table(
     outcome.changed = 1
     attach(realm, warehouse, table.table.resource_id, snapshot_id=snapshot.id, sketches=sketches_of(report))
     if report is not None and report.failed:
-        outcome.failures[name] = unread(dict(report.failed)).message
+        outcome.failures[name] = unread(report.failed).message
     return outcome
 
 
 def _lacks(realm: Realm, table_id: str, snapshot: Snapshot, *, handle: TableHandle, columns: ColumnChoice) -> bool:
-    """Whether some file was never profiled, or a column that is asked for was left out."""
-    found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id, snapshot.id, of="table"))
-    told = found.value.properties if found else {}
-    if found is None or "files.profiled" not in told or int(told["files.profiled"]) < found.value.data_file_count:
+    """Whether a file was never profiled, or a requested column was left out."""
+    found = statistics.table_statistics(realm, table_id, snapshot.id)
+    properties = found.properties if found else {}
+    if found is None or int(properties.get("files.profiled", -1)) < found.data_file_count:
         return True
-    left_out = {int(number) for number in told.get(LEFT_OUT, "").split(",") if number}
+    left_out = {int(number) for number in properties.get(LEFT_OUT, "").split(",") if number}
     return bool(left_out - columns.left_out(handle.schema_at(snapshot)))

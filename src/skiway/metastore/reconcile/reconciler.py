@@ -1,23 +1,32 @@
-"""Reconciling: what a connector's upstream has, brought into the metastore.
+"""Reconciliation: mirrors the tables of a connector's upstream in the metastore.
 
-Two passes. The first mirrors tables, snapshots and lists of files; the second profiles what is not profiled yet, and
-touches neither tables nor snapshots. A table that fails is told of, and the others go on.
+A connector is reconciled in two passes. The first mirrors tables, snapshots and file lists. The second profiles what
+has not been profiled yet, and changes neither tables nor snapshots. The error of one table is reported and does not
+stop the others.
+
+A pass works on several tables at a time if the connector's policy says so. Each of these lanes reads the upstream
+through its own connection, and the lanes share only the list of tables that are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from threading import Lock, Thread
+from typing import Final
 
-from skiway.errors import PreconditionFailed, Unsupported
-from skiway.formats import open_source
+from skiway.errors import Cancelled, PreconditionFailed, SkiwayError, Unsupported
+from skiway.formats import Snapshot, Source, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import connectors
-from skiway.metastore.connectors.specs import chosen_columns
+from skiway.metastore import connectors, statistics
+from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
 from skiway.metastore.reconcile import profiling
-from skiway.metastore.reconcile.outcomes import Control, Outcome, Profile
-from skiway.metastore.reconcile.run import Run
-from skiway.metastore.reconcile.sources import Opener, stored_upstream
+from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
+from skiway.metastore.reconcile.mirroring import Mirror, ensured_namespace, mirrored_tables
+from skiway.metastore.reconcile.outcomes import LEFT_OUT, TRANSIENT, Control, Outcome, Profile, Stages, unread
+from skiway.metastore.reconcile.upstream import Opener, Upstream, stored_upstream
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR
@@ -25,7 +34,14 @@ from skiway.metastore.records.realm import Realm, local_id
 from skiway.model import v1
 from skiway.security import SecretsStore
 
-__all__ = ["Reconciler", "capture"]
+__all__ = ["MOST_LANES", "Reconciler", "capture"]
+
+MOST_LANES: Final = 16
+"""The most tables that a pass works on at a time, whatever the policy says."""
+
+Work = Callable[[Source, MirrorTarget], bool]
+
+log = logging.getLogger("skiway.reconcile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +64,24 @@ class Reconciler:
         control: Control | None = None,
         before: Outcome | None = None,
     ) -> Outcome:
-        """One pass over the tables of a connector, as far as the scope goes; with what came of the one `before`."""
+        """Run one pass over the tables of a connector in the scope. The result includes that of the pass `before`."""
         connector = _active(realm, connector_id)
         if mode == v1.CAP_STATS_ONLY_ASYNC and self.profile is None:
-            raise Unsupported("this server does not profile tables: ask one that does", key="profile.none")
-        scope = scope or v1.JobScope()
-        run = Run(
+            raise Unsupported("this server does not profile tables: use one that does", key="profile.none")
+        made = _Pass(
+            self,
             realm,
             connector,
-            asked=stored_upstream(realm, connector, self.secrets),
-            opener=self.opener,
-            scope=scope,
-            columns=chosen_columns(connector.source, scope.columns),
-            profile=self.profile,
+            upstream=stored_upstream(realm, connector, self.secrets),
+            scope=scope or v1.JobScope(),
             control=control or Control(),
             again=full_rescan or connector.policy.mode == v1.RM_FULL,
             before=before or Outcome(),
         )
-        return run.make(mode)
+        return made.run(mode)
 
     def job(self, realm: Realm, job: v1.Job, control: Control) -> Outcome:
-        """All passes of a job, one after the other; the next only if some table came through the one before."""
+        """Run all passes of a job. A pass runs only if at least one table succeeded in the pass before."""
         if job.HasField("table_id"):
             columns = job.scope.columns
             return self.managed(realm, job.table_id, columns=columns, full_rescan=job.full_rescan, control=control)
@@ -96,7 +109,7 @@ class Reconciler:
         full_rescan: bool = False,
         control: Control | None = None,
     ) -> Outcome:
-        """The statistics of a managed table."""
+        """Profile a managed table."""
         return profiling.profile_table(
             realm,
             table_id,
@@ -109,7 +122,7 @@ class Reconciler:
 
 
 def capture(realm: Realm, request: v1.SyncCaptureRequest, *, reconciler: Reconciler) -> v1.SyncCaptureResponse:
-    """One pass at once, and what came of it."""
+    """Run one pass now, and return its result."""
     scope = connectors.scope(request)
     if request.HasField("table_id"):
         profiling.require_statistics(realm, request)
@@ -117,13 +130,13 @@ def capture(realm: Realm, request: v1.SyncCaptureRequest, *, reconciler: Reconci
     else:
         mode = connectors.capture_mode(request)
         outcome = reconciler.run(realm, request.connector_id, mode=mode, scope=scope)
-    told = v1.Job()
-    outcome.progress.write_to(told)
+    job = v1.Job()
+    outcome.progress.write_to(job)
     return v1.SyncCaptureResponse(
-        tables_scanned=told.tables_scanned,
-        tables_changed=told.tables_changed,
-        errors=told.errors,
-        table_errors=told.table_errors,
+        tables_scanned=job.tables_scanned,
+        tables_changed=job.tables_changed,
+        errors=job.errors,
+        table_errors=job.table_errors,
     )
 
 
@@ -134,3 +147,167 @@ def _active(realm: Realm, given: v1.ResourceId) -> v1.Connector:
         state = v1.ConnectorState.Name(found.state).removeprefix("CS_").lower()
         raise failure(PreconditionFailed, "connector.not.active", name=found.display_name, state=state)
     return found
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass over the tables of a connector. `again` includes snapshots that are stored already."""
+
+    reconciler: Reconciler
+    realm: Realm
+    connector: v1.Connector
+    upstream: Upstream
+    scope: v1.JobScope
+    control: Control
+    again: bool
+    before: Outcome
+    outcome: Outcome = field(default_factory=Outcome)
+    _lock: Lock = field(default_factory=Lock)
+
+    def run(self, mode: v1.CaptureMode.ValueType) -> Outcome:
+        """Process all tables in the scope, and store the ids of the destinations that exist now."""
+        work = self._mirror if mode == v1.CAP_METADATA_ONLY_CORE else self._profile
+        destinations = Destinations(self.realm, self.connector, self.scope)
+        with ExitStack() as opened:
+            source = opened.enter_context(self._open())
+            targets = destinations.targets(source)
+            self.outcome.stages = Stages(mode, len(targets))
+            self._report()
+            lanes = min(self.connector.policy.max_parallel or 1, len(targets), MOST_LANES)
+            more = [opened.enter_context(self._open()) for _ in range(lanes - 1)]
+            self._run_lanes([source, *more], iter(targets), work)
+        self.control.check()
+        store_destination_ids(self.realm, self.connector, destinations)
+        return self.before.and_then(self.outcome)
+
+    def _open(self) -> Source:
+        return self.upstream.open(self.reconciler.opener)
+
+    def _run_lanes(self, sources: list[Source], targets: Iterator[MirrorTarget], work: Work) -> None:
+        """Run one lane per source: one on this thread, the others on daemon threads."""
+        own, *others = sources
+        failures: list[BaseException] = []
+
+        def lane(source: Source) -> None:
+            try:
+                for target in targets:
+                    self._process(source, target, work)
+            except BaseException as error:  # noqa: BLE001 - raised again after all lanes have ended
+                failures.append(error)
+
+        threads = [Thread(target=lane, args=(source,), name="tables", daemon=True) for source in others]
+        for thread in threads:
+            thread.start()
+        lane(own)
+        for thread in threads:
+            thread.join()
+        for error in failures:
+            raise error
+
+    def _process(self, source: Source, target: MirrorTarget, work: Work) -> None:
+        self.control.check()
+        name = str(target.source)
+        with self._lock:
+            self.outcome.scanned += 1
+            self.outcome.stages.begun(name)
+        self._report()
+        error, changed = None, False
+        try:
+            changed = work(source, target)
+        except Cancelled:
+            raise
+        except Exception as caught:  # noqa: BLE001 - one table must not stop the others
+            error = caught
+        with self._lock:
+            self.outcome.changed += changed
+            self.outcome.stages.ended(name)
+            if error is not None:
+                self._failed(name, error)
+        self._report()
+
+    def _failed(self, table: str, error: Exception) -> None:
+        if not isinstance(error, SkiwayError):
+            log.error("table %s could not be mirrored", table, exc_info=error)
+        self.outcome.failures[table] = self.upstream.describe(error)
+        self.outcome.transient |= isinstance(error, TRANSIENT)
+
+    def _report(self) -> None:
+        with self._lock:
+            done = self.before.and_then(self.outcome).progress
+        self.control.report(done)
+
+    # --- the first pass -----------------------------------------------------------------------------------------------
+
+    def _mirror(self, source: Source, target: MirrorTarget) -> bool:
+        """Mirror one table, and return whether anything changed."""
+        handle = source.load(target.source.namespace, target.source.name)
+        self.control.check()
+        namespace_id = ensured_namespace(self.realm, self.connector.destination.catalog_id, target.namespace)
+        mirror = Mirror(self.realm, self.connector.resource_id, handle, self.control.check)
+        stored = self._mirrored(namespace_id, target)
+        table_id, changed = mirror.ensured(namespace_id, target.name, stored)
+        return mirror.record(table_id, self.connector.policy, again=self.again) or changed
+
+    def _mirrored(self, namespace_id: v1.ResourceId, target: MirrorTarget) -> v1.Table | None:
+        found = mirrored_tables(self.realm, namespace_id.id, self.connector.resource_id.id)
+        return found.get((*target.source.namespace, target.source.name))
+
+    # --- the second pass ----------------------------------------------------------------------------------------------
+
+    def _profile(self, source: Source, target: MirrorTarget) -> bool:
+        """Profile one table, and return whether anything changed. A table that is not mirrored is skipped."""
+        namespace_id = target.existing(self.realm, self.connector.destination.catalog_id)
+        stored = self._mirrored(namespace_id, target) if namespace_id else None
+        if stored is None:
+            return False
+        handle = source.load(target.source.namespace, target.source.name)
+        mirror = Mirror(self.realm, self.connector.resource_id, handle, self.control.check)
+        recorded = mirror.known(stored.resource_id)
+        current = handle.current(recorded)
+        ids = {each.id for each in recorded}
+        reachable = [each for each in mirror.reachable(recorded, self.connector.policy) if each.id in ids]
+        todo = [each for each in reachable if self._lacks(stored.resource_id, each, handle, is_current=each == current)]
+        failed: dict[str, str] = {}
+        for snapshot in todo:
+            failed |= self._profile_snapshot(stored.resource_id, snapshot, handle)
+        if failed:
+            raise unread(failed)
+        return bool(todo)
+
+    @property
+    def _columns(self) -> ColumnChoice:
+        return chosen_columns(self.connector.source, self.scope.columns)
+
+    def _lacks(self, table_id: v1.ResourceId, snapshot: Snapshot, handle: TableHandle, *, is_current: bool) -> bool:
+        """Whether the snapshot has to be profiled: it has no statistics, or columns or files are missing in them."""
+        found = statistics.table_statistics(self.realm, table_id.id, snapshot.id)
+        if found is None or self.again:
+            return True
+        properties = found.properties
+        if is_current and int(properties.get("files.profiled") or found.data_file_count) < found.data_file_count:
+            return True
+        left_out = {int(number) for number in properties.get(LEFT_OUT, "").split(",") if number}
+        return bool(left_out - self._columns.left_out(handle.schema_at(snapshot))) if left_out else False
+
+    def _profile_snapshot(self, table_id: v1.ResourceId, snapshot: Snapshot, handle: TableHandle) -> dict[str, str]:
+        """Profile a snapshot, and return the files that could not be read, with the reasons."""
+        self.control.check()
+        profile = self.reconciler.profile
+        assert profile is not None
+        name = str(handle.name)
+
+        def on_progress(done: int, total: int) -> None:
+            with self._lock:
+                self.outcome.stages.files(f"{name}@{snapshot.id}", done, total)
+            self._report()
+
+        report = profile(
+            self.realm,
+            table_id,
+            snapshot,
+            handle=handle,
+            cancelled=self.control.must_stop,
+            columns=self._columns,
+            on_progress=on_progress,
+        )
+        return dict(report.failed) if report is not None else {}

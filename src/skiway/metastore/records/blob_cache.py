@@ -1,70 +1,58 @@
-"""The metadata graph: catalogs, namespaces, tables and views, by name and by id, without reading their blobs again.
+"""A cache of blobs, in front of a blob store.
 
-A resource's content is an immutable blob, so it can be kept for ever; what changes are pointers, and these are always
-read from the store. A lookup is therefore as fresh as the store, on every server of it: a change is visible to all at
-once, nothing has to be invalidated, and that something is absent is never remembered. As addresses begin with the
-account, nothing of one account can be served to another.
+A blob is immutable, so its content can be cached forever. Only pointers change, and these are always read from the
+store. So a lookup is as fresh as the store on every server: nothing has to be invalidated, and the absence of something
+is never cached. Addresses start with the account, so no account can be served the blobs of another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from threading import Lock
 
-from cachetools import LRUCache
-
+from skiway.cache import Cache, CacheStats
 from skiway.storage import BlobHead, BlobStore, Stores
 
-__all__ = ["RememberedBlobs", "remembering"]
+__all__ = ["CachedBlobs", "with_blob_cache"]
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_BLOBS = 50_000
 MAX_SHARE = 64
-"""One blob may take this part of the room; what is larger is read each time."""
+"""One blob may take this fraction of the cache; larger blobs are not cached."""
 
 
-def remembering(stores: Stores, *, max_bytes: int = MAX_BYTES, max_blobs: int = MAX_BLOBS) -> Stores:
-    """The same stores, with the blobs that were read or written last kept in memory, within both limits."""
-    return Stores(stores.pointers, RememberedBlobs(stores.blobs, max_bytes=max_bytes, max_blobs=max_blobs))
+def with_blob_cache(stores: Stores, *, max_bytes: int = MAX_BYTES, max_blobs: int = MAX_BLOBS) -> Stores:
+    """The same stores with a cache of the most recently used blobs, bounded in bytes and number."""
+    return Stores(stores.pointers, CachedBlobs(stores.blobs, max_bytes=max_bytes, max_blobs=max_blobs))
 
 
-class RememberedBlobs(BlobStore):
-    """A blob store that keeps the content it has seen. What is asked of a blob's presence or age goes to the store."""
+class CachedBlobs(BlobStore):
+    """A blob store with a cache of contents. Existence and age of a blob are always read from the store."""
 
     def __init__(self, inner: BlobStore, *, max_bytes: int = MAX_BYTES, max_blobs: int = MAX_BLOBS) -> None:
         super().__init__()
         self._inner = inner
-        self._largest = max_bytes // MAX_SHARE
-        self._most = max_blobs
-        self._kept: LRUCache[str, bytes] = LRUCache(max_bytes, getsizeof=len)
-        self._lock = Lock()
+        self._cache = Cache[str, bytes](
+            max_bytes, weigh=len, max_entries=max_blobs, max_entry_weight=max_bytes // MAX_SHARE
+        )
+
+    def stats(self) -> CacheStats:
+        """The size of the cache and its counters."""
+        return self._cache.stats()
 
     def get(self, uri: str) -> bytes:
         """The blob's content, verified when it was first read."""
-        with self._lock:
-            kept: bytes | None = self._kept.get(uri)
-        if kept is not None:
-            return kept
-        return self._keep(uri, self._inner.get(uri))
+        return self._cache.get(uri, lambda: self._inner.get(uri))
 
     def put(self, data: bytes, *, folder: str = "", suffix: str = "", sha256_hex: str | None = None) -> str:
-        """Store `data`, and keep it."""
+        """Store `data`, and cache it."""
         uri = self._inner.put(data, folder=folder, suffix=suffix, sha256_hex=sha256_hex)
-        self._keep(uri, data)
+        self._cache.put(uri, data)
         return uri
 
     def close(self) -> None:
-        """Close the store below."""
+        """Close the underlying store."""
         self._inner.close()
-
-    def _keep(self, uri: str, data: bytes) -> bytes:
-        if len(data) <= self._largest:
-            with self._lock:
-                self._kept[uri] = data
-                if len(self._kept) > self._most:
-                    self._kept.popitem()
-        return data
 
     def _create(self, uri: str, data: bytes) -> bool:
         return self._inner._create(uri, data)

@@ -1,7 +1,7 @@
-"""Errors with their sentences from one file per language, so that they can be told in another.
+"""Errors whose messages come from one file per language, so that they can be translated.
 
-The file has a table per code and an entry per key. `{name}` stands for a parameter. An entry that begins with `*`
-speaks for all kinds of resources: `*.already.exists` is found for `catalog.already.exists`.
+A file has a table per error code and an entry per key. `{name}` stands for a parameter. An entry that starts with `*`
+applies to all kinds of resources: `*.already.exists` is used for `catalog.already.exists`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ E = TypeVar("E", bound=SkiwayError)
 
 
 def failure(error: type[E], key: str, **params: str) -> E:
-    """An error of this class whose sentence is the one written down for its code and key."""
+    """Create an error of this class with the message for its code and key."""
     return error(sentence(error.code, key, params), key=key, **params)
 
 
 def sentence(code: str, key: str, params: Mapping[str, str], *, language: str = "en") -> str:
-    """What to say about `key`; in English where the language has no words for it."""
+    """The message for `key`; in English if the language has none."""
     for known in (sentences(language), sentences("en")):
         template = _template(known.get(code, {}), key)
         if template is not None:
@@ -34,15 +34,15 @@ def sentence(code: str, key: str, params: Mapping[str, str], *, language: str = 
 
 
 def _template(entries: Mapping[str, str], key: str) -> str | None:
-    """The entry for `key` itself, or else the one for all keys with the same ending: the longest that is known."""
+    """The entry for `key` itself, or the entry with the longest matching ending."""
     words = key.split(".")
     endings = (".".join(("*", *words[first:])) for first in range(1, len(words) + 1))
     return next((entries[name] for name in (key, *endings) if name in entries), None)
 
 
-@lru_cache(maxsize=64)  # languages are named by callers
+@lru_cache(maxsize=64)  # clients choose the language
 def sentences(language: str) -> Mapping[str, Mapping[str, str]]:
-    """Templates by code and key; empty for a language without a file."""
+    """The message templates of a language by code and key; empty if it has no file."""
     if not language.isalpha():
         return {}
     file = files("skiway.metastore.records") / "messages" / f"{language.lower()}.toml"

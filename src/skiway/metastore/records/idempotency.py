@@ -1,14 +1,16 @@
-"""Calls that may be sent twice: a key of the client's choice, and the answer kept for those who ask again.
+"""Idempotency keys: a request with a key that the client chose may be sent twice, and is executed once.
 
-The answer is written in the same batch as the change it tells of. So there is either both or nothing, whenever a
-process dies, and two calls with one key at the same time make one change: the batch of the second is refused, and it
-finds the answer of the first.
+A `Claim` stores the response in the same batch as the change. So there is either both or neither, whenever a process
+dies, and two requests with one key at the same time make one change: the batch of the second is rejected, and it finds
+the response of the first. A `Slot` is for changes that take several batches: it is reserved before, and completed
+after.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
@@ -16,7 +18,7 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from skiway.errors import Conflict
+from skiway.errors import Conflict, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import IDEMPOTENCY
@@ -24,48 +26,102 @@ from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
 from skiway.storage import ABSENT, Operation, Put
 
-__all__ = ["Claim", "fingerprint", "once", "publishing"]
+__all__ = ["Claim", "Slot", "fingerprint", "once"]
 
 R = TypeVar("R", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim(Generic[R]):
-    """One call with its key. `asked` is what it asks for, names normalised; a blank key claims nothing."""
+    """A request with its idempotency key. `request` has normalized names; a blank key stores nothing."""
 
     realm: Realm
     operation: str
     key: str
-    asked: Message
-    answer: type[R]
+    request: Message
+    response: type[R]
 
-    def answered(self) -> R | None:
-        """The answer this call got before, or None."""
+    def stored_response(self) -> R | None:
+        """The response to an earlier request with this key, or None."""
         if not self.key.strip():
             return None
         where = keys.idempotency(self.realm.account_id, self.operation, self.key)
         record = self.realm.all(IDEMPOTENCY).named(where)
         if record is None:
             return None
-        if record.fingerprint != fingerprint(self.asked):
+        if record.fingerprint != fingerprint(self.request):
             raise failure(Conflict, "idempotency.mismatch", op=self.operation, idempotency_key=self.key)
-        return self.answer.FromString(record.answer)
+        return self.response.FromString(record.answer)
 
-    def remembering(self, answer: R) -> tuple[Operation, ...]:
-        """What to do in the batch of the change, so that the answer is found again until it expires."""
+    def storing(self, response: R) -> tuple[Operation, ...]:
+        """The operations that store the response until it expires; part of the batch that makes the change."""
         if not self.key.strip():
             return ()
         record = v1.IdempotencyRecord(
             operation=self.operation,
             key=self.key,
-            fingerprint=fingerprint(self.asked),
-            answer=answer.SerializeToString(deterministic=True),
+            fingerprint=fingerprint(self.request),
+            answer=response.SerializeToString(deterministic=True),
         )
-        return (publishing(self.realm, record, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
+        return (_put(self.realm, record, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
 
 
-def publishing(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
-    """What makes the record one that is found under its key for that long, in the realm's account; its blob is there."""
+def once(claim: Claim[R], act: Callable[[], R]) -> R:
+    """The stored response to an earlier request with this key, or that of `act`, which must store it."""
+    earlier = claim.stored_response()
+    if earlier is not None:
+        return earlier
+    try:
+        return act()
+    except Conflict:
+        # A request with the same key may have been faster.
+        earlier = claim.stored_response()
+        if earlier is None:
+            raise
+        return earlier
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The record of one idempotency key. While a request runs it is reserved; afterwards it holds the response."""
+
+    realm: Realm
+    operation: str
+    key: str
+    fingerprint: str
+
+    def find(self) -> v1.IdempotencyRecord | None:
+        """The record of an earlier request with this key, or None. Without a response, it is still running."""
+        return self.realm.all(IDEMPOTENCY).named(self._where)
+
+    def reserve(self, *, for_s: float) -> int:
+        """Reserve the key, and return the version for `complete` or `free`. Raise `Conflict` if it is in use."""
+        return self._write(b"", expect=ABSENT, for_s=for_s)
+
+    def complete(self, version: int, response: bytes) -> None:
+        """Store the response until it expires."""
+        self._write(response, expect=version, for_s=self.realm.idempotency_ttl_s)
+
+    def free(self, version: int) -> None:
+        """Allow the request to be sent again. If that fails, the reservation expires."""
+        with suppress(SkiwayError):
+            self.realm.stores.pointers.compare_and_delete(self._where, expect=version)
+
+    @property
+    def _where(self) -> str:
+        return keys.idempotency(self.realm.account_id, self.operation, self.key)
+
+    def _write(self, response: bytes, *, expect: int, for_s: float) -> int:
+        record = v1.IdempotencyRecord(
+            operation=self.operation, key=self.key, fingerprint=self.fingerprint, answer=response
+        )
+        put = _put(self.realm, record, expect=expect, for_s=for_s)
+        pointers = self.realm.stores.pointers
+        return pointers.compare_and_set(put.key, put.blob_uri, expect=expect, expires_at=put.expires_at).version
+
+
+def _put(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
+    """Write the record's blob, and return the operation that stores the record for that long."""
     now = realm.clock()
     expires_at = now + timedelta(seconds=for_s)
     dated = v1.IdempotencyRecord(
@@ -81,21 +137,6 @@ def publishing(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s
     return Put(where, uri, expect=expect, expires_at=expires_at)
 
 
-def once(claim: Claim[R], act: Callable[[], R]) -> R:
-    """The answer of an earlier call with this key, or that of `act`, which remembers it."""
-    earlier = claim.answered()
-    if earlier is not None:
-        return earlier
-    try:
-        return act()
-    except Conflict:
-        # A call with the same key may have been faster.
-        earlier = claim.answered()
-        if earlier is None:
-            raise
-        return earlier
-
-
-def fingerprint(asked: Message) -> str:
-    """Tells requests apart: equal for messages that say the same."""
-    return base64.b64encode(sha256(asked.SerializeToString(deterministic=True)).digest()).decode()
+def fingerprint(request: Message) -> str:
+    """A digest that is equal for equal messages."""
+    return base64.b64encode(sha256(request.SerializeToString(deterministic=True)).digest()).decode()

@@ -1,35 +1,52 @@
-"""The layout of the pointers: one function per key.
+"""The keys of the pointer store. Every key that Skiway uses is made here, one function per key.
 
-Each resource has one key by id, its canonical one, and some by name or place; all carry the address of the same blob.
-The blobs of a resource are in the folder named after its canonical key, so every blob tells whose it is.
+Each resource has one canonical key, by id, and further keys by name or location. All of them point to the same blob.
+The blobs of a resource are stored in a folder named after its canonical key, so the address of a blob tells which
+resource it belongs to.
+
+A function whose last parameters are optional returns, without them, the prefix of all such keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import Final
+from urllib.parse import unquote
 
 from skiway.metastore.records.names import encoded, folded
 from skiway.storage import Pointer
 
 __all__ = [
+    "ACCOUNTS",
+    "AIRPORT_SIGNING_KEY",
+    "SCHEDULE",
+    "SECRETS",
     "account",
     "account_name",
+    "account_of",
+    "account_prefix",
     "catalog",
     "catalog_name",
     "closing",
     "connector",
     "connector_name",
     "current_snapshot",
+    "expected_client",
     "folder",
+    "folder_claim",
+    "gc_turn",
     "idempotency",
     "is_current",
     "is_plain",
+    "is_relation_name",
     "job",
     "job_active",
     "job_leased",
     "job_listing",
     "job_ready",
+    "jobs_below",
+    "last_segment",
     "lease",
     "lease_active",
     "namespace",
@@ -37,12 +54,19 @@ __all__ = [
     "namespace_level",
     "namespace_path",
     "of_account",
+    "of_blob",
     "of_table",
     "owner",
     "pin",
+    "profile_index",
+    "profile_part",
     "queue_time",
     "relation_name",
+    "schedule",
+    "schedule_ids",
     "secret",
+    "secret_ids",
+    "seed",
     "snapshot",
     "snapshot_time",
     "statistics",
@@ -54,26 +78,146 @@ __all__ = [
 ]
 
 MAX = 2**63 - 1
+ACCOUNTS: Final = "/accounts/"
+SCHEDULE: Final = "/schedule/"
+SECRETS: Final = "/secrets/"
+AIRPORT_SIGNING_KEY: Final = "/platform/keys/airport"
+"""Holds the key that signs tickets and transaction ids, not a blob's address."""
+
+
+# --- keys and blobs ---------------------------------------------------------------------------------------------------
 
 
 def folder(key: str) -> str:
-    """Where the blobs of the resource with this canonical key are."""
+    """The folder of the blobs of the resource with this canonical key."""
     return key.removeprefix("/")
 
 
 def owner(pointer: Pointer) -> str:
-    """The canonical key of the resource whose blob the pointer names."""
+    """The canonical key of the resource that the pointer's blob belongs to."""
     return "/" + pointer.blob_uri.rsplit("/", 2)[0]
 
 
-def closing(key: str) -> str:
-    """The marker that nothing may be put into the resource with this canonical key; absent most of the time."""
-    return f"/closing{key}"
+def of_blob(uri: str) -> str | None:
+    """The canonical key of the resource that a blob belongs to; None for a blob outside of the metastore's folders."""
+    key = "/" + uri.rpartition("/")[0].rpartition("/")[0]
+    return key if key.startswith((ACCOUNTS, "/platform/")) else None
+
+
+def last_segment(key: str) -> str:
+    """The last segment of a key: of a canonical key, the id."""
+    return key.rpartition("/")[2]
 
 
 def is_plain(key: str) -> bool:
-    """Whether the pointer at this key belongs to no resource: it says something itself, or expires by itself."""
-    return not key.startswith(("/accounts/", "/queue/")) or key.split("/")[3:4] == ["idempotency"]
+    """Whether the pointer at this key belongs to no resource: it holds a value itself, or it expires."""
+    return not key.startswith((ACCOUNTS, "/queue/")) or key.split("/")[3:4] == ["idempotency"]
+
+
+def closing(key: str) -> str:
+    """The marker that nothing may be added to the resource with this canonical key, set while it is deleted or moved."""
+    return f"/closing{key}"
+
+
+# --- accounts ---------------------------------------------------------------------------------------------------------
+
+
+def of_account(account_id: str) -> str:
+    """The prefix of all keys of an account, except for the account's own."""
+    return f"{ACCOUNTS}{encoded(account_id)}/"
+
+
+def account_of(key: str) -> str:
+    """The prefix that the keys of the same account share; of an account's own keys, the prefix of all accounts."""
+    _, first, second, *_ = key.split("/")
+    return ACCOUNTS if second in ("by-id", "by-name") else f"/{first}/{second}/"
+
+
+def account_prefix(key: str) -> str:
+    """The first two segments of a key below `ACCOUNTS`, with a slash: the prefix of one account's keys."""
+    return "/".join(key.split("/")[:3]) + "/"
+
+
+def account(account_id: str = "") -> str:
+    return f"{ACCOUNTS}by-id/{encoded(account_id)}"
+
+
+def account_name(name: str = "") -> str:
+    return f"{ACCOUNTS}by-name/{encoded(name)}"
+
+
+# --- catalogs, namespaces, tables and views ---------------------------------------------------------------------------
+
+
+def catalog(account_id: str, catalog_id: str = "") -> str:
+    return f"{of_account(account_id)}catalogs/by-id/{encoded(catalog_id)}"
+
+
+def catalog_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}catalogs/by-name/{encoded(name)}"
+
+
+def namespace(account_id: str, namespace_id: str = "") -> str:
+    return f"{of_account(account_id)}namespaces/by-id/{encoded(namespace_id)}"
+
+
+def namespace_path(account_id: str, catalog_id: str, path: Sequence[str] = ()) -> str:
+    """Followed by a slash, the prefix of all namespaces below `path`."""
+    return "/".join((f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-path", *map(encoded, path)))
+
+
+def namespace_level(account_id: str, catalog_id: str, path: Sequence[str], *, depth: int | None = None) -> str:
+    """The key of a namespace among those of the same depth.
+
+    The path of a parent at the depth of its children, followed by a slash, is the prefix of exactly these children.
+    """
+    level = len(path) if depth is None else depth
+    base = f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-depth/{level}"
+    return "/".join((base, *map(encoded, path)))
+
+
+def namespace_fold(account_id: str, catalog_id: str, path: Sequence[str]) -> str:
+    """One key for all paths that differ in case only. Namespaces of managed catalogs reserve it."""
+    base = f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-fold"
+    return "/".join((base, *(encoded(folded(segment)) for segment in path)))
+
+
+def table(account_id: str, table_id: str = "") -> str:
+    return f"{of_account(account_id)}tables/by-id/{encoded(table_id)}"
+
+
+def table_name(account_id: str, namespace_id: str, name: str = "") -> str:
+    return f"{_in_namespace(account_id, namespace_id)}tables/by-name/{encoded(name)}"
+
+
+def view(account_id: str, view_id: str = "") -> str:
+    return f"{of_account(account_id)}views/by-id/{encoded(view_id)}"
+
+
+def view_name(account_id: str, namespace_id: str, name: str = "") -> str:
+    return f"{_in_namespace(account_id, namespace_id)}views/by-name/{encoded(name)}"
+
+
+def relation_name(account_id: str, namespace_id: str, name: str = "") -> str:
+    """Tables and views share one set of names: both reserve this key."""
+    return f"{_in_namespace(account_id, namespace_id)}relations/by-name/{encoded(name)}"
+
+
+def is_relation_name(key: str) -> bool:
+    """Whether this is the key that tables and views share."""
+    return "/relations/" in key
+
+
+def _in_namespace(account_id: str, namespace_id: str) -> str:
+    return f"{of_account(account_id)}namespaces/{encoded(namespace_id)}/"
+
+
+# --- snapshots, statistics and profiles of a table --------------------------------------------------------------------
+
+
+def of_table(account_id: str, table_id: str) -> str:
+    """The prefix of all snapshots, statistics and profiles of a table."""
+    return f"{of_account(account_id)}tables/{encoded(table_id)}/"
 
 
 def table_of(key: str) -> str | None:
@@ -84,84 +228,16 @@ def table_of(key: str) -> str | None:
     return "/".join((*parts[:4], "by-id", parts[4]))
 
 
-def of_account(account_id: str) -> str:
-    """What all keys of an account begin with, except its own."""
-    return f"/accounts/{encoded(account_id)}/"
-
-
-def account(account_id: str) -> str:
-    return f"/accounts/by-id/{encoded(account_id)}"
-
-
-def account_name(name: str = "") -> str:
-    """Without a name: what the keys of all accounts begin with. So with the others below."""
-    return f"/accounts/by-name/{encoded(name)}"
-
-
-def catalog(account_id: str, catalog_id: str) -> str:
-    return f"{of_account(account_id)}catalogs/by-id/{encoded(catalog_id)}"
-
-
-def catalog_name(account_id: str, name: str = "") -> str:
-    return f"{of_account(account_id)}catalogs/by-name/{encoded(name)}"
-
-
-def namespace(account_id: str, namespace_id: str) -> str:
-    return f"{of_account(account_id)}namespaces/by-id/{encoded(namespace_id)}"
-
-
-def namespace_path(account_id: str, catalog_id: str, path: Sequence[str] = ()) -> str:
-    """Followed by a slash, what the keys of all namespaces below `path` begin with."""
-    return "/".join((f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-path", *map(encoded, path)))
-
-
-def namespace_level(account_id: str, catalog_id: str, path: Sequence[str], *, depth: int | None = None) -> str:
-    """A namespace among those of the same depth: followed by a slash, the path of a parent at the depth of its children
-    is what the keys of just these children begin with.
-    """
-    level = len(path) if depth is None else depth
-    base = f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-depth/{level}"
-    return "/".join((base, *map(encoded, path)))
-
-
-def namespace_fold(account_id: str, catalog_id: str, path: Sequence[str]) -> str:
-    """One key for all paths that differ in case only; namespaces of managed catalogs claim it."""
-    base = f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-fold"
-    return "/".join((base, *(encoded(folded(segment)) for segment in path)))
-
-
-def table(account_id: str, table_id: str) -> str:
-    return f"{of_account(account_id)}tables/by-id/{encoded(table_id)}"
-
-
-def table_name(account_id: str, namespace_id: str, name: str = "") -> str:
-    return f"{_in_namespace(account_id, namespace_id)}tables/by-name/{encoded(name)}"
-
-
-def view(account_id: str, view_id: str) -> str:
-    return f"{of_account(account_id)}views/by-id/{encoded(view_id)}"
-
-
-def view_name(account_id: str, namespace_id: str, name: str = "") -> str:
-    return f"{_in_namespace(account_id, namespace_id)}views/by-name/{encoded(name)}"
-
-
-def relation_name(account_id: str, namespace_id: str, name: str = "") -> str:
-    """Tables and views share one space of names: both claim this key."""
-    return f"{_in_namespace(account_id, namespace_id)}relations/by-name/{encoded(name)}"
-
-
-def of_table(account_id: str, table_id: str) -> str:
-    """What all keys of a table's snapshots and statistics begin with."""
-    return f"{of_account(account_id)}tables/{encoded(table_id)}/"
-
-
-def snapshot(account_id: str, table_id: str, snapshot_id: int) -> str:
-    return f"{of_table(account_id, table_id)}snapshots/by-id/{snapshot_id:019d}"
+def snapshot(account_id: str, table_id: str, snapshot_id: int | None = None) -> str:
+    prefix = f"{of_table(account_id, table_id)}snapshots/by-id/"
+    return prefix if snapshot_id is None else f"{prefix}{snapshot_id:019d}"
 
 
 def snapshot_time(account_id: str, table_id: str, moment_micros: int | None = None, snapshot_id: int = MAX) -> str:
-    """Newest first: both numbers are counted down. Without a snapshot, what sorts right before all of that moment."""
+    """Sorted from new to old: both numbers count down.
+
+    Without a snapshot id, the key that sorts before all of a moment.
+    """
     prefix = f"{of_table(account_id, table_id)}snapshots/by-time/"
     if moment_micros is None:
         return prefix
@@ -174,12 +250,37 @@ def current_snapshot(account_id: str, table_id: str) -> str:
 
 
 def is_current(key: str) -> bool:
-    """Whether this is the key that tells a table's current snapshot."""
+    """Whether this is the key of a table's current snapshot."""
     return key.endswith("/snapshots/current")
 
 
 def statistics(account_id: str, table_id: str, snapshot_id: int, *, of: str) -> str:
     return f"{of_table(account_id, table_id)}snapshots/{snapshot_id:019d}/stats/{of}"
+
+
+def profile_index(account_id: str, table_id: str) -> str:
+    """The index of a table's file profiles. It is stored with the snapshots, so it is deleted with them."""
+    return f"{of_table(account_id, table_id)}snapshots/profiles/index"
+
+
+def profile_part(account_id: str, table_id: str, digest: str = "") -> str:
+    return f"{of_table(account_id, table_id)}snapshots/profiles/parts/{digest}"
+
+
+# --- managed tables ---------------------------------------------------------------------------------------------------
+
+
+def folder_claim(account_id: str, table_id: str) -> str:
+    """Holds when this store claimed the warehouse folder of a table, not a blob's address."""
+    return f"/folders/{encoded(account_id)}/{encoded(table_id)}"
+
+
+def expected_client(account_id: str, table_id: str) -> str:
+    """Marks, until it expires, that a REST client lost a commit race for a table and is about to retry."""
+    return f"/expected/{encoded(account_id)}/{encoded(table_id)}"
+
+
+# --- connectors and jobs ----------------------------------------------------------------------------------------------
 
 
 def connector(account_id: str, connector_id: str) -> str:
@@ -191,60 +292,90 @@ def connector_name(account_id: str, name: str = "") -> str:
 
 
 def secret(account_id: str, connector_id: str, secret_id: str = "") -> str:
-    """The marker that there may be a secret of this id; it holds when it was set, not a blob's address."""
-    return f"/secrets/{encoded(account_id)}/{encoded(connector_id)}/{encoded(secret_id)}"
+    """The marker that a secret with this id may exist. It holds when it was set, not a blob's address."""
+    return f"{SECRETS}{encoded(account_id)}/{encoded(connector_id)}/{encoded(secret_id)}"
+
+
+def secret_ids(key: str) -> tuple[str, str, str]:
+    """The ids of account, connector and secret in the key of a secret's marker."""
+    account_id, connector_id, secret_id = map(unquote, key.removeprefix(SECRETS).split("/"))
+    return account_id, connector_id, secret_id
+
+
+def schedule(account_id: str, connector_id: str) -> str:
+    """Holds when a connector's next job is due, not a blob's address."""
+    return f"{SCHEDULE}{encoded(account_id)}/{encoded(connector_id)}"
+
+
+def schedule_ids(key: str) -> tuple[str, str]:
+    """The ids of account and connector in a key of the schedule."""
+    account_id, connector_id = map(unquote, key.removeprefix(SCHEDULE).split("/"))
+    return account_id, connector_id
 
 
 def job(account_id: str, job_id: str = "") -> str:
-    return f"{of_account(account_id)}jobs/by-id/{encoded(job_id)}"
+    return f"{jobs_below(of_account(account_id))}{encoded(job_id)}"
+
+
+def jobs_below(prefix: str) -> str:
+    """The prefix of the jobs of an account, given the prefix of its keys."""
+    return f"{prefix}jobs/by-id/"
 
 
 def job_active(account_id: str, digest: str) -> str:
-    """Taken by the job that does this work, as long as it is not over."""
+    """Reserved by the job that does this work until the job finishes."""
     return f"{of_account(account_id)}jobs/active/{digest}"
 
 
 def job_listing(
     account_id: str, *, connector_id: str = "", state: int = 0, created_micros: int | None = None, job_id: str = ""
 ) -> str:
-    """Newest first, of one connector or all, in one state or any. Without a time, what such keys begin with."""
+    """Jobs from new to old: of one connector or all, in one state or any. Without a time, the prefix of such keys."""
     whose = f"of-connector/{encoded(connector_id)}" if connector_id else "all"
     prefix = f"{of_account(account_id)}jobs/{whose}/{state or 'any'}/"
     return prefix if created_micros is None else f"{prefix}{MAX - created_micros:019d}-{encoded(job_id)}"
 
 
 def job_ready(due_micros: int | None = None, account_id: str = "", job_id: str = "") -> str:
-    """Jobs of all accounts that wait, in the order in which they become due."""
+    """Queued jobs of all accounts, by the time they are due."""
     return _in_queue("ready", due_micros, account_id, job_id)
 
 
 def job_leased(until_micros: int | None = None, account_id: str = "", job_id: str = "") -> str:
-    """Jobs of all accounts that run, in the order in which their leases end."""
+    """Running jobs of all accounts, by the time their leases expire."""
     return _in_queue("leased", until_micros, account_id, job_id)
 
 
 def queue_time(key: str) -> int:
-    """When the job at a key of the queue becomes due, or its lease ends, in microseconds after 1970."""
+    """When the job at a key of the queue is due, or its lease expires, in microseconds since 1970."""
     return int(key.split("/")[3])
 
 
+def _in_queue(place: str, micros: int | None, account_id: str, job_id: str) -> str:
+    prefix = f"/queue/{place}/"
+    return prefix if micros is None else f"{prefix}{micros:019d}/{encoded(account_id)}/{encoded(job_id)}"
+
+
+# --- queries and requests ---------------------------------------------------------------------------------------------
+
+
 def lease(account_id: str, query_id: str) -> str:
-    """Clients may choose the ids of queries, so their digest stands for them."""
+    """Clients may choose query ids, so the key contains a digest of the id."""
     return f"{of_account(account_id)}leases/by-id/{_digest(query_id)}"
 
 
 def lease_active(account_id: str, query_id: str | None = None) -> str:
-    """Taken by a query that is neither ended nor expired; without one, what all such keys begin with."""
+    """Reserved by a query that has neither ended nor expired."""
     return f"{of_account(account_id)}leases/active/{'' if query_id is None else _digest(query_id)}"
 
 
 def pin(uri: str, query_id: str | None = None) -> str:
-    """Says that a query reads the blob at `uri`; without a query, what all such keys begin with."""
+    """Marks that a query reads the blob at `uri`."""
     return f"/pins/{uri}/{'' if query_id is None else _digest(query_id)}"
 
 
 def idempotency(account_id: str, operation: str, key: str) -> str:
-    """Clients choose keys of any length, so their digest stands for them."""
+    """Clients choose idempotency keys of any length, so the key contains a digest."""
     scope = of_account(account_id) if account_id else "/platform/"
     return f"{scope}idempotency/{encoded(operation)}/{_digest(key)}"
 
@@ -253,10 +384,14 @@ def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def _in_queue(place: str, micros: int | None, account_id: str, job_id: str) -> str:
-    prefix = f"/queue/{place}/"
-    return prefix if micros is None else f"{prefix}{micros:019d}/{encoded(account_id)}/{encoded(job_id)}"
+# --- the platform -----------------------------------------------------------------------------------------------------
 
 
-def _in_namespace(account_id: str, namespace_id: str) -> str:
-    return f"{of_account(account_id)}namespaces/{encoded(namespace_id)}/"
+def seed(name: str) -> str:
+    """Holds when the store was seeded with `name`, not a blob's address."""
+    return f"/platform/seeds/{name}"
+
+
+def gc_turn(sweep: str) -> str:
+    """Holds the state of a garbage collection sweep, which all servers of the store share, not a blob's address."""
+    return f"/platform/gc/{sweep}"

@@ -1,4 +1,4 @@
-"""One declaration per kind of resource: its message, its canonical key, and the other keys it is found by."""
+"""The kinds of resources: for each, its message, its canonical key, and its further keys."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ C = TypeVar("C", v1.Namespace, v1.Table, v1.View)
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[M]):
-    """What a repository must know: the messages of a kind, and where their pointers are.
+    """The messages of a kind of resource, and the keys of their pointers.
 
-    `title` is what a message calls the resource. `names` are the keys beside the canonical one; each is unique. `folds`
-    are the further ones in managed catalogs; see `folding`.
+    `title` is the name of a resource in messages. `names` are the keys besides the canonical one; each is unique.
+    `folds` are the additional keys in managed catalogs; see `folding`.
     """
 
     noun: str
@@ -54,9 +54,9 @@ class Kind(Generic[M]):
 
 
 def folding(kind: Kind[C], managed: Callable[[str], bool]) -> Kind[C]:
-    """The same kind; in the catalogs whose ids are `managed`, a name is taken for all that differ in case only.
+    """The same kind, with case-insensitive names in catalogs for which `managed` returns true.
 
-    It is asked about a catalog only if that makes a difference.
+    `managed` is only called for names where case makes a difference.
     """
 
     def names(of: C) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def _namespace_folds(of: v1.Namespace) -> tuple[str, ...]:
 
 
 def _relation_folds(of: v1.Table | v1.View) -> tuple[str, ...]:
-    # A name in lower case is its own fold, so it costs nothing; another also takes the one in lower case.
+    # A name in lower case is its own fold and needs no extra key; another name also reserves the one in lower case.
     return (keys.relation_name(of.resource_id.account_id, of.namespace_id.id, folded(of.display_name)),)
 
 
@@ -93,7 +93,7 @@ def _view_names(of: v1.View) -> tuple[str, ...]:
 
 
 def _snapshot_names(of: v1.Snapshot) -> tuple[str, ...]:
-    # No time sorts oldest.
+    # A snapshot without a time sorts as the oldest.
     micros = of.upstream_created_at.ToMicroseconds()
     return (keys.snapshot_time(of.table_id.account_id, of.table_id.id, micros, of.snapshot_id),)
 
@@ -107,7 +107,7 @@ def _statistics_title(stats: v1.TableStats | v1.ColumnStatsSet | v1.FileStatsSet
 
 
 def _job_names(of: v1.Job) -> tuple[str, ...]:
-    """Where a job is listed and, until it is over, where it waits or runs, and that nobody else does the same work."""
+    """The listings of a job and, until it finishes, its place in the queue and the reservation of its work."""
     place = of.account_id, of.job_id
     created = of.created_at.ToMicroseconds()
     listed = tuple(
@@ -126,7 +126,7 @@ def _job_names(of: v1.Job) -> tuple[str, ...]:
 
 
 def work_digest(of: v1.Job) -> str:
-    """Equal for jobs that do the same work."""
+    """A digest that is equal for jobs that do the same work."""
     work = v1.Job(connector_id=of.connector_id, full_rescan=of.full_rescan, scope=of.scope, modes=of.modes)
     if of.HasField("table_id"):
         work.table_id.CopyFrom(of.table_id)

@@ -1,7 +1,10 @@
-"""Names as they are kept: trimmed, in Unicode's form NFKC, every run of white space one blank. Case is kept.
+"""Names as they are stored: trimmed, in Unicode normalization form NFKC, with runs of white space replaced by one
+space.
 
-Everything else may be part of a name, dots and slashes too: in keys each name is percent-encoded by itself, so that a
-namespace `a.b` and a namespace `b` in `a` are different things.
+Case is preserved. A name may contain any other character, including dots and slashes: in keys each name is
+percent-encoded, so a namespace `a.b` and a namespace `b` in `a` are different.
+
+Properties are visible to everyone who can see a resource, so names of secrets are rejected as property keys.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ __all__ = [
 MAX_NAME = 255
 MAX_DEPTH = 16
 INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
-"""Control and format characters, and blanks, by their category in Unicode."""
+"""The Unicode categories of control and format characters, and of white space."""
 
 
 def normal_text(text: str) -> str:
-    r"""`text` as names are kept; empty for one in which there is nothing to see.
+    r"""`text` as names are stored; empty if it has no visible character.
 
     >>> normal_text("  Ｓales  \t 2025 ")
     'Sales 2025'
@@ -46,7 +49,7 @@ def normal_text(text: str) -> str:
 
 
 def normal_name(text: str, *, resource: str) -> str:
-    """The name of a resource as it is kept."""
+    """The name of a resource as it is stored. Raise if it is blank or too long."""
     name = normal_text(text)
     if not name:
         raise failure(InvalidArgument, "display.name.required", resource=resource, field="display_name")
@@ -54,7 +57,7 @@ def normal_name(text: str, *, resource: str) -> str:
 
 
 def normal_path(segments: Iterable[str], *, field: str) -> tuple[str, ...]:
-    """The segments of a namespace's path as they are kept."""
+    """The segments of a namespace path as they are stored. Raise if one is blank or too long, or the path too deep."""
     path = tuple(map(normal_text, segments))
     if not all(path):
         raise failure(InvalidArgument, "path.segment.blank", field=field)
@@ -64,7 +67,7 @@ def normal_path(segments: Iterable[str], *, field: str) -> tuple[str, ...]:
 
 
 def folded(name: str) -> str:
-    """The same text for all names that differ in case only.
+    """The same text for all names that differ only in case.
 
     >>> folded("Straße") == folded("STRASSE")
     True
@@ -73,12 +76,12 @@ def folded(name: str) -> str:
 
 
 def dotted(path: Iterable[str]) -> str:
-    """A path for people; different paths may look the same."""
+    """A path for messages; different paths may look the same."""
     return ".".join(path)
 
 
 def encoded(segment: str) -> str:
-    """`segment` as one part of a key: all but letters, digits and `-._~` of ASCII become `%XX`."""
+    """`segment` as one part of a key: everything but ASCII letters, digits and `-._~` becomes `%XX`."""
     return quote(segment, safe="")
 
 
@@ -88,11 +91,7 @@ def _short_enough(name: str, *, field: str) -> str:
     return name
 
 
-# --------------------
-# Properties are shown to everybody who may see the resource, so they must not hold secrets.
-
-
-# What secrets are called, words joined by underscores.
+# Names of secrets, words joined by underscores.
 SECRETS = frozenset(
     (
         "authorization",
@@ -122,7 +121,7 @@ PUNCTUATION = re.compile(r"[^A-Za-z0-9]+")
 
 
 def refuse_secrets(properties: Iterable[str], *, field: str) -> None:
-    """Raise if a key, in whatever spelling, is what secrets are called."""
+    """Raise if a key is the name of a secret, in any spelling."""
     for key in properties:
         if PUNCTUATION.sub("_", HUMPS.sub("_", key)).strip("_").lower() in SECRETS:
             raise failure(InvalidArgument, "property.secret", field=field, property=key)

@@ -1,11 +1,11 @@
-"""Things that hold other things: nothing may be left in one that is deleted or moved.
+"""Deleting and moving resources that contain others, without leaving anything behind in them.
 
-Whoever puts a child into a parent checks, in the same batch, that the parent is as it was read and not closing. Whoever
-deletes a parent first closes it, which every later batch of a child runs into; then counts what is inside; and then
-deletes the parent together with the marker. Putting children in never waits for others who do the same.
+A batch that adds a child to a parent checks that the parent is unchanged and not closing. To delete a parent, a process
+first closes it, so that every later batch of a child fails; then counts the children; and then deletes the parent
+together with the marker. Adding children never waits for others who add children.
 
-A marker expires, so a process that dies does not keep a parent closed. Closing moves the parent's version, so a slow
-process whose marker has expired cannot finish: neither marker nor version is what it was.
+A marker expires, so a process that dies does not keep a parent closed. Closing also moves the parent's version, so a
+slow process whose marker has expired cannot finish: neither the marker nor the version is what it expects.
 """
 
 from __future__ import annotations
@@ -23,21 +23,18 @@ from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put
 
-__all__ = ["ATTEMPTS", "applied", "closed", "described", "inside", "opened", "remove_empty", "reopen", "retrying"]
+__all__ = ["close_parent", "counted", "inside", "remove_empty", "reopen", "reopening"]
 
-T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-
-ATTEMPTS = 10
 
 
 def inside(parent: Pointer) -> tuple[Operation, ...]:
-    """What a batch must check that puts something into the parent."""
+    """The checks of a batch that adds a child to the parent."""
     return Check(parent.key, expect=parent.version), Check(keys.closing(parent.key), expect=ABSENT)
 
 
-def closed(realm: Realm, parent: Pointer, *, resource: str) -> Pointer:
-    """The parent's pointer, after which nothing can be put into it for a while."""
+def close_parent(realm: Realm, parent: Pointer, *, resource: str) -> Pointer:
+    """Prevent new children until the marker is deleted or expires, and return the parent's moved pointer."""
     expires_at = realm.clock() + timedelta(seconds=realm.closing_s)
     try:
         moved, _ = realm.stores.pointers.apply(
@@ -53,15 +50,15 @@ def closed(realm: Realm, parent: Pointer, *, resource: str) -> Pointer:
     return moved
 
 
-def opened(parent: Pointer) -> tuple[Operation, ...]:
-    """What the batch that ends a closing must do."""
+def reopening(parent: Pointer) -> tuple[Operation, ...]:
+    """The operations that delete the closing marker; part of the batch that completes a deletion or move."""
     return (Delete(keys.closing(parent.key), expect=1),)
 
 
 def reopen(realm: Realm, parent: Pointer) -> None:
-    """Take the marker away again; one that has expired is gone already."""
+    """Delete the closing marker after a failure, unless it has expired already."""
     try:
-        realm.stores.pointers.apply([Check(parent.key, expect=parent.version), *opened(parent)])
+        realm.stores.pointers.apply([Check(parent.key, expect=parent.version), *reopening(parent)])
     except Conflict:
         return
 
@@ -69,49 +66,31 @@ def reopen(realm: Realm, parent: Pointer) -> None:
 def remove_empty(
     realm: Realm, repository: Repository[M], pointer: Pointer, value: M | None, *, require_empty: Callable[[], None]
 ) -> None:
-    """Delete a parent that holds nothing, which `require_empty` insists on: before, and once nothing can come in."""
+    """Delete a parent that has no children. `require_empty` raises if it has; it runs before and after closing."""
     require_empty()
-    moved = closed(realm, pointer, resource=repository.kind.noun)
+    moved = close_parent(realm, pointer, resource=repository.kind.noun)
     try:
         require_empty()
     except Conflict:
         reopen(realm, moved)
         raise
-    repository.delete(moved, value, also=opened(moved))
+    repository.delete(moved, value, also=reopening(moved))
 
 
-def applied(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:
-    """Do all of the batch, or raise `Contention` because something is no longer as it was read."""
-    try:
-        realm.stores.pointers.apply(batch)
-    except Conflict:
-        raise failure(Contention, "store.contended", what=what) from None
-
-
-def retrying(attempt: Callable[[], T]) -> T:
-    """What `attempt` returns. It is called again when others changed what it had read, but not for ever."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return attempt()
-        except Contention:
-            continue
-    return attempt()
+def counted(counts: Iterable[tuple[int, str]]) -> str:
+    """Counts in words, such as `2 tables and 1 view`; empty if all are zero."""
+    parts = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count]
+    return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _why_not_closed(realm: Realm, parent: Pointer, resource: str) -> Conflict | PreconditionFailed | NotFound:
-    name = parent.key.rpartition("/")[2]
-    now = realm.stores.pointers.get(parent.key)
-    if now is None:
+    name = keys.last_segment(parent.key)
+    current = realm.stores.pointers.get(parent.key)
+    if current is None:
         return failure(NotFound, resource, resource=resource, id=name)
-    if now != parent:
-        expected, actual = str(parent.version), str(now.version)
+    if current != parent:
+        expected, actual = str(parent.version), str(current.version)
         return failure(
             PreconditionFailed, "version.mismatch", resource=resource, id=name, expected=expected, actual=actual
         )
     return failure(Contention, f"{resource}.closing", resource=resource, id=name)
-
-
-def described(counts: Iterable[tuple[int, str]]) -> str:
-    """Such as `2 tables and 1 view`; empty for nothing."""
-    said = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count]
-    return " and ".join(said) if len(said) < 3 else f"{', '.join(said[:-1])} and {said[-1]}"

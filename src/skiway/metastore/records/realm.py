@@ -1,4 +1,4 @@
-"""The metastore as one account sees it."""
+"""The metastore as one account sees it, and the ids of resources in it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["PLATFORM", "Realm", "kind_name", "local_id", "random_id", "resource_
 M = TypeVar("M", bound=Message)
 
 PLATFORM = ""
-"""The account of those who look after all accounts, and own nothing themselves."""
+"""The account of the operators, who manage all accounts and own no catalogs."""
 
 
 def random_id() -> str:
-    """A new id, like no other."""
+    """A new random id."""
     return str(uuid.uuid4())
 
 
 @dataclass(frozen=True, slots=True)
 class Realm:
-    """What every function of the metastore is given: whose resources, in which stores, with which clock and ids.
+    """The first argument of every function of the metastore: an account, the stores, a clock and an id generator.
 
     Nothing outside the account can be reached through it.
     """
@@ -46,23 +46,19 @@ class Realm:
     closing_s: float = 30.0
 
     def all(self, kind: Kind[M]) -> Repository[M]:
-        """The repository of a kind."""
+        """The repository of a kind of resource."""
         return Repository(self.stores, kind)
 
     def now(self) -> Timestamp:
-        """The present moment, as messages hold it."""
+        """The current time as a message."""
         return timestamp(self.clock())
 
 
 def timestamp(moment: datetime) -> Timestamp:
-    """`moment` as messages hold it."""
+    """`moment` as a message."""
     made = Timestamp()
     made.FromDatetime(moment)
     return made
-
-
-# --------------------
-# Ids as callers send them: checked for kind, and never looked for outside the caller's account.
 
 
 def resource_id(realm: Realm, text: str, kind: v1.ResourceKind.ValueType) -> v1.ResourceId:
@@ -71,7 +67,7 @@ def resource_id(realm: Realm, text: str, kind: v1.ResourceKind.ValueType) -> v1.
 
 
 def local_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType, *, field: str) -> str:
-    """The text of an id that was sent as `field`. An id of another account is answered as one that does not exist."""
+    """The text of an id that the request has in `field`. The id of another account is treated as missing."""
     if given.kind not in (kind, v1.RK_UNSPECIFIED):
         raise failure(InvalidArgument, "kind", field=field, found=kind_name(given.kind), wanted=kind_name(kind))
     if not given.id.strip():
@@ -82,6 +78,6 @@ def local_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType
 
 
 def kind_name(kind: int) -> str:
-    """What people call a kind of resource; numbers of the future have no name yet."""
+    """The name of a kind of resource in messages. An unknown number has no name."""
     known = v1.ResourceKind.DESCRIPTOR.values_by_number.get(kind)
     return f"kind {kind}" if known is None else known.name.removeprefix("RK_").lower()

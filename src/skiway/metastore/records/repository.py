@@ -1,14 +1,16 @@
-"""Resources over pointers and blobs.
+"""Resources, stored as pointers and blobs.
 
-A write puts the blob first and then moves all pointers of the resource in one batch: whoever reads sees the resource as
-it was or as it is, never in between, and a process that dies leaves at most a blob that nobody names. When a batch is
-refused, reading back tells why.
+A write stores the blob first and then moves all pointers of the resource in one batch. So a reader sees the resource
+before or after the change, never in between, and a process that dies leaves at most an unreferenced blob. When a batch
+is rejected, the pointers are read again to find out why.
+
+Listings are paged. A page token names the last resource of the page, so pages stay correct while resources come and go.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -20,15 +22,31 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Page, Pointer, Put, Stores, blob_digest
+from skiway.storage.paging import first_page, open_token, seal_token
 
-__all__ = ["Also", "Repository", "Stored", "etag", "meta_of"]
+__all__ = [
+    "DEFAULT_PAGE_SIZE",
+    "MAX_PAGE_SIZE",
+    "Also",
+    "Repository",
+    "Stored",
+    "etag",
+    "listed",
+    "meta_of",
+    "page_size",
+    "sliced",
+]
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[M]):
-    """A resource as read or written, and its canonical pointer. The message is the reader's own to change."""
+    """A resource as read or written, with its canonical pointer. The caller may modify the message."""
 
     value: M
     pointer: Pointer
@@ -38,9 +56,14 @@ class Stored(Generic[M]):
         """Where and in which version it is stored."""
         return meta_of(self.pointer, self.value)
 
+    @property
+    def etag(self) -> str:
+        """A digest of the content."""
+        return etag(self.pointer)
+
 
 Also = Callable[[Stored[M]], Iterable[Operation]]
-"""What else is to happen in the batch that writes a resource, told what will be written."""
+"""Returns further operations for the batch that writes a resource, given what will be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +78,30 @@ class Repository(Generic[M]):
         return self.follow(self.stores.pointers.get(key))
 
     def named(self, key: str) -> M | None:
-        """The resource at any of its other keys, or None."""
+        """The resource at one of its other keys, or None."""
         found = self.find(key)
         return None if found is None else found.value
 
     def find_named(self, key: str) -> Stored[M] | None:
-        """The resource at any of its other keys, with its canonical pointer, or None."""
+        """The resource at one of its other keys, with its canonical pointer, or None."""
         while (found := self.find(key)) is not None:
             own = self.stores.pointers.get(keys.owner(found.pointer))
             if own is not None and own.blob_uri == found.pointer.blob_uri:
                 return Stored(found.value, own)
-            # Both move together: it was changed between the two reads, or a name without an owner is damage.
+            # Both pointers move together. If they differ, the resource changed between the two reads, or is damaged.
             if self.stores.pointers.get(key) == found.pointer:
                 raise self._partial(found.value, key)
         return None
 
     def require(self, key: str, *, name: str) -> Stored[M]:
-        """The resource at a canonical key; `name` is what the caller calls it."""
+        """The resource at a canonical key. Raise `NotFound` with `name` if there is none."""
         found = self.find(key)
         if found is None:
             raise self.missing(name)
         return found
 
     def peek(self, key: str) -> tuple[Pointer, M | None] | None:
-        """The canonical pointer and, where its blob can still be read, the resource: what a delete goes by."""
+        """The canonical pointer and, if its blob can be read, the resource. Used to delete damaged resources too."""
         pointer = self.stores.pointers.get(key)
         if pointer is None:
             return None
@@ -92,29 +115,36 @@ class Repository(Generic[M]):
         return failure(NotFound, self.kind.noun, resource=self.kind.noun, id=name)
 
     def page(self, prefix: str, *, size: int, token: str | None = None) -> Page[M]:
-        """The next resources whose pointers begin with `prefix`. What is deleted meanwhile is left out."""
+        """The next resources whose keys start with `prefix`. Skips what is deleted meanwhile."""
         page = self.stores.pointers.page(prefix, size=size, token=token)
         return Page(tuple(found.value for found in map(self.follow, page.items) if found), page.next_token)
 
     def follow(self, pointer: Pointer | None) -> Stored[M] | None:
-        """What a pointer leads to, now: None if the resource has gone meanwhile."""
+        """The resource that a pointer names, as of now; None if it was deleted meanwhile."""
         while pointer is not None:
             try:
                 return Stored(self._parsed(pointer.blob_uri), pointer)
             except NotFound:
-                # Gone with the pointer, or replaced: the pointer tells. If it still stands, something is broken.
+                # Deleted or replaced meanwhile, unless the pointer is unchanged: then the store is damaged.
                 again = self.stores.pointers.get(pointer.key)
                 if again == pointer:
                     raise failure(Internal, "pointer.dangling", pointer=pointer.key) from None
                 pointer = again
         return None
 
+    def scan(self, prefix: str) -> Iterator[Stored[M]]:
+        """All resources whose keys start with `prefix`, in the order of their keys. Skips what is deleted meanwhile."""
+        return filter(None, map(self.follow, self.stores.pointers.scan(prefix)))
+
     def count(self, prefix: str) -> int:
-        """How many pointers begin with `prefix`."""
+        """The number of keys that start with `prefix`."""
         return self.stores.pointers.count(prefix)
 
     def create(self, value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
-        """Reserve all keys of a new resource at once, or none. Writing the very same again is no error."""
+        """Reserve all keys of a new resource at once, or none.
+
+        Creating exactly the same resource again is not an error.
+        """
         stored, reserved = self.reservation(value)
         more = tuple(also(stored))
         try:
@@ -126,13 +156,13 @@ class Repository(Generic[M]):
         return stored
 
     def reservation(self, value: M) -> tuple[Stored[M], list[Put]]:
-        """A new resource as it will be, its blob written, and what a batch must do to publish it."""
+        """Write the blob of a new resource, and return the resource and the operations that publish it."""
         stored = self._put(value, version=ABSENT)
         names = (stored.pointer.key, *self.kind.names(value))
         return stored, [Put(key, stored.pointer.blob_uri, expect=ABSENT) for key in names]
 
     def update(self, current: Stored[M], value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
-        """Replace a resource that still is as it was read; names it no longer has become free."""
+        """Replace a resource that is unchanged since it was read, and free the names it no longer has."""
         stored = self._put(value, version=current.pointer.version)
         more = tuple(also(stored))
         held = {name.key: name for name in self._names(current)}
@@ -151,7 +181,10 @@ class Repository(Generic[M]):
         return stored
 
     def delete(self, pointer: Pointer, value: M | None, *, also: Iterable[Operation] = ()) -> None:
-        """Delete a resource that still is as it was read, readable or not (see `peek`). Blobs are left to gc."""
+        """Delete a resource that is unchanged since it was read, even if it is unreadable (see `peek`).
+
+        Leaves its blobs to gc.
+        """
         names = self._namesakes(pointer) if value is None else self._names_of(pointer, value)
         batch = [Delete(each.key, expect=each.version) for each in (pointer, *names)]
         try:
@@ -171,7 +204,7 @@ class Repository(Generic[M]):
             raise failure(Internal, "blob.unreadable", uri=uri, resource=self.kind.noun) from None
 
     def _names(self, current: Stored[M]) -> list[Pointer]:
-        """The other pointers of a resource; they must stand together with the canonical one."""
+        """The other pointers of a resource, which must have the same blob as the canonical one."""
         found = {key: self.stores.pointers.get(key) for key in self.kind.names(current.value)}
         for key, name in found.items():
             if name is None or name.blob_uri != current.pointer.blob_uri:
@@ -181,8 +214,8 @@ class Repository(Generic[M]):
         return [name for name in found.values() if name is not None]
 
     def _namesakes(self, pointer: Pointer) -> list[Pointer]:
-        """The blob knew the other keys. Without it, all that carries its address is looked for, slow as that is."""
-        everything = self.stores.pointers.scan(_scope(pointer.key))
+        """The other pointers of an unreadable resource: a scan for all that have its blob's address, which is slow."""
+        everything = self.stores.pointers.scan(keys.account_of(pointer.key))
         return [each for each in everything if each.blob_uri == pointer.blob_uri and each.key != pointer.key]
 
     def _names_of(self, pointer: Pointer, value: M) -> list[Pointer]:
@@ -217,11 +250,11 @@ class Repository(Generic[M]):
                 if name is not None:
                     return self._taken(stored.value, name)
             return self._contended(stored.value)
-        return failure(Contention, "store.contended", what=f"{self.kind.noun} {_id_in(before.key)}")
+        return failure(Contention, "store.contended", what=f"{self.kind.noun} {keys.last_segment(before.key)}")
 
     def _moved(self, before: Pointer) -> SkiwayError:
         now = self.stores.pointers.get(before.key)
-        name = _id_in(before.key)
+        name = keys.last_segment(before.key)
         if now is None:
             return self.missing(name)
         return failure(
@@ -234,13 +267,16 @@ class Repository(Generic[M]):
         )
 
     def _taken(self, value: M, name: Pointer) -> SkiwayError:
-        """The name is another's, if that one is really there; a name without an owner is damage."""
+        """The error that the name belongs to another resource.
+
+        A name without a resource means that the store is damaged.
+        """
         if name.key != keys.owner(name) and self.stores.pointers.get(keys.owner(name)) is None:
             if self.stores.pointers.get(name.key) == name:
                 return self._partial(value, name.key)
             return self._contended(value)
         noun, title = self.kind.noun, self.kind.title(value)
-        if "/relations/" in name.key:
+        if keys.is_relation_name(name.key):
             return failure(AlreadyExists, "relation.name.already.claimed", resource=noun, name=title)
         return failure(AlreadyExists, f"{noun}.already.exists", resource=noun, name=title)
 
@@ -253,12 +289,12 @@ class Repository(Generic[M]):
 
 
 def etag(pointer: Pointer) -> str:
-    """The SHA-256 of the content, in Base64: known from the address, without asking the store."""
+    """The SHA-256 of the content in Base64. It is part of the blob's address, so no read is needed."""
     return base64.b64encode(bytes.fromhex(blob_digest(pointer.blob_uri))).decode()
 
 
 def meta_of(pointer: Pointer, value: Message | None = None) -> v1.MutationMeta:
-    """What callers learn of a stored resource; without its message, without the time of its last change."""
+    """The metadata of a stored resource for responses; without the message, the time of the last update is missing."""
     return v1.MutationMeta(
         pointer_key=pointer.key,
         blob_uri=pointer.blob_uri,
@@ -268,11 +304,31 @@ def meta_of(pointer: Pointer, value: Message | None = None) -> v1.MutationMeta:
     )
 
 
-def _scope(key: str) -> str:
-    """What the keys of everything in the same account begin with."""
-    _, first, second, *_ = key.split("/")
-    return "/accounts/" if second in ("by-id", "by-name") else f"/{first}/{second}/"
+# --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def _id_in(key: str) -> str:
-    return key.rpartition("/")[2]
+def page_size(request: v1.PageRequest, *, default: int = DEFAULT_PAGE_SIZE) -> int:
+    """The requested page size, at most `MAX_PAGE_SIZE`, or the default."""
+    return min(request.page_size, MAX_PAGE_SIZE) if request.page_size > 0 else default
+
+
+def listed(repository: Repository[M], prefix: str, request: v1.PageRequest) -> tuple[Sequence[M], v1.PageResponse]:
+    """A page of the resources whose keys start with `prefix`, in the order of their keys."""
+    page = repository.page(prefix, size=page_size(request), token=request.page_token or None)
+    return page.items, v1.PageResponse(next_page_token=page.next_token or "", total_size=repository.count(prefix))
+
+
+def sliced(
+    items: Sequence[T],
+    request: v1.PageRequest,
+    *,
+    listing: str,
+    name: Callable[[T], str],
+    default: int = DEFAULT_PAGE_SIZE,
+) -> tuple[Sequence[T], v1.PageResponse]:
+    """A page of `items`, which must be sorted by `name`. `listing` identifies the listing that a token belongs to."""
+    after = open_token(listing, request.page_token) if request.page_token else ""
+    rest = (item for item in items if name(item) > after)
+    shown, more = first_page(rest, page_size(request, default=default))
+    token = seal_token(listing, name(shown[-1])) if more else ""
+    return shown, v1.PageResponse(next_page_token=token, total_size=len(items))

@@ -1,4 +1,8 @@
-"""What a caller may demand of the stored version before a change."""
+"""Conditional changes of stored resources: preconditions, field masks, updates, deletions and retries.
+
+A field in the mask is copied from the spec. If the spec does not set it, an optional field is cleared, and a required
+one is an error. Maps and lists are replaced as a whole.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,132 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
+from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt
 
-from skiway.errors import Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.errors import Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.parents import ATTEMPTS
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored, etag, meta_of
 from skiway.model import v1
-from skiway.storage import Pointer
+from skiway.storage import Operation, Pointer
 
-__all__ = ["check", "copied", "copy_field", "delete", "demands", "masked_paths", "update"]
+__all__ = [
+    "ATTEMPTS",
+    "apply_batch",
+    "check",
+    "copied",
+    "copy_field",
+    "delete",
+    "has_conditions",
+    "masked_paths",
+    "retrying",
+    "update",
+]
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+Remove = Callable[[Pointer, M | None], None]
+Write = Callable[[Stored[M], M], Stored[M]]
+
+ATTEMPTS = 10
+"""How often a change is attempted while others change what it has read."""
 
 
-def demands(precondition: v1.Precondition) -> bool:
-    """Whether it says anything."""
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def update(
+    realm: Realm,
+    repository: Repository[M],
+    key: str,
+    *,
+    name: str,
+    precondition: v1.Precondition,
+    edit: Callable[[M], None],
+    write: Write[M] | None = None,
+) -> Stored[M]:
+    """Apply `edit` to a copy of the resource and store the result, unless nothing changed.
+
+    `write` stores it where a plain update is not enough. A lost race is not retried, because the caller decided on the
+    basis of what it had read.
+    """
+    current = repository.require(key, name=name)
+    check(precondition, current.pointer, resource=repository.kind.noun, name=name)
+    desired = copied(current.value)
+    edit(desired)
+    if desired == current.value:
+        if has_conditions(precondition):
+            again = repository.require(key, name=name)
+            check(precondition, again.pointer, resource=repository.kind.noun, name=name)
+        return current
+    cast(Any, desired).updated_at.CopyFrom(realm.now())
+    return (write or repository.update)(current, desired)
+
+
+def delete(
+    repository: Repository[M], key: str, *, name: str, precondition: v1.Precondition, remove: Remove[M] | None = None
+) -> v1.MutationMeta:
+    """Delete a resource and return where it was stored.
+
+    Deleting a missing resource is not an error, unless the request has a precondition. A lost race is retried under
+    the same condition.
+    """
+    conditional = has_conditions(precondition)
+
+    def attempt() -> v1.MutationMeta:
+        found = repository.peek(key)
+        if found is None:
+            if conditional:
+                raise repository.missing(name)
+            return v1.MutationMeta(pointer_key=key)
+        pointer, value = found
+        check(precondition, pointer, resource=repository.kind.noun, name=name)
+        (remove or repository.delete)(pointer, value)
+        return meta_of(pointer, value)
+
+    def give_up(state: RetryCallState) -> v1.MutationMeta:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, Contention):
+            raise error
+        raise failure(Contention, "store.contended", what=f"{repository.kind.noun} {name}") from error
+
+    return Retrying(
+        retry=retry_if_exception(lambda error: not conditional and _is_lost_race(error)),
+        stop=stop_after_attempt(ATTEMPTS),
+        retry_error_callback=give_up,
+    )(attempt)
+
+
+def _is_lost_race(error: BaseException) -> bool:
+    return isinstance(error, Contention | NotFound) or (
+        isinstance(error, PreconditionFailed) and error.key == "version.mismatch"
+    )
+
+
+def retrying(attempt: Callable[[], T]) -> T:
+    """Return what `attempt` returns. Call it again, up to `ATTEMPTS` times in all, when it raises `Contention`."""
+    return Retrying(retry=retry_if_exception_type(Contention), stop=stop_after_attempt(ATTEMPTS), reraise=True)(attempt)
+
+
+def apply_batch(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:
+    """Apply the whole batch, or raise `Contention` because something changed since it was read."""
+    try:
+        realm.stores.pointers.apply(batch)
+    except Conflict:
+        raise failure(Contention, "store.contended", what=what) from None
+
+
+# --- preconditions ----------------------------------------------------------------------------------------------------
+
+
+def has_conditions(precondition: v1.Precondition) -> bool:
+    """Whether the precondition requires anything."""
     return precondition.HasField("expected_version") or precondition.HasField("expected_etag")
 
 
 def check(precondition: v1.Precondition, pointer: Pointer, *, resource: str, name: str) -> None:
-    """Raise unless all that is demanded holds for the resource at `pointer`."""
+    """Raise `PreconditionFailed` unless the resource at `pointer` has the expected version and etag."""
     if precondition.HasField("expected_version") and precondition.expected_version != pointer.version:
         expected, actual = str(precondition.expected_version), str(pointer.version)
         raise failure(
@@ -36,15 +147,18 @@ def check(precondition: v1.Precondition, pointer: Pointer, *, resource: str, nam
         raise failure(PreconditionFailed, "etag.mismatch", resource=resource, id=name, expected=expected, actual=actual)
 
 
-# --------------------
-# FieldMasks: which fields an update touches, and what it does to each.
-#
-# A field in the mask is taken over from the spec. If the spec does not have it, an optional field is cleared, and a
-# required one is an error. Maps and lists are replaced as a whole.
+# --- field masks ------------------------------------------------------------------------------------------------------
+
+
+def copied(value: M) -> M:
+    """A copy of a message."""
+    copy = type(value)()
+    copy.CopyFrom(value)
+    return copy
 
 
 def masked_paths(mask: FieldMask, *, allowed: Iterable[str], resource: str) -> set[str]:
-    """The paths of a mask, lower-cased, if there are any and all are allowed."""
+    """The paths of a mask in lower case. Raise if there are none, or if one is not allowed."""
     paths = {path.strip().lower() for path in mask.paths}
     if not paths:
         raise failure(InvalidArgument, "update.mask.required", field="update_mask")
@@ -63,11 +177,11 @@ def masked_paths(mask: FieldMask, *, allowed: Iterable[str], resource: str) -> s
 
 
 def copy_field(source: Message, target: Message, path: str, *, required: bool = False) -> None:
-    """Make the field at `path` of `target` what it is in `source`; both have a field of this name."""
+    """Set the field at `path` of `target` to its value in `source`. Both messages must have a field of this name."""
     *parents, name = path.split(".")
     for parent in parents:
         source, target = getattr(source, parent), getattr(target, parent)
-    if _present(source, name):
+    if _is_set(source, name):
         _replace(target, name, getattr(source, name))
     elif required:
         raise failure(InvalidArgument, f"{name.replace('_', '.')}.cannot.clear", field=path)
@@ -75,13 +189,13 @@ def copy_field(source: Message, target: Message, path: str, *, required: bool = 
         target.ClearField(name)
 
 
-def _present(message: Message, name: str) -> bool:
+def _is_set(message: Message, name: str) -> bool:
     field = message.DESCRIPTOR.fields_by_name[name]
     return message.HasField(name) if field.has_presence else bool(getattr(message, name))
 
 
 def _replace(target: Message, name: str, value: Any) -> None:
-    """Assign to a field of any type: only plain ones can be set, the others are merged into an empty one."""
+    """Assign to a field of any type. Only scalar fields can be set; others are merged into an empty one."""
     target.ClearField(name)
     if isinstance(value, Message):
         getattr(target, name).CopyFrom(value)
@@ -89,78 +203,3 @@ def _replace(target: Message, name: str, value: Any) -> None:
         setattr(target, name, value)
     else:
         getattr(target, name).MergeFrom(value)
-
-
-# --------------------
-# How every kind of resource is updated and deleted.
-
-
-M = TypeVar("M", bound=Message)
-
-Remove = Callable[[Pointer, M | None], None]
-Write = Callable[[Stored[M], M], Stored[M]]
-
-
-def copied(value: M) -> M:
-    """A copy of one's own."""
-    copy = type(value)()
-    copy.CopyFrom(value)
-    return copy
-
-
-def update(
-    realm: Realm,
-    repository: Repository[M],
-    key: str,
-    *,
-    name: str,
-    precondition: v1.Precondition,
-    edit: Callable[[M], None],
-    write: Write[M] | None = None,
-) -> Stored[M]:
-    """The resource after `edit`, which is given a copy. What `edit` leaves as it was is not written.
-
-    `write` replaces the one by the other where that takes more than a plain update. A lost race is not tried again: the
-    caller decided on what it had read.
-    """
-    current = repository.require(key, name=name)
-    check(precondition, current.pointer, resource=repository.kind.noun, name=name)
-    desired = copied(current.value)
-    edit(desired)
-    if desired == current.value:
-        if demands(precondition):
-            again = repository.require(key, name=name)
-            check(precondition, again.pointer, resource=repository.kind.noun, name=name)
-        return current
-    cast(Any, desired).updated_at.CopyFrom(realm.now())
-    return (write or repository.update)(current, desired)
-
-
-def delete(
-    repository: Repository[M], key: str, *, name: str, precondition: v1.Precondition, remove: Remove[M] | None = None
-) -> v1.MutationMeta:
-    """Delete a resource; where it was stored. Deleting what is not there is fine, unless something is demanded of it."""
-    remove = remove or repository.delete
-    demanded = demands(precondition)
-    lost: Contention | None = None
-    for _ in range(ATTEMPTS):
-        found = repository.peek(key)
-        if found is None:
-            if demanded:
-                raise repository.missing(name)
-            return v1.MutationMeta(pointer_key=key)
-        pointer, value = found
-        check(precondition, pointer, resource=repository.kind.noun, name=name)
-        try:
-            remove(pointer, value)
-        except (NotFound, Contention, PreconditionFailed) as error:
-            if demanded or not _lost_race(error):
-                raise
-            lost = error if isinstance(error, Contention) else lost
-        else:
-            return meta_of(pointer, value)
-    raise lost or failure(Contention, "store.contended", what=f"{repository.kind.noun} {name}")
-
-
-def _lost_race(error: NotFound | Contention | PreconditionFailed) -> bool:
-    return isinstance(error, Contention | NotFound) or error.key == "version.mismatch"

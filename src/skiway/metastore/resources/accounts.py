@@ -1,4 +1,4 @@
-"""Accounts: who owns catalogs. The platform sees all of them, an account only itself."""
+"""Accounts own catalogs. The platform sees all accounts, an account only itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT
 from skiway.metastore.records.names import normal_name, refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import described, remove_empty
+from skiway.metastore.records.parents import counted, remove_empty
 from skiway.metastore.records.realm import PLATFORM, Realm, kind_name
-from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
@@ -21,28 +20,28 @@ from skiway.storage import Operation, Pointer
 __all__ = ["create", "delete", "get", "list_", "update"]
 
 MUTABLE = ("display_name", "description", "tags")
-# As part of keys and of paths in a bucket, ids that are chosen elsewhere are kept plain. Three names are taken.
+# Ids are part of keys and of paths in a bucket, so only plain characters are allowed. Three ids are reserved.
 PLAIN_ID = re.compile(r"(?!by-id$|by-name$)[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def create(realm: Realm, request: v1.CreateAccountRequest) -> v1.CreateAccountResponse:
-    """A new account, with the id asked for or a random one."""
+    """Create an account with the requested id, or with a random one."""
     if realm.account_id != PLATFORM:
         raise failure(PermissionDenied, "account.platform", account_id=realm.account_id)
-    asked = _normal(request)
-    claim = Claim(realm, "CreateAccount", request.idempotency.key, asked, v1.CreateAccountResponse)
-    return once(claim, lambda: _create(realm, asked, claim))
+    wanted = _normal(request)
+    claim = Claim(realm, "CreateAccount", request.idempotency.key, wanted, v1.CreateAccountResponse)
+    return once(claim, lambda: _create(realm, wanted, claim))
 
 
 def get(realm: Realm, request: v1.GetAccountRequest) -> v1.GetAccountResponse:
-    """The account, and in which version it is stored."""
+    """Return the account and its stored version."""
     account_id = _visible_id(realm, request.account_id)
     found = realm.all(ACCOUNT).require(keys.account(account_id), name=account_id)
     return v1.GetAccountResponse(account=found.value, meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListAccountsRequest) -> v1.ListAccountsResponse:
-    """Accounts by name: all for the platform, for anybody else its own."""
+    """List accounts by name: all of them for the platform, otherwise the caller's own."""
     if realm.account_id == PLATFORM:
         accounts, page = listed(realm.all(ACCOUNT), keys.account_name(), request.page)
         return v1.ListAccountsResponse(accounts=accounts, page=page)
@@ -52,7 +51,7 @@ def list_(realm: Realm, request: v1.ListAccountsRequest) -> v1.ListAccountsRespo
 
 
 def update(realm: Realm, request: v1.UpdateAccountRequest) -> v1.UpdateAccountResponse:
-    """The account after the masked fields were taken over."""
+    """Update the masked fields of an account."""
     account_id = _visible_id(realm, request.account_id)
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="account")
     spec = updates.copied(request.spec)
@@ -77,7 +76,7 @@ def update(realm: Realm, request: v1.UpdateAccountRequest) -> v1.UpdateAccountRe
 
 
 def delete(realm: Realm, request: v1.DeleteAccountRequest) -> v1.DeleteAccountResponse:
-    """Delete an account that holds nothing any more."""
+    """Delete an empty account."""
     account_id = _visible_id(realm, request.account_id)
 
     def remove(pointer: Pointer, account: v1.Account | None) -> None:
@@ -101,15 +100,15 @@ def delete(realm: Realm, request: v1.DeleteAccountRequest) -> v1.DeleteAccountRe
 
 
 def _normal(request: v1.CreateAccountRequest) -> v1.CreateAccountRequest:
-    """The request without its key, in the form that is kept."""
+    """The request without its idempotency key, with names as they are stored."""
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
-    asked = v1.CreateAccountRequest(spec=request.spec)
-    asked.spec.display_name = normal_name(request.spec.display_name, resource="account")
+    wanted = v1.CreateAccountRequest(spec=request.spec)
+    wanted.spec.display_name = normal_name(request.spec.display_name, resource="account")
     refuse_secrets(request.spec.tags, field="tags")
     if request.HasField("account_id"):
-        asked.account_id.CopyFrom(v1.ResourceId(id=_chosen_id(request.account_id), kind=v1.RK_ACCOUNT))
-    return asked
+        wanted.account_id.CopyFrom(v1.ResourceId(id=_chosen_id(request.account_id), kind=v1.RK_ACCOUNT))
+    return wanted
 
 
 def _chosen_id(given: v1.ResourceId) -> str:
@@ -118,27 +117,27 @@ def _chosen_id(given: v1.ResourceId) -> str:
     if not given.id.strip():
         raise failure(InvalidArgument, "account.id.id.required", field="account_id")
     if not PLAIN_ID.fullmatch(given.id):
-        wanted = "use up to 64 of A-Z, a-z, 0-9, _, - and, not first, dots; by-id, by-name and _system are taken"
+        wanted = "use up to 64 of A-Z, a-z, 0-9, _, - and, not first, dots; by-id, by-name and _system are reserved"
         raise failure(InvalidArgument, "field.invalid", field="account_id", found=given.id, wanted=wanted)
     return given.id
 
 
 def _create(
-    realm: Realm, asked: v1.CreateAccountRequest, claim: Claim[v1.CreateAccountResponse]
+    realm: Realm, wanted: v1.CreateAccountRequest, claim: Claim[v1.CreateAccountResponse]
 ) -> v1.CreateAccountResponse:
     now = realm.now()
-    account_id = asked.account_id.id or realm.ids()
+    account_id = wanted.account_id.id or realm.ids()
     account = v1.Account(
         resource_id=v1.ResourceId(account_id=account_id, id=account_id, kind=v1.RK_ACCOUNT),
-        display_name=asked.spec.display_name,
-        description=asked.spec.description if asked.spec.HasField("description") else None,
-        tags=asked.spec.tags,
+        display_name=wanted.spec.display_name,
+        description=wanted.spec.description if wanted.spec.HasField("description") else None,
+        tags=wanted.spec.tags,
         created_at=now,
         updated_at=now,
     )
 
     def also(stored: Stored[v1.Account]) -> tuple[Operation, ...]:
-        return claim.remembering(v1.CreateAccountResponse(account=stored.value, meta=stored.meta))
+        return claim.storing(v1.CreateAccountResponse(account=stored.value, meta=stored.meta))
 
     created = realm.all(ACCOUNT).create(account, also=also)
     return v1.CreateAccountResponse(account=created.value, meta=created.meta)
@@ -157,7 +156,7 @@ def _visible_id(realm: Realm, given: v1.ResourceId) -> str:
 
 def _require_empty(realm: Realm, account_id: str, name: str) -> None:
     count = realm.stores.pointers.count
-    found = described(
+    found = counted(
         [(count(keys.catalog_name(account_id)), "catalog"), (count(keys.connector_name(account_id)), "connector")]
     )
     if found:

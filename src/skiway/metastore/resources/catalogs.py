@@ -1,49 +1,67 @@
-"""Catalogs: the tops of an account's names."""
+"""Catalogs: the top level of an account's names."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, CATALOG
-from skiway.metastore.records.names import normal_name, refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import closed, described, inside, opened, remove_empty, reopen, retrying
+from skiway.metastore.records.names import normal_name, normal_text, refuse_secrets
+from skiway.metastore.records.parents import close_parent, counted, inside, remove_empty, reopen, reopening
 from skiway.metastore.records.realm import Realm, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy, namespaces
 from skiway.metastore.resources.ownership import is_managed, writable_id
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["create", "delete", "get", "list_", "update"]
+__all__ = ["create", "delete", "find", "get", "list_", "only", "scan", "update"]
 
 MUTABLE = ("display_name", "description", "connector_ref", "policy_ref", "properties")
 
 
 def create(realm: Realm, request: v1.CreateCatalogRequest) -> v1.CreateCatalogResponse:
-    """A new, empty catalog."""
+    """Create an empty catalog."""
     spec = _normal(request)
     claim = Claim(realm, "CreateCatalog", request.idempotency.key, spec, v1.CreateCatalogResponse)
     return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
 
 
 def get(realm: Realm, request: v1.GetCatalogRequest) -> v1.GetCatalogResponse:
-    """The catalog, and in which version it is stored."""
+    """Return the catalog and its stored version."""
     found = hierarchy.catalog(realm, request.catalog_id, field="catalog_id")
     return v1.GetCatalogResponse(catalog=found.value, meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsResponse:
-    """The account's catalogs, by name."""
+    """List the account's catalogs by name."""
     catalogs, page = listed(realm.all(CATALOG), keys.catalog_name(realm.account_id), request.page)
     return v1.ListCatalogsResponse(catalogs=catalogs, page=page)
 
 
+def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
+    """The catalog with this name, or None."""
+    wanted = normal_text(name)
+    return realm.all(CATALOG).find(keys.catalog_name(realm.account_id, wanted)) if wanted else None
+
+
+def only(realm: Realm) -> Stored[v1.Catalog] | None:
+    """The account's catalog if it has exactly one, or None."""
+    found = realm.stores.pointers.page(keys.catalog_name(realm.account_id), size=2).items
+    return realm.all(CATALOG).follow(found[0]) if len(found) == 1 else None
+
+
+def scan(realm: Realm) -> Iterator[v1.Catalog]:
+    """All catalogs of the account, by name."""
+    return (found.value for found in realm.all(CATALOG).scan(keys.catalog_name(realm.account_id)))
+
+
 def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogResponse:
-    """The catalog after the masked fields were taken over."""
+    """Update the masked fields of a catalog."""
     catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="catalog")
     spec = updates.copied(request.spec)
@@ -69,7 +87,10 @@ def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogRe
 
 
 def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogResponse:
-    """Delete a catalog. One that holds namespaces is refused, or emptied where `require_empty` is said to be false."""
+    """Delete a catalog.
+
+    If it contains namespaces, raise an error or, with `require_empty` set to false, delete them first.
+    """
     catalog_id = writable_id(realm, request.catalog_id, v1.RK_CATALOG, field="catalog_id")
 
     def remove(pointer: Pointer, catalog: v1.Catalog | None) -> None:
@@ -116,21 +137,24 @@ def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogRes
 
     def also(stored: Stored[v1.Catalog]) -> tuple[Operation, ...]:
         answer = v1.CreateCatalogResponse(catalog=stored.value, meta=stored.meta)
-        return *inside(account.pointer), *claim.remembering(answer)
+        return *inside(account.pointer), *claim.storing(answer)
 
     created = realm.all(CATALOG).create(catalog, also=also)
     return v1.CreateCatalogResponse(catalog=created.value, meta=created.meta)
 
 
 def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> Stored[v1.Catalog]:
-    """A connector comes to an empty catalog, or goes from one: the names in it obey other rules from then on."""
+    """Write the catalog.
+
+    A connector can only be set or removed while the catalog is empty, because names then obey other rules.
+    """
     if is_managed(current.value) == is_managed(desired):
         return realm.all(CATALOG).update(current, desired)
     _require_unused(realm, current.value)
-    moved = closed(realm, current.pointer, resource="catalog")
+    moved = close_parent(realm, current.pointer, resource="catalog")
     try:
         _require_unused(realm, current.value)
-        return realm.all(CATALOG).update(Stored(current.value, moved), desired, also=lambda _: opened(moved))
+        return realm.all(CATALOG).update(Stored(current.value, moved), desired, also=lambda _: reopening(moved))
     except Conflict:
         reopen(realm, moved)
         raise
@@ -143,9 +167,9 @@ def _require_unused(realm: Realm, catalog: v1.Catalog) -> None:
 
 
 def _held(realm: Realm, catalog_id: str) -> str:
-    """What a catalog holds, in words; empty for nothing."""
+    """The contents of a catalog in words; empty if there are none."""
     namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
-    return described([(namespaces, "namespace")])
+    return counted([(namespaces, "namespace")])
 
 
 def _require_empty(realm: Realm, catalog_id: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Names to ids and back. Resolving insists on an answer; looking up answers with nothing where there is nothing."""
+"""Names to ids and back. `resolve` raises an error if something is missing, `lookup` returns an empty response."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, normal_path, normal_text
-from skiway.metastore.records.paging import listed
 from skiway.metastore.records.realm import Realm, local_id
+from skiway.metastore.records.repository import listed
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path, require_path
 from skiway.model import v1
@@ -36,7 +36,7 @@ R = TypeVar("R", v1.Table, v1.View)
 
 @dataclass(frozen=True, slots=True)
 class Relations(Generic[R]):
-    """What tables and views differ in, for the directory."""
+    """The differences between tables and views in the directory."""
 
     kind: Kind[R]
     number: v1.ResourceKind.ValueType
@@ -49,12 +49,12 @@ VIEWS: Relations[v1.View] = Relations(VIEW, v1.RK_VIEW, keys.view, keys.view_nam
 
 
 def resolve_catalog(realm: Realm, request: v1.ResolveCatalogRequest) -> v1.ResolveCatalogResponse:
-    """The id of the catalog with a name."""
+    """Return the id of the catalog with a name."""
     return v1.ResolveCatalogResponse(resource_id=_catalog(realm, request.ref).resource_id)
 
 
 def resolve_namespace(realm: Realm, request: v1.ResolveNamespaceRequest) -> v1.ResolveNamespaceResponse:
-    """The id of the namespace at a path; the name, if there is one, is its last segment."""
+    """Return the id of the namespace at a path. If the reference has a name, it is the last segment."""
     if request.ref.HasField("resource_id"):
         found = hierarchy.namespace(realm, request.ref.resource_id, field="ref.resource_id").value
         return v1.ResolveNamespaceResponse(resource_id=found.resource_id)
@@ -63,17 +63,17 @@ def resolve_namespace(realm: Realm, request: v1.ResolveNamespaceRequest) -> v1.R
 
 
 def resolve_table(realm: Realm, request: v1.ResolveTableRequest) -> v1.ResolveTableResponse:
-    """The id of the table with a name."""
+    """Return the id of the table with a name."""
     return v1.ResolveTableResponse(resource_id=_relation(realm, TABLES, request.ref).resource_id)
 
 
 def resolve_view(realm: Realm, request: v1.ResolveViewRequest) -> v1.ResolveViewResponse:
-    """The id of the view with a name."""
+    """Return the id of the view with a name."""
     return v1.ResolveViewResponse(resource_id=_relation(realm, VIEWS, request.ref).resource_id)
 
 
 def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupCatalogResponse:
-    """The name of a catalog, or nothing."""
+    """Return the name of a catalog, if it exists."""
     try:
         found = hierarchy.catalog(realm, request.resource_id, field="resource_id").value
     except NotFound:
@@ -82,7 +82,7 @@ def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupC
 
 
 def lookup_namespace(realm: Realm, request: v1.LookupNamespaceRequest) -> v1.LookupNamespaceResponse:
-    """The name of a namespace, or nothing."""
+    """Return the name of a namespace, if it exists."""
     try:
         found = hierarchy.namespace(realm, request.resource_id, field="resource_id").value
         catalog = hierarchy.catalog(realm, found.catalog_id).value
@@ -95,17 +95,17 @@ def lookup_namespace(realm: Realm, request: v1.LookupNamespaceRequest) -> v1.Loo
 
 
 def lookup_table(realm: Realm, request: v1.LookupTableRequest) -> v1.LookupTableResponse:
-    """The name of a table, or nothing."""
+    """Return the name of a table, if it exists."""
     return v1.LookupTableResponse(ref=_lookup(realm, TABLES, request.resource_id))
 
 
 def lookup_view(realm: Realm, request: v1.LookupViewRequest) -> v1.LookupViewResponse:
-    """The name of a view, or nothing."""
+    """Return the name of a view, if it exists."""
     return v1.LookupViewResponse(ref=_lookup(realm, VIEWS, request.resource_id))
 
 
 def lookup_table_by_ref(realm: Realm, request: v1.LookupTableByRefRequest) -> v1.LookupTableByRefResponse:
-    """The id of the table with a name, or nothing."""
+    """Return the id of the table with a name, if it exists."""
     try:
         return v1.LookupTableByRefResponse(resource_id=_relation(realm, TABLES, request.ref).resource_id)
     except NotFound:
@@ -113,7 +113,7 @@ def lookup_table_by_ref(realm: Realm, request: v1.LookupTableByRefRequest) -> v1
 
 
 def resolve_fq_tables(realm: Realm, request: v1.ResolveFQTablesRequest) -> v1.ResolveFQTablesResponse:
-    """The tables with these names, as far as they exist, or those of one namespace, page by page."""
+    """Return the existing tables among these names, or a page of the tables of a namespace."""
     match request.WhichOneof("selector"):
         case "names":
             entries, page = _named(realm, TABLES, request.names, request.page)
@@ -125,7 +125,7 @@ def resolve_fq_tables(realm: Realm, request: v1.ResolveFQTablesRequest) -> v1.Re
 
 
 def resolve_fq_views(realm: Realm, request: v1.ResolveFQViewsRequest) -> v1.ResolveFQViewsResponse:
-    """The views with these names, as far as they exist, or those of one namespace, page by page."""
+    """Return the existing views among these names, or a page of the views of a namespace."""
     match request.WhichOneof("selector"):
         case "names":
             entries, page = _named(realm, VIEWS, request.names, request.page)
@@ -137,7 +137,7 @@ def resolve_fq_views(realm: Realm, request: v1.ResolveFQViewsRequest) -> v1.Reso
 
 
 def _catalog(realm: Realm, ref: v1.NameRef) -> v1.Catalog:
-    # The id of a name is that of its last part; only a name that is a catalog's can carry a catalog's.
+    # The id in a reference is that of its last part, so only a reference to a catalog can have a catalog's id.
     if ref.HasField("resource_id") and not ref.name and not ref.path:
         return hierarchy.catalog(realm, ref.resource_id, field="ref.resource_id").value
     name = normal_text(ref.catalog)
@@ -158,7 +158,7 @@ def _namespace(realm: Realm, ref: v1.NameRef, path: tuple[str, ...]) -> tuple[v1
 
 
 def _last(ref: v1.NameRef) -> tuple[str, ...]:
-    """The name as a segment of its own, unless the path ends with it already."""
+    """The name as a further segment, unless the path ends with it already."""
     name = normal_text(ref.name)
     ends_with_it = bool(ref.path) and normal_text(ref.path[-1]) == name
     return (name,) if name and not ends_with_it else ()
@@ -190,13 +190,13 @@ def _lookup(realm: Realm, of: Relations[R], given: v1.ResourceId) -> v1.NameRef 
 
 
 def _entry(realm: Realm, relation: v1.Table | v1.View) -> v1.DirectoryEntry:
-    """A relation under the names it, its namespace and its catalog are stored with."""
+    """The directory entry of a table or view, with the stored names of its namespace and catalog."""
     namespace = hierarchy.namespace(realm, relation.namespace_id).value
     catalog = hierarchy.catalog(realm, namespace.catalog_id).value
-    return _said(catalog, namespace, relation)
+    return _entry_of(catalog, namespace, relation)
 
 
-def _said(catalog: v1.Catalog, namespace: v1.Namespace, relation: v1.Table | v1.View) -> v1.DirectoryEntry:
+def _entry_of(catalog: v1.Catalog, namespace: v1.Namespace, relation: v1.Table | v1.View) -> v1.DirectoryEntry:
     name = v1.NameRef(
         catalog=catalog.display_name,
         path=full_path(namespace),
@@ -233,4 +233,4 @@ def _in_namespace(
     catalog, namespace = _prefix(realm, prefix)
     where = of.by_name(realm.account_id, namespace.resource_id.id, "")
     relations, shown = listed(realm.all(of.kind), where, page)
-    return [_said(catalog, namespace, relation) for relation in relations], shown
+    return [_entry_of(catalog, namespace, relation) for relation in relations], shown

@@ -1,40 +1,71 @@
-"""The catalog, namespace or table that a caller means by an id."""
+"""The hierarchy of an account: catalogs contain namespaces, which contain namespaces, tables and views.
+
+Finds catalogs, namespaces and tables by id or path, lists and counts what a namespace contains, and deletes it.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
-from skiway.errors import InvalidArgument, NotFound
-from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE
-from skiway.metastore.records.names import dotted, encoded
-from skiway.metastore.records.paging import listed, sliced
-from skiway.metastore.records.realm import Realm, local_id
-from skiway.metastore.records.repository import Stored
-from skiway.model import v1
-from skiway.storage import Pointer
+from google.protobuf.message import Message
 
-__all__ = ["Below", "catalog", "full_path", "namespace", "namespace_in", "nearest", "require_path", "table"]
+from skiway.errors import Conflict, InvalidArgument, NotFound
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW
+from skiway.metastore.records.names import dotted, encoded
+from skiway.metastore.records.parents import inside
+from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.repository import Repository, Stored, listed, sliced
+from skiway.metastore.resources.ownership import remover, writable_id
+from skiway.model import v1
+from skiway.storage import ABSENT, Check, Delete, Operation, Pointer
+
+__all__ = [
+    "Below",
+    "catalog",
+    "check_parent_ids",
+    "child_counts",
+    "clear_namespace",
+    "entering",
+    "full_path",
+    "namespace",
+    "namespace_in",
+    "nearest",
+    "purge_table",
+    "require_path",
+    "state_digest",
+    "table",
+]
+
+M = TypeVar("M", bound=Message)
+
+_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view)
+
+
+# --- by id ------------------------------------------------------------------------------------------------------------
 
 
 def catalog(realm: Realm, given: v1.ResourceId, *, field: str = "catalog_id") -> Stored[v1.Catalog]:
-    """The catalog whose id was sent as `field`."""
+    """The catalog with the id that the request has in `field`."""
     catalog_id = local_id(realm, given, v1.RK_CATALOG, field=field)
     return realm.all(CATALOG).require(keys.catalog(realm.account_id, catalog_id), name=catalog_id)
 
 
 def namespace(realm: Realm, given: v1.ResourceId, *, field: str = "namespace_id") -> Stored[v1.Namespace]:
-    """The namespace whose id was sent as `field`."""
+    """The namespace with the id that the request has in `field`."""
     namespace_id = local_id(realm, given, v1.RK_NAMESPACE, field=field)
     return realm.all(NAMESPACE).require(keys.namespace(realm.account_id, namespace_id), name=namespace_id)
 
 
 def namespace_in(realm: Realm, namespace_id: v1.ResourceId, catalog_id: v1.ResourceId) -> Stored[v1.Namespace]:
-    """The namespace, which must be in that catalog."""
+    """The namespace with this id. Raise `InvalidArgument` if it is in another catalog."""
     wanted = local_id(realm, catalog_id, v1.RK_CATALOG, field="catalog_id")
     found = namespace(realm, namespace_id)
     if found.value.catalog_id.id != wanted:
@@ -46,17 +77,25 @@ def namespace_in(realm: Realm, namespace_id: v1.ResourceId, catalog_id: v1.Resou
 
 
 def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id") -> Stored[v1.Table]:
-    """The table whose id was sent as `field`."""
+    """The table with the id that the request has in `field`."""
     table_id = local_id(realm, given, v1.RK_TABLE, field=field)
     return realm.all(TABLE).require(keys.table(realm.account_id, table_id), name=table_id)
 
 
-# --------------------
-# Namespaces in namespaces: who is whose parent, and what is below a path.
+def state_digest(realm: Realm) -> bytes:
+    """A digest that changes whenever a catalog, namespace, table or view of the account does. Reads no blobs."""
+    digest = blake2b(digest_size=16)
+    for prefix in _KINDS:
+        for pointer in realm.stores.pointers.scan(prefix(realm.account_id)):
+            digest.update(f"{pointer.key}\0{pointer.version}\0{pointer.blob_uri}\n".encode())
+    return digest.digest()
+
+
+# --- namespaces by path -----------------------------------------------------------------------------------------------
 
 
 def full_path(namespace: v1.Namespace) -> tuple[str, ...]:
-    """The whole path of a namespace, its own name last."""
+    """The whole path of a namespace, ending with its own name."""
     return (*namespace.parents, namespace.display_name)
 
 
@@ -72,7 +111,7 @@ def require_path(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> Stor
 def nearest(
     realm: Realm, catalog: Stored[v1.Catalog], path: Sequence[str]
 ) -> tuple[Pointer, tuple[str, ...], tuple[str, ...]]:
-    """The deepest place on the way to `path` that exists: its pointer, its path, and the rest of the way."""
+    """The deepest existing ancestor of `path`, or the catalog: its pointer, its path, and the missing rest of `path`."""
     for length in range(len(path), 0, -1):
         key = keys.namespace_path(realm.account_id, catalog.value.resource_id.id, path[:length])
         found = realm.all(NAMESPACE).find_named(key)
@@ -83,7 +122,7 @@ def nearest(
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """The namespaces below a path of a catalog: right below, or all."""
+    """The namespaces below a path of a catalog: its children or, if `recursive`, all descendants."""
 
     realm: Realm
     catalog_id: str
@@ -92,21 +131,21 @@ class Below:
 
     @property
     def prefix(self) -> str:
-        """What the keys of just these namespaces begin with."""
+        """The prefix of the keys of exactly these namespaces."""
         account = self.realm.account_id
         if self.recursive:
             return keys.namespace_path(account, self.catalog_id, self.path) + "/"
         return keys.namespace_level(account, self.catalog_id, self.path, depth=len(self.path) + 1) + "/"
 
     def count(self) -> int:
-        """How many there are."""
+        """The number of namespaces."""
         return self.realm.stores.pointers.count(self.prefix)
 
     def page(self, request: v1.PageRequest, *, name_prefix: str) -> tuple[Sequence[v1.Namespace], v1.PageResponse]:
-        """Those whose names below the path, joined by dots, begin with `name_prefix`."""
+        """A page of the namespaces whose dotted names, relative to the path, start with `name_prefix`."""
         wanted = unicodedata.normalize("NFKC", name_prefix)
         first, dot, _ = wanted.partition(".")
-        # Up to the first dot the prefix can only be part of one name, so keys tell. Behind it, names must be compared.
+        # Up to the first dot the prefix can only be part of one name, so the keys decide. Beyond it, compare names.
         prefix = self.prefix + encoded(first)
         repository = self.realm.all(NAMESPACE)
         if not dot:
@@ -118,3 +157,71 @@ class Below:
 
     def _name(self, pointer: Pointer) -> str:
         return dotted(map(unquote, pointer.key.removeprefix(self.prefix).split("/")))
+
+
+# --- tables and views of a namespace ----------------------------------------------------------------------------------
+
+
+def check_parent_ids(realm: Realm, spec: v1.TableSpec | v1.ViewSpec) -> None:
+    """Validate the ids of catalog and namespace in a spec, where set, and complete them with account and kind."""
+    if spec.HasField("catalog_id"):
+        catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
+        spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
+    if spec.HasField("namespace_id"):
+        namespace_id = writable_id(realm, spec.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
+        spec.namespace_id.CopyFrom(resource_id(realm, namespace_id, v1.RK_NAMESPACE))
+
+
+def entering(
+    realm: Realm, wanted: v1.Table | v1.View, current: v1.Table | v1.View | None = None
+) -> tuple[Operation, ...]:
+    """The checks of a batch that puts a table or view into its namespace; none if it is there already."""
+    if current and (current.catalog_id, current.namespace_id) == (wanted.catalog_id, wanted.namespace_id):
+        return ()
+    return inside(namespace_in(realm, wanted.namespace_id, wanted.catalog_id).pointer)
+
+
+def child_counts(realm: Realm, namespace_id: str) -> list[tuple[int, str]]:
+    """The numbers of tables and views in a namespace."""
+    count = realm.stores.pointers.count
+    return [
+        (count(keys.table_name(realm.account_id, namespace_id)), "table"),
+        (count(keys.view_name(realm.account_id, namespace_id)), "view"),
+    ]
+
+
+def clear_namespace(realm: Realm, namespace_id: str) -> None:
+    """Delete all tables and views of a namespace, one by one."""
+    for pointer in realm.stores.pointers.scan(keys.table_name(realm.account_id, namespace_id)):
+        _delete(remover(realm, TABLE), keys.owner(pointer))
+        purge_table(realm, keys.last_segment(keys.owner(pointer)))
+    for pointer in realm.stores.pointers.scan(keys.view_name(realm.account_id, namespace_id)):
+        _delete(remover(realm, VIEW), keys.owner(pointer))
+
+
+def _delete(repository: Repository[M], key: str) -> None:
+    updates.delete(repository, key, name=key, precondition=v1.Precondition())
+
+
+def purge_table(realm: Realm, table_id: str) -> int:
+    """Delete the snapshots and statistics of a deleted table in batches, and return how many pointers were deleted.
+
+    Garbage collection does the same for processes that died on the way.
+    """
+    purged = 0
+    remains = realm.stores.pointers.scan(keys.of_table(realm.account_id, table_id))
+    is_gone = Check(keys.table(realm.account_id, table_id), expect=ABSENT)
+    # The check takes one place of the batch. DynamoDB has the smallest batches.
+    size = realm.stores.pointers.max_batch - 1
+    while batch := list(islice(remains, size)):
+        purged += _delete_all(realm, batch, is_gone)
+    return purged
+
+
+def _delete_all(realm: Realm, batch: list[Pointer], is_gone: Check) -> int:
+    try:
+        realm.stores.pointers.apply([is_gone, *(Delete(each.key, expect=each.version) for each in batch)])
+    except Conflict:
+        # Another process is purging the same table.
+        return 0
+    return len(batch)

@@ -1,36 +1,72 @@
-"""Updates of namespaces, among them the one that takes a namespace elsewhere.
+"""Namespaces: they contain tables, views and further namespaces, in a hierarchy below a catalog.
 
-Namespaces keep the path of their parents, tables the id of their catalog. So a namespace moves only while it holds no
-namespaces, and to another catalog only while it holds nothing; meanwhile it is closed, as for a deletion.
+A namespace stores the path of its parents, and a table the id of its catalog. So a namespace can be moved only while it
+contains no namespaces, and to another catalog only while it is empty. Meanwhile it is closed, as for a deletion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import NAMESPACE
-from skiway.metastore.records.names import dotted, normal_name, normal_path, refuse_secrets
-from skiway.metastore.records.parents import closed, described, inside, opened, remove_empty, reopen, retrying
+from skiway.metastore.records.names import dotted, normal_name, normal_path, normal_text, refuse_secrets
+from skiway.metastore.records.parents import close_parent, counted, inside, remove_empty, reopen, reopening
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
-from skiway.metastore.resources import hierarchy, relations
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import Below, full_path, nearest, require_path
 from skiway.metastore.resources.ownership import is_managed, refuse_system_path, remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["clear", "create", "delete", "get", "list_", "update"]
+__all__ = ["clear", "create", "delete", "find", "get", "list_", "scan", "update"]
 
 MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "catalog_id")
 
 
+def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespaceResponse:
+    """Create a namespace, and its missing parents."""
+    spec = _normal(realm, request)
+    claim = Claim(realm, "CreateNamespace", request.idempotency.key, spec, v1.CreateNamespaceResponse)
+    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
+
+
+def get(realm: Realm, request: v1.GetNamespaceRequest) -> v1.GetNamespaceResponse:
+    """Return the namespace and its stored version."""
+    found = hierarchy.namespace(realm, request.namespace_id)
+    return v1.GetNamespaceResponse(namespace=found.value, meta=found.meta)
+
+
+def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesResponse:
+    """List the namespaces below a catalog, a path in it, or a namespace, by path."""
+    if request.children_only and request.recursive:
+        raise failure(InvalidArgument, "selector.ambiguous", first="children_only", second="recursive")
+    catalog_id, path = _parent(realm, request)
+    below = Below(realm, catalog_id, path, recursive=request.recursive)
+    namespaces, page = below.page(request.page, name_prefix=request.name_prefix)
+    return v1.ListNamespacesResponse(namespaces=namespaces, page=page)
+
+
+def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | None:
+    """The namespace at a path, or None."""
+    wanted = tuple(map(normal_text, path))
+    if not wanted or not all(wanted):
+        return None
+    return realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id, wanted))
+
+
+def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
+    """All namespaces of a catalog at all depths, by path."""
+    return (found.value for found in realm.all(NAMESPACE).scan(Below(realm, catalog_id, (), recursive=True).prefix))
+
+
 def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespaceResponse:
-    """The namespace after the masked fields were taken over; it moves if its name, path or catalog changed."""
+    """Update the masked fields of a namespace, and move it if its name, path or catalog changed."""
     namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="namespace")
     spec = _normal_update(realm, request.spec, paths)
@@ -50,111 +86,18 @@ def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespa
     return v1.UpdateNamespaceResponse(namespace=updated.value, meta=updated.meta)
 
 
-def _normal_update(realm: Realm, given: v1.NamespaceSpec, paths: set[str]) -> v1.NamespaceSpec:
-    if {"path", "display_name"} <= paths:
-        raise failure(InvalidArgument, "update.mask.path.mix", field="update_mask")
-    spec = updates.copied(given)
-    if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = normal_name(spec.display_name, resource="namespace")
-    if "path" in paths:
-        spec.path[:] = normal_path(spec.path, field="path")
-    if "catalog_id" in paths and spec.HasField("catalog_id"):
-        catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
-        spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
-    if "properties" in paths:
-        refuse_secrets(spec.properties, field="properties")
-    return spec
-
-
-def _edit(namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: set[str]) -> None:
-    for path in paths - {"path"}:
-        copy_field(spec, namespace, path, required=path in ("display_name", "catalog_id"))
-    if "path" in paths:
-        # An empty path only takes the parents away.
-        *parents, name = spec.path or [namespace.display_name]
-        namespace.parents[:], namespace.display_name = parents, name
-
-
-def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -> Stored[v1.Namespace]:
-    repository = writer(realm, NAMESPACE)
-    if _place(current.value) == _place(desired):
-        return repository.update(current, desired)
-    refuse_system_path(full_path(desired))
-    parent = _new_parent(realm, current.value, desired)
-    elsewhere = current.value.catalog_id.id != desired.catalog_id.id
-    _require_movable(realm, current.value, elsewhere=elsewhere)
-    moved = closed(realm, current.pointer, resource="namespace")
-    try:
-        _require_movable(realm, current.value, elsewhere=elsewhere)
-        batch = *opened(moved), *inside(parent)
-        return repository.update(Stored(current.value, moved), desired, also=lambda _: batch)
-    except Conflict:
-        reopen(realm, moved)
-        raise
-
-
-def _place(namespace: v1.Namespace) -> tuple[str, tuple[str, ...]]:
-    return namespace.catalog_id.id, full_path(namespace)
-
-
-def _new_parent(realm: Realm, current: v1.Namespace, desired: v1.Namespace) -> Pointer:
-    """The pointer of what the namespace moves into. Parents are not created on the way: a typo would be a new place."""
-    catalog = hierarchy.catalog(realm, desired.catalog_id)
-    if not desired.parents:
-        return catalog.pointer
-    path = full_path(current)
-    if current.catalog_id.id == desired.catalog_id.id and tuple(desired.parents)[: len(path)] == path:
-        wanted = "choose a path outside of the namespace itself"
-        raise failure(InvalidArgument, "field.invalid", field="path", found=dotted(full_path(desired)), wanted=wanted)
-    return require_path(realm, catalog.value, desired.parents).pointer
-
-
-def _require_movable(realm: Realm, namespace: v1.Namespace, *, elsewhere: bool) -> None:
-    below = Below(realm, namespace.catalog_id.id, full_path(namespace)).count()
-    held = relations.counts(realm, namespace.resource_id.id) if elsewhere else []
-    found = described([*held, (below, "namespace")])
-    if found:
-        name = dotted(full_path(namespace))
-        raise failure(Conflict, "namespace.has.children", display_name=name, found=found)
-
-
-# --------------------
-# Namespaces: where tables and views are, in a hierarchy below a catalog.
-
-
-def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespaceResponse:
-    """A new namespace, and with it those of its parents that do not exist yet."""
-    spec = _normal(realm, request)
-    claim = Claim(realm, "CreateNamespace", request.idempotency.key, spec, v1.CreateNamespaceResponse)
-    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
-
-
-def get(realm: Realm, request: v1.GetNamespaceRequest) -> v1.GetNamespaceResponse:
-    """The namespace, and in which version it is stored."""
-    found = hierarchy.namespace(realm, request.namespace_id)
-    return v1.GetNamespaceResponse(namespace=found.value, meta=found.meta)
-
-
-def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesResponse:
-    """The namespaces below a catalog, a path in it, or a namespace, by path."""
-    if request.children_only and request.recursive:
-        raise failure(InvalidArgument, "selector.ambiguous", first="children_only", second="recursive")
-    catalog_id, path = _parent(realm, request)
-    below = Below(realm, catalog_id, path, recursive=request.recursive)
-    namespaces, page = below.page(request.page, name_prefix=request.name_prefix)
-    return v1.ListNamespacesResponse(namespaces=namespaces, page=page)
-
-
 def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespaceResponse:
-    """Delete a namespace. One that holds something is refused, or emptied where `require_empty` is said to be false.
+    """Delete a namespace.
 
-    Emptying deletes one thing after the other, each wholly; who fails in between leaves the rest as it was.
+    If it is not empty, raise an error or, with `require_empty` set to false, delete its contents first.
+
+    Contents are deleted one by one. If one cannot be deleted, it and the rest stay.
     """
     namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
 
     def remove(pointer: Pointer, namespace: v1.Namespace | None) -> None:
         if request.HasField("require_empty") and not request.require_empty:
-            relations.clear(realm, namespace_id)
+            hierarchy.clear_namespace(realm, namespace_id)
             if namespace:
                 clear(realm, namespace.catalog_id.id, full_path(namespace))
         _remove_empty(realm, pointer, namespace)
@@ -170,12 +113,12 @@ def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespa
 
 
 def clear(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
-    """Delete all namespaces below a path, and all they hold, the deepest first."""
+    """Delete all namespaces below a path with their contents, the deepest first."""
     below = Below(realm, catalog_id, tuple(path), recursive=True)
-    # A path sorts before those below it.
+    # A path sorts before its children.
     for pointer in reversed(list(realm.stores.pointers.scan(below.prefix))):
         owner = keys.owner(pointer)
-        relations.clear(realm, owner.rpartition("/")[2])
+        hierarchy.clear_namespace(realm, keys.last_segment(owner))
         updates.delete(
             realm.all(NAMESPACE),
             owner,
@@ -218,14 +161,14 @@ def _create(
             for put in repository.reservation(_new(realm, spec.catalog_id, (*known, *missing[:length])))[1]
         ]
         answer = v1.CreateNamespaceResponse(namespace=stored.value, meta=stored.meta)
-        return *inside(parent), *between, *claim.remembering(answer)
+        return *inside(parent), *between, *claim.storing(answer)
 
     created = repository.create(namespace, also=also)
     return v1.CreateNamespaceResponse(namespace=created.value, meta=created.meta)
 
 
 def _refuse_other_case(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
-    """A parent that is missing could be made on the way, unless there is one that differs in case only."""
+    """Raise if a missing parent, which would be created, exists in another case."""
     taken = realm.all(NAMESPACE).named(keys.namespace_fold(realm.account_id, catalog_id, path))
     if taken is not None and full_path(taken) != tuple(path):
         raise failure(AlreadyExists, "namespace.already.exists", resource="namespace", name=dotted(path))
@@ -271,11 +214,85 @@ def _remove_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None
 
 
 def _require_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
-    """A namespace that cannot be read does not tell its path, so nothing can be said about those below it."""
-    namespace_id = pointer.key.rpartition("/")[2]
+    """Raise if the namespace is not empty.
+
+    The path of an unreadable namespace is unknown, so its children are not counted.
+    """
+    namespace_id = keys.last_segment(pointer.key)
     path = full_path(namespace) if namespace else ()
     below = Below(realm, namespace.catalog_id.id, path).count() if namespace else 0
-    found = described([*relations.counts(realm, namespace_id), (below, "namespace")])
+    found = counted([*hierarchy.child_counts(realm, namespace_id), (below, "namespace")])
     if found:
         name = dotted(path) or namespace_id
         raise failure(Conflict, "namespace.not_empty", display_name=name, found=found)
+
+
+# --- moving a namespace ----------------------------------------------------------------------------------------------
+
+
+def _normal_update(realm: Realm, given: v1.NamespaceSpec, paths: set[str]) -> v1.NamespaceSpec:
+    if {"path", "display_name"} <= paths:
+        raise failure(InvalidArgument, "update.mask.path.mix", field="update_mask")
+    spec = updates.copied(given)
+    if "display_name" in paths and spec.HasField("display_name"):
+        spec.display_name = normal_name(spec.display_name, resource="namespace")
+    if "path" in paths:
+        spec.path[:] = normal_path(spec.path, field="path")
+    if "catalog_id" in paths and spec.HasField("catalog_id"):
+        catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
+        spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
+    if "properties" in paths:
+        refuse_secrets(spec.properties, field="properties")
+    return spec
+
+
+def _edit(namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: set[str]) -> None:
+    for path in paths - {"path"}:
+        copy_field(spec, namespace, path, required=path in ("display_name", "catalog_id"))
+    if "path" in paths:
+        # An empty path moves the namespace to the top level.
+        *parents, name = spec.path or [namespace.display_name]
+        namespace.parents[:], namespace.display_name = parents, name
+
+
+def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -> Stored[v1.Namespace]:
+    repository = writer(realm, NAMESPACE)
+    if _place(current.value) == _place(desired):
+        return repository.update(current, desired)
+    refuse_system_path(full_path(desired))
+    parent = _new_parent(realm, current.value, desired)
+    elsewhere = current.value.catalog_id.id != desired.catalog_id.id
+    _require_movable(realm, current.value, elsewhere=elsewhere)
+    moved = close_parent(realm, current.pointer, resource="namespace")
+    try:
+        _require_movable(realm, current.value, elsewhere=elsewhere)
+        batch = *reopening(moved), *inside(parent)
+        return repository.update(Stored(current.value, moved), desired, also=lambda _: batch)
+    except Conflict:
+        reopen(realm, moved)
+        raise
+
+
+def _place(namespace: v1.Namespace) -> tuple[str, tuple[str, ...]]:
+    return namespace.catalog_id.id, full_path(namespace)
+
+
+def _new_parent(realm: Realm, current: v1.Namespace, desired: v1.Namespace) -> Pointer:
+    """The pointer of the new parent. It is not created if it is missing: a typo would create a namespace."""
+    catalog = hierarchy.catalog(realm, desired.catalog_id)
+    if not desired.parents:
+        return catalog.pointer
+    path = full_path(current)
+    if current.catalog_id.id == desired.catalog_id.id and tuple(desired.parents)[: len(path)] == path:
+        wanted = "choose a path outside of the namespace itself"
+        raise failure(InvalidArgument, "field.invalid", field="path", found=dotted(full_path(desired)), wanted=wanted)
+    return require_path(realm, catalog.value, desired.parents).pointer
+
+
+def _require_movable(realm: Realm, namespace: v1.Namespace, *, elsewhere: bool) -> None:
+    below = Below(realm, namespace.catalog_id.id, full_path(namespace)).count()
+    held = hierarchy.child_counts(realm, namespace.resource_id.id) if elsewhere else []
+    found = counted([*held, (below, "namespace")])
+    if found:
+        name = dotted(full_path(namespace))
+        raise failure(Conflict, "namespace.has.children", display_name=name, found=found)

@@ -1,4 +1,16 @@
-"""What belongs to the system: it is the same for all accounts, visible from every catalog, and written by nobody."""
+"""Who may change what: system objects, managed catalogs and managed tables.
+
+System objects are the same for all accounts, visible in every catalog, and read-only.
+
+A managed catalog has no connector, so its users created everything in it. Engines that read it may be case-insensitive,
+so names in a managed catalog that differ only in case are the same name: whoever writes a namespace, table or view
+there also reserves its case-folded name. Names that a connector mirrors may differ in case only, as they do upstream.
+Whether a catalog is managed can change only while it is empty, so everything in a managed catalog has its reservation,
+and nothing elsewhere has one.
+
+The record of a managed table follows from its metadata file, so its schema, properties and snapshots change only by
+commits.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +40,21 @@ __all__ = [
     "writer",
 ]
 
+C = TypeVar("C", v1.Namespace, v1.Table, v1.View)
+
+_COMMITTED: Final = ("schema_json", "properties", "upstream")
 SYSTEM_ACCOUNT = "_system"
 """The account in the ids of system objects."""
 
 SYSTEM_NAMESPACES = ("information_schema", "skiway")
-"""They are in every catalog, at its top."""
+"""The namespaces at the top of every catalog."""
 
 
 def refuse_system_path(path: Sequence[str]) -> None:
-    """Raise if a namespace at `path` would hide one of the system's, or be inside one; case makes no difference."""
+    """Raise if a namespace at `path` would hide a system namespace, or be inside one.
+
+    Names are compared case-insensitively.
+    """
     if folded(path[0]) not in SYSTEM_NAMESPACES:
         return
     if len(path) == 1:
@@ -45,31 +63,19 @@ def refuse_system_path(path: Sequence[str]) -> None:
 
 
 def writable_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType, *, field: str) -> str:
-    """The text of an id that was sent as `field` by somebody who wants to change what it stands for."""
+    """The text of an id that the request has in `field`, of a resource to be changed. Raise for a system object."""
     if given.account_id == SYSTEM_ACCOUNT:
         raise failure(PermissionDenied, "system.object.immutable", resource=kind_name(kind), name=given.id)
     return local_id(realm, given, kind, field=field)
 
 
-# --------------------
-# Managed catalogs: those without a connector, so that all they hold was put there by their users.
-#
-# Engines that read them may not tell upper from lower case, so in a managed catalog names that differ in case only are one
-# name: whoever writes a namespace, table or view there claims it in its folded form too. What a connector brings in is
-# named as it is upstream, in any case. Whether a catalog is managed changes only while it is empty, so all that is in a
-# managed catalog has its claim, and nothing elsewhere has one.
-
-
-C = TypeVar("C", v1.Namespace, v1.Table, v1.View)
-
-
 def is_managed(catalog: v1.Catalog) -> bool:
-    """Whether no connector fills the catalog."""
+    """Whether the catalog has no connector."""
     return not catalog.connector_ref
 
 
 def writer(realm: Realm, kind: Kind[C]) -> Repository[C]:
-    """The repository through which one resource is created or updated; for the next one, take another."""
+    """The repository through which one resource is created or updated. Get a new one for each resource."""
 
     @cache
     def managed(catalog_id: str) -> bool:
@@ -79,15 +85,8 @@ def writer(realm: Realm, kind: Kind[C]) -> Repository[C]:
 
 
 def remover(realm: Realm, kind: Kind[C]) -> Repository[C]:
-    """The repository through which a resource is deleted: with its claim, wherever there is one."""
+    """The repository through which a resource is deleted, together with its case-folded reservation if it has one."""
     return realm.all(folding(kind, lambda _: True))
-
-
-# --------------------
-# What of a managed table only a commit may change: its record says what its metadata file says, and nothing else.
-
-
-_COMMITTED: Final = ("schema_json", "properties", "upstream")
 
 
 def refuse_fields(table: v1.Table, paths: Collection[str]) -> None:
@@ -98,17 +97,17 @@ def refuse_fields(table: v1.Table, paths: Collection[str]) -> None:
 
 
 def refuse_snapshots(table: v1.Table) -> v1.Table:
-    """The table, or an error if it is managed."""
+    """Return the table. Raise if it is managed."""
     if table.metadata_location:
         raise _refused(table, "snapshots")
     return table
 
 
 def require_managed(table: v1.Table) -> v1.Table:
-    """The table, or an error if it is not managed."""
+    """Return the table. Raise if it is not managed."""
     if not table.metadata_location:
         raise PreconditionFailed(
-            f"table {table.display_name} is not managed here: trigger the connector that brings it in",
+            f"table {table.display_name} is not a managed table: trigger the connector that mirrors it",
             key="table.not_managed",
             id=table.resource_id.id,
         )
@@ -117,7 +116,7 @@ def require_managed(table: v1.Table) -> v1.Table:
 
 def _refused(table: v1.Table, what: str) -> PreconditionFailed:
     return PreconditionFailed(
-        f"{what} of managed table {table.display_name} cannot be set: they follow from its commits; change the table "
+        f"{what} of managed table {table.display_name} cannot be set, because its commits define them: change the table "
         "with SQL, or commit to it as an Iceberg table",
         key="table.managed",
         id=table.resource_id.id,

@@ -1,33 +1,43 @@
-"""Which snapshot of a table is meant: by id, by time, or the current one.
+"""Snapshots: the states of a table.
 
-The current snapshot is stored, never guessed from times: after a rollback it is an older one.
+Which snapshot is current is stored, never derived from times: after a rollback it is an older one. A snapshot keeps the
+id of its parent even after the parent is deleted.
 """
 
 from __future__ import annotations
 
-from skiway.errors import Conflict, InvalidArgument, PreconditionFailed
+from collections.abc import Iterator
+
+from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import SNAPSHOT
 from skiway.metastore.records.names import refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import applied, retrying
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import apply_batch, copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.current_snapshot import advancing, check_id, current, current_id, meant, newer
 from skiway.metastore.resources.ownership import refuse_snapshots
 from skiway.model import v1
-from skiway.storage import ABSENT, Check, Delete, Operation, Pointer
+from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put
 
-__all__ = ["STATISTICS", "create", "delete", "get", "list_", "set_current", "update"]
-
-
-# --------------------
-# Snapshots: the states of a table. What a snapshot says of its parent stays, whatever becomes of the parent.
-
+__all__ = [
+    "STATISTICS",
+    "check_id",
+    "create",
+    "current",
+    "current_id",
+    "current_put",
+    "delete",
+    "get",
+    "list_",
+    "resolve",
+    "scan",
+    "set_current",
+    "stored_id",
+    "update",
+]
 
 MUTABLE = tuple(
     field.name for field in v1.SnapshotSpec.DESCRIPTOR.fields if field.name not in ("table_id", "snapshot_id")
@@ -37,28 +47,31 @@ STATISTICS = ("table", "columns", "files")
 
 
 def create(realm: Realm, request: v1.CreateSnapshotRequest) -> v1.CreateSnapshotResponse:
-    """A new snapshot, current if it is newer than the current one. Creating the same again returns the stored one."""
+    """Create a snapshot, and make it current if it is newer than the current one.
+
+    Creating the same snapshot again returns the stored one.
+    """
     spec = _normal(realm, request.spec)
     claim = Claim(realm, "CreateSnapshot", request.idempotency.key, spec, v1.CreateSnapshotResponse)
     return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
 
 
 def get(realm: Realm, request: v1.GetSnapshotRequest) -> v1.GetSnapshotResponse:
-    """The snapshot with an id, as of a time, or the current one."""
+    """Return the snapshot with an id, as of a time, or the current one."""
     table_id = hierarchy.table(realm, request.table_id).value.resource_id.id
-    found = meant(realm, table_id, request.snapshot)
+    found = resolve(realm, table_id, request.snapshot)
     return v1.GetSnapshotResponse(snapshot=found.value, meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
-    """The snapshots of a table, newest first."""
+    """List the snapshots of a table, newest first."""
     table_id = hierarchy.table(realm, request.table_id).value.resource_id.id
     found, page = listed(realm.all(SNAPSHOT), keys.snapshot_time(realm.account_id, table_id), request.page)
     return v1.ListSnapshotsResponse(snapshots=found, page=page)
 
 
 def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshotResponse:
-    """The snapshot after the masked fields were taken over. Which one is current does not change."""
+    """Update the masked fields of a snapshot. Which snapshot is current does not change."""
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="snapshot")
     spec = _normal(realm, request.spec)
 
@@ -86,7 +99,7 @@ def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshot
 
 
 def delete(realm: Realm, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshotResponse:
-    """Delete a snapshot and its statistics at once. The current one can go only as the last."""
+    """Delete a snapshot together with its statistics. The current one can only be deleted last."""
     table_id = refuse_snapshots(hierarchy.table(realm, request.table_id).value).resource_id.id
     check_id(request.snapshot_id, field="snapshot_id")
 
@@ -108,16 +121,16 @@ def delete(realm: Realm, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshot
 
 
 def set_current(realm: Realm, request: v1.SetCurrentSnapshotRequest) -> v1.SetCurrentSnapshotResponse:
-    """Make a snapshot the current one, whatever its age."""
+    """Make a snapshot current, even if it is an older one."""
 
     def attempt() -> Stored[v1.Snapshot]:
         table = hierarchy.table(realm, request.table_id)
         table_id = refuse_snapshots(table.value).resource_id.id
-        found = meant(realm, table_id, v1.SnapshotRef(snapshot_id=request.snapshot_id))
-        before = realm.stores.pointers.get(keys.current_snapshot(realm.account_id, table_id))
+        found = resolve(realm, table_id, v1.SnapshotRef(snapshot_id=request.snapshot_id))
+        before = _current_pointer(realm, table_id)
         exists = Check(found.pointer.key, expect=found.pointer.version)
-        batch = (_unchanged(table), exists, advancing(realm, table_id, request.snapshot_id, before=before))
-        applied(realm, batch, what=f"the current snapshot of table {table_id}")
+        batch = (_unchanged(table), exists, current_put(realm, table_id, request.snapshot_id, before=before))
+        apply_batch(realm, batch, what=f"the current snapshot of table {table_id}")
         return found
 
     found = retrying(attempt)
@@ -142,20 +155,20 @@ def _normal(realm: Realm, given: v1.SnapshotSpec) -> v1.SnapshotSpec:
 def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotResponse]) -> v1.CreateSnapshotResponse:
     table = hierarchy.table(realm, spec.table_id)
     table_id = refuse_snapshots(table.value).resource_id.id
-    known = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, spec.snapshot_id))
-    if known is not None:
-        return _same_again(spec, known)
+    stored = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, spec.snapshot_id))
+    if stored is not None:
+        return _same_again(spec, stored)
     snapshot = _new(realm, spec, schema_json=table.value.schema_json)
-    pointer = realm.stores.pointers.get(keys.current_snapshot(realm.account_id, table_id))
+    pointer = _current_pointer(realm, table_id)
     present = current(realm, table_id) if pointer else None
 
     def also(stored: Stored[v1.Snapshot]) -> list[Operation]:
         answer = v1.CreateSnapshotResponse(snapshot=stored.value, meta=stored.meta)
-        advance: Operation = advancing(realm, table_id, snapshot.snapshot_id, before=pointer)
-        if present is not None and not newer(snapshot, present.value):
-            # The present one stays, but must not go meanwhile: a table that has snapshots has a current one.
+        advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
+        if present is not None and not _is_newer(snapshot, present.value):
+            # The current one stays, but must not be deleted meanwhile: a table with snapshots has a current one.
             advance = Check(advance.key, expect=advance.expect)
-        return [_unchanged(table), advance, *claim.remembering(answer)]
+        return [_unchanged(table), advance, *claim.storing(answer)]
 
     created = realm.all(SNAPSHOT).create(snapshot, also=also)
     return v1.CreateSnapshotResponse(snapshot=created.value, meta=created.meta)
@@ -170,28 +183,31 @@ def _new(realm: Realm, spec: v1.SnapshotSpec, *, schema_json: str) -> v1.Snapsho
     return snapshot
 
 
-def _same_again(spec: v1.SnapshotSpec, known: Stored[v1.Snapshot]) -> v1.CreateSnapshotResponse:
-    """The stored snapshot, if it is what is asked for. A schema that is left out is that of then, not of now."""
-    asked = updates.copied(known.value)
+def _same_again(spec: v1.SnapshotSpec, stored: Stored[v1.Snapshot]) -> v1.CreateSnapshotResponse:
+    """The stored snapshot if it equals the spec.
+
+    A missing schema means the one stored then, not the table's current one.
+    """
+    wanted = updates.copied(stored.value)
     for field in MUTABLE:
         if field != "schema_json" or spec.schema_json:
-            copy_field(spec, asked, field)
-    if asked != known.value:
+            copy_field(spec, wanted, field)
+    if wanted != stored.value:
         table_id, snapshot_id = spec.table_id.id, str(spec.snapshot_id)
         raise failure(Conflict, "snapshot.mismatch", table_id=table_id, snapshot_id=snapshot_id)
-    return v1.CreateSnapshotResponse(snapshot=known.value, meta=known.meta)
+    return v1.CreateSnapshotResponse(snapshot=stored.value, meta=stored.meta)
 
 
 def _unchanged(table: Stored[v1.Table]) -> Check:
-    """Nothing is added to a table that is deleted meanwhile."""
+    """The check that the table was not changed or deleted meanwhile."""
     return Check(table.pointer.key, expect=table.pointer.version)
 
 
 def _leave_current(realm: Realm, table_id: str, snapshot_id: int) -> list[Operation]:
-    pointer = realm.stores.pointers.get(keys.current_snapshot(realm.account_id, table_id))
+    pointer = _current_pointer(realm, table_id)
     if pointer is None:
         return [Check(keys.current_snapshot(realm.account_id, table_id), expect=ABSENT)]
-    if current_id(pointer) != snapshot_id:
+    if stored_id(pointer) != snapshot_id:
         return [Check(pointer.key, expect=pointer.version)]
     if len(realm.stores.pointers.page(keys.snapshot_time(realm.account_id, table_id), size=2).items) > 1:
         raise failure(PreconditionFailed, "snapshot.current", table_id=table_id, snapshot_id=str(snapshot_id))
@@ -202,3 +218,93 @@ def _without_statistics(realm: Realm, table_id: str, snapshot_id: int) -> list[O
     wanted = [keys.statistics(realm.account_id, table_id, snapshot_id, of=of) for of in STATISTICS]
     found = [(key, realm.stores.pointers.get(key)) for key in wanted]
     return [Delete(key, expect=at.version) if at else Check(key, expect=ABSENT) for key, at in found]
+
+
+# --- finding a snapshot -----------------------------------------------------------------------------------------------
+
+
+def resolve(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapshot]:
+    """The snapshot that `ref` names: by id, by time, or the current one."""
+    match ref.WhichOneof("which"):
+        case "snapshot_id":
+            key = keys.snapshot(realm.account_id, table_id, ref.snapshot_id)
+            return realm.all(SNAPSHOT).require(key, name=str(ref.snapshot_id))
+        case "as_of":
+            return _as_of(realm, table_id, ref)
+        case "special" if ref.special == v1.SS_CURRENT:
+            found = current(realm, table_id)
+            if found is None:
+                raise failure(NotFound, "snapshot.none", table_id=table_id)
+            return found
+        case "special":
+            raise failure(InvalidArgument, "snapshot.special.missing", field="snapshot", found=str(ref.special))
+        case _:
+            raise failure(InvalidArgument, "snapshot.missing", field="snapshot")
+
+
+def scan(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
+    """All snapshots of a table, by id."""
+    return (found.value for found in realm.all(SNAPSHOT).scan(keys.snapshot(realm.account_id, table_id)))
+
+
+def current(realm: Realm, table_id: str) -> Stored[v1.Snapshot] | None:
+    """The current snapshot, or None if the table has none yet."""
+    where = keys.current_snapshot(realm.account_id, table_id)
+    while (pointer := realm.stores.pointers.get(where)) is not None:
+        found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, stored_id(pointer)))
+        if found is not None:
+            return found
+        if realm.stores.pointers.get(where) == pointer:
+            raise failure(Internal, "pointer.dangling", pointer=where)
+    return None
+
+
+def current_id(realm: Realm, table_id: str) -> int | None:
+    """The id of the current snapshot, or None if the table has none yet."""
+    pointer = _current_pointer(realm, table_id)
+    return None if pointer is None else stored_id(pointer)
+
+
+def stored_id(pointer: Pointer) -> int:
+    """The snapshot id that the pointer to the current snapshot holds."""
+    return int(pointer.blob_uri)
+
+
+def current_put(realm: Realm, table_id: str, snapshot_id: int, *, before: Pointer | None) -> Put:
+    """The operation that makes a snapshot the current one."""
+    expect = ABSENT if before is None else before.version
+    return Put(keys.current_snapshot(realm.account_id, table_id), str(snapshot_id), expect=expect)
+
+
+def check_id(snapshot_id: int, *, field: str) -> None:
+    """Raise unless the id is valid. 0 is."""
+    if snapshot_id < 0:
+        raise failure(
+            InvalidArgument, "field.invalid", field=field, found=str(snapshot_id), wanted="use a number from 0 on"
+        )
+
+
+def _current_pointer(realm: Realm, table_id: str) -> Pointer | None:
+    return realm.stores.pointers.get(keys.current_snapshot(realm.account_id, table_id))
+
+
+def _is_newer(one: v1.Snapshot, other: v1.Snapshot) -> bool:
+    """Whether `one` was created later upstream. Of the same moment, the greater id is newer; no time is the oldest."""
+    return _age(one) > _age(other)
+
+
+def _age(snapshot: v1.Snapshot) -> tuple[int, int]:
+    return snapshot.upstream_created_at.ToNanoseconds(), snapshot.snapshot_id
+
+
+def _as_of(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapshot]:
+    prefix = keys.snapshot_time(realm.account_id, table_id)
+    # Keys sort from new to old: everything behind the key of this moment is as old or older.
+    before = keys.snapshot_time(realm.account_id, table_id, ref.as_of.ToMicroseconds()).rpartition("-")[0]
+    pointers = realm.stores.pointers
+    page = pointers.page(prefix, size=1, token=pointers.token_after(prefix, before))
+    found = realm.all(SNAPSHOT).find_named(page.items[0].key) if page.items else None
+    if found is None:
+        as_of = ref.as_of.ToJsonString()
+        raise failure(NotFound, "snapshot.not.found.at.time", table_id=table_id, as_of=as_of)
+    return found

@@ -1,8 +1,9 @@
-"""Where a table comes from, checked before it is stored."""
+"""Tables: a name, a schema, and where the data is. Their states are in `snapshots`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
@@ -10,44 +11,17 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import normal_name, normal_text, refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
-from skiway.metastore.resources import hierarchy, relations
-from skiway.metastore.resources.current_snapshot import meant
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import purge_table
 from skiway.metastore.resources.ownership import refuse_fields, remover, writable_id, writer
-from skiway.metastore.resources.relations import purge_table
+from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "get", "list_", "update"]
-
-
-def _checked_upstream(realm: Realm, upstream: v1.UpstreamRef) -> None:
-    """Raise unless the reference can be stored: it must say where, and its connector must exist."""
-    if not upstream.uri.strip():
-        raise failure(InvalidArgument, "upstream.uri.required", field="upstream.uri")
-    if not all(map(normal_text, upstream.namespace_path)):
-        raise failure(InvalidArgument, "path.segment.blank", field="upstream.namespace_path")
-    if upstream.column_id_algorithm == v1.CID_UNKNOWN:
-        raise failure(InvalidArgument, "upstream.algorithm.unknown", field="upstream.column_id_algorithm")
-    if upstream.HasField("connector_id"):
-        _check_connector(realm, upstream.connector_id)
-
-
-def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
-    if given.kind not in (v1.RK_CONNECTOR, v1.RK_UNSPECIFIED) or not given.id.strip():
-        raise failure(InvalidArgument, "upstream.connector.invalid", field="upstream.connector_id")
-    connector_id = local_id(realm, given, v1.RK_CONNECTOR, field="upstream.connector_id")
-    if realm.stores.pointers.get(keys.connector(realm.account_id, connector_id)) is None:
-        raise failure(NotFound, "connector", resource="connector", id=connector_id)
-    given.CopyFrom(resource_id(realm, connector_id, v1.RK_CONNECTOR))
-
-
-# --------------------
-# Tables: a name, a schema, and where the data comes from. Their states are in `snapshots`.
+__all__ = ["create", "delete", "find", "get", "list_", "scan", "update"]
 
 
 FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
@@ -56,11 +30,11 @@ MUTABLE = (*FIELDS, *(f"upstream.{field.name}" for field in v1.UpstreamRef.DESCR
 
 
 def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableResponse:
-    """A new table, without snapshots."""
+    """Create a table without snapshots."""
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
     spec = updates.copied(request.spec)
-    spec.display_name = request.spec.display_name  # so that a missing name is refused like a blank one
+    spec.display_name = request.spec.display_name  # so that a missing name is rejected like a blank one
     spec = _normal(realm, spec, set(FIELDS))
     for field in ("catalog_id", "namespace_id", "schema_json"):
         if not spec.HasField(field):
@@ -72,23 +46,34 @@ def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableRespon
 
 
 def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
-    """The table, and in which version it is stored; with the schema of a snapshot, where one is asked for."""
+    """Return the table and its stored version; with the schema of a snapshot if the request names one."""
     found = hierarchy.table(realm, request.table_id)
     if request.HasField("snapshot"):
-        then = meant(realm, found.value.resource_id.id, request.snapshot)
+        then = resolve(realm, found.value.resource_id.id, request.snapshot)
         found.value.schema_json = then.value.schema_json
     return v1.GetTableResponse(table=found.value, meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
-    """The tables of a namespace, by name."""
+    """List the tables of a namespace by name."""
     namespace_id = hierarchy.namespace(realm, request.namespace_id).value.resource_id.id
     tables, page = listed(realm.all(TABLE), keys.table_name(realm.account_id, namespace_id), request.page)
     return v1.ListTablesResponse(tables=tables, page=page)
 
 
+def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:
+    """The table with this name in a namespace, or None."""
+    wanted = normal_text(name)
+    return realm.all(TABLE).named(keys.table_name(realm.account_id, namespace_id, wanted)) if wanted else None
+
+
+def scan(realm: Realm, namespace_id: str) -> Iterator[v1.Table]:
+    """All tables of a namespace, by name."""
+    return (found.value for found in realm.all(TABLE).scan(keys.table_name(realm.account_id, namespace_id)))
+
+
 def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
-    """The table after the masked fields were taken over; it moves if its namespace changed."""
+    """Update the masked fields of a table, and move it if its namespace changed."""
     table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="table")
     if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
@@ -96,7 +81,7 @@ def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableRespon
     spec = _normal(realm, request.spec, paths)
 
     def write(current: Stored[v1.Table], desired: v1.Table) -> Stored[v1.Table]:
-        checks = relations.entered(realm, desired, current.value)
+        checks = hierarchy.entering(realm, desired, current.value)
         return writer(realm, TABLE).update(current, desired, also=lambda _: checks)
 
     def attempt() -> Stored[v1.Table]:
@@ -115,7 +100,7 @@ def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableRespon
 
 
 def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableResponse:
-    """Delete a table; its snapshots and statistics are out of reach at once, and then purged."""
+    """Delete a table. Its snapshots and statistics become unreachable at once, and are deleted afterwards."""
     table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
     key = keys.table(realm.account_id, table_id)
     meta = updates.delete(remover(realm, TABLE), key, name=table_id, precondition=request.precondition)
@@ -124,7 +109,7 @@ def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableRespon
 
 
 def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
-    """A spec in the form that is kept, as far as `paths` name its fields."""
+    """A copy of the spec with names as they are stored, for the fields in `paths`."""
     spec = updates.copied(given)
     if "display_name" in paths and spec.HasField("display_name"):
         spec.display_name = normal_name(spec.display_name, resource="table")
@@ -132,7 +117,7 @@ def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
         _check_json(spec.schema_json)
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
-    relations.place_ids(realm, spec)
+    hierarchy.check_parent_ids(realm, spec)
     return spec
 
 
@@ -151,10 +136,10 @@ def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableRespons
     table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
     for field in FIELDS:
         copy_field(spec, table, field)
-    checks = relations.entered(realm, table)
+    checks = hierarchy.entering(realm, table)
 
     def also(stored: Stored[v1.Table]) -> tuple[Operation, ...]:
-        return *checks, *claim.remembering(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
+        return *checks, *claim.storing(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
 
     created = writer(realm, TABLE).create(table, also=also)
     return v1.CreateTableResponse(table=created.value, meta=created.meta)
@@ -168,3 +153,24 @@ def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) ->
         copy_field(spec, table, path, required=path in REQUIRED)
     if table.HasField("upstream") and any(path.startswith("upstream") for path in paths):
         _checked_upstream(realm, table.upstream)
+
+
+def _checked_upstream(realm: Realm, upstream: v1.UpstreamRef) -> None:
+    """Raise unless the reference is valid: it needs a URI, and its connector must exist."""
+    if not upstream.uri.strip():
+        raise failure(InvalidArgument, "upstream.uri.required", field="upstream.uri")
+    if not all(map(normal_text, upstream.namespace_path)):
+        raise failure(InvalidArgument, "path.segment.blank", field="upstream.namespace_path")
+    if upstream.column_id_algorithm == v1.CID_UNKNOWN:
+        raise failure(InvalidArgument, "upstream.algorithm.unknown", field="upstream.column_id_algorithm")
+    if upstream.HasField("connector_id"):
+        _check_connector(realm, upstream.connector_id)
+
+
+def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
+    if given.kind not in (v1.RK_CONNECTOR, v1.RK_UNSPECIFIED) or not given.id.strip():
+        raise failure(InvalidArgument, "upstream.connector.invalid", field="upstream.connector_id")
+    connector_id = local_id(realm, given, v1.RK_CONNECTOR, field="upstream.connector_id")
+    if realm.stores.pointers.get(keys.connector(realm.account_id, connector_id)) is None:
+        raise failure(NotFound, "connector", resource="connector", id=connector_id)
+    given.CopyFrom(resource_id(realm, connector_id, v1.RK_CONNECTOR))

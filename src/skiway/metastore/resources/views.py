@@ -1,4 +1,4 @@
-"""Views: SQL in one or more dialects, and the names of the relations it reads."""
+"""Views: SQL in one or more dialects, and the names of the tables and views it reads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import VIEW
 from skiway.metastore.records.names import normal_name, normal_path, normal_text, refuse_secrets
-from skiway.metastore.records.paging import listed
-from skiway.metastore.records.parents import retrying
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths
-from skiway.metastore.resources import hierarchy, relations
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation
@@ -35,7 +33,7 @@ REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "sql_definit
 
 
 def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse:
-    """A new view."""
+    """Create a view."""
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "view.missing.spec", field="spec")
     if not request.spec.HasField("catalog_id"):
@@ -45,28 +43,28 @@ def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse
     if not request.spec.sql_definitions:
         raise failure(InvalidArgument, "view.sql.required", field="sql_definitions")
     spec = updates.copied(request.spec)
-    spec.display_name = request.spec.display_name  # so that a missing name is refused like a blank one
+    spec.display_name = request.spec.display_name  # so that a missing name is rejected like a blank one
     spec = _normal(realm, spec, set(FIELDS))
     claim = Claim(realm, "CreateView", request.idempotency.key, spec, v1.CreateViewResponse)
     return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
 
 
 def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
-    """The view, and in which version it is stored."""
+    """Return the view and its stored version."""
     view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
     found = realm.all(VIEW).require(keys.view(realm.account_id, view_id), name=view_id)
     return v1.GetViewResponse(view=found.value, meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
-    """The views of a namespace, by name."""
+    """List the views of a namespace by name."""
     namespace_id = hierarchy.namespace(realm, request.namespace_id).value.resource_id.id
     views, page = listed(realm.all(VIEW), keys.view_name(realm.account_id, namespace_id), request.page)
     return v1.ListViewsResponse(views=views, page=page)
 
 
 def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse:
-    """The view after the masked fields were taken over; it moves if its namespace changed."""
+    """Update the masked fields of a view, and move it if its namespace changed."""
     view_id = writable_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
     paths = masked_paths(request.update_mask, allowed=FIELDS, resource="view")
     spec = _normal(realm, request.spec, paths)
@@ -76,7 +74,7 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
             copy_field(spec, view, path, required=path in REQUIRED)
 
     def write(current: Stored[v1.View], desired: v1.View) -> Stored[v1.View]:
-        checks = relations.entered(realm, desired, current.value)
+        checks = hierarchy.entering(realm, desired, current.value)
         return writer(realm, VIEW).update(current, desired, also=lambda _: checks)
 
     def attempt() -> Stored[v1.View]:
@@ -103,7 +101,7 @@ def delete(realm: Realm, request: v1.DeleteViewRequest) -> v1.DeleteViewResponse
 
 
 def _normal(realm: Realm, given: v1.ViewSpec, paths: set[str]) -> v1.ViewSpec:
-    """A spec in the form that is kept, as far as `paths` name its fields."""
+    """A copy of the spec with names as they are stored, for the fields in `paths`."""
     spec = updates.copied(given)
     if "display_name" in paths and spec.HasField("display_name"):
         spec.display_name = normal_name(spec.display_name, resource="view")
@@ -114,7 +112,7 @@ def _normal(realm: Realm, given: v1.ViewSpec, paths: set[str]) -> v1.ViewSpec:
             _name_only(relation)
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
-    relations.place_ids(realm, spec)
+    hierarchy.check_parent_ids(realm, spec)
     return spec
 
 
@@ -130,7 +128,10 @@ def _check_sql(spec: v1.ViewSpec) -> None:
 
 
 def _name_only(relation: v1.NameRef) -> None:
-    """Keep the name: what is made again under it is meant as well. Without a catalog, the view's own is meant."""
+    """Store the name without an id, so that it also means a table that is created again.
+
+    The default is the view's own catalog.
+    """
     relation.ClearField("resource_id")
     relation.catalog = normal_text(relation.catalog)
     relation.path[:] = normal_path(relation.path, field="base_relations.path")
@@ -144,10 +145,10 @@ def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]
     view = v1.View(resource_id=resource_id(realm, realm.ids(), v1.RK_VIEW), created_at=now, updated_at=now)
     for field in FIELDS:
         copy_field(spec, view, field)
-    checks = relations.entered(realm, view)
+    checks = hierarchy.entering(realm, view)
 
     def also(stored: Stored[v1.View]) -> tuple[Operation, ...]:
-        return *checks, *claim.remembering(v1.CreateViewResponse(view=stored.value, meta=stored.meta))
+        return *checks, *claim.storing(v1.CreateViewResponse(view=stored.value, meta=stored.meta))
 
     created = writer(realm, VIEW).create(view, also=also)
     return v1.CreateViewResponse(view=created.value, meta=created.meta)

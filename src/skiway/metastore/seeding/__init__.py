@@ -1,4 +1,4 @@
-"""What a new store contains: an account with a catalog and, on request, demo tables.
+"""The initial content of a store: an account with a catalog and, on request, demo tables.
 
 `catalog` writes records, `iceberg` writes managed tables with rows.
 """

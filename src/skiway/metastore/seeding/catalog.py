@@ -1,8 +1,8 @@
-"""What a store holds before anybody has written to it: an account with a catalog and, where asked for, demo tables.
+"""The initial content of a store: an account with a catalog and, on request, demo tables.
 
-Each seed is sown once in the life of a store, and a pointer remembers that: what people delete does not come back. Until
-the whole of it is there it may be sown again, by the same or another server, also at the same time. Ids follow from
-names, so whoever comes second finds what the first has made.
+Each seed is applied once in the life of a store, and a pointer records that: what people delete does not come back.
+Until it is complete it may be applied again, by the same or another server, even at the same time. Ids are derived from
+names, so whoever is second finds what the first has created.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
     "DEMO_CATALOG",
     "DEMO_VIEWS",
     "MANAGED_CATALOG",
-    "once",
+    "create_demo_catalog",
+    "create_demo_namespace",
+    "create_demo_view",
     "seed_demo",
     "seed_home",
+    "seed_once",
     "seeded_id",
-    "sow_demo_catalog",
-    "sow_namespace",
-    "sow_view",
 ]
 
 DEFAULT_ACCOUNT: Final = "default"
@@ -48,7 +48,7 @@ NAMESPACES: Final = (("delta",), ("iceberg",), STAGING[:2], STAGING)
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of a demo table: its Iceberg type, and what its statistics say."""
+    """A column of a demo table: its Iceberg type, and its statistics."""
 
     name: str
     kind: str
@@ -63,7 +63,10 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A demo table; `loads` are the rows each of its snapshots added, one file and one day after the other."""
+    """A demo table.
+
+    `loads` are the numbers of rows that each of its snapshots added, one file and one day after the other.
+    """
 
     path: tuple[str, ...]
     name: str
@@ -109,73 +112,71 @@ DEMO_VIEWS: Final = {
 
 
 def seed_home(stores: Stores, *, clock: Clock = utc_now) -> bool:
-    """Give a new store its account `default` with the managed catalog `lake`; whether that was done now."""
-    return once(stores, "home", lambda: _sow_home(stores, clock), clock=clock)
+    """Create the account `default` with the managed catalog `lake` in a new store. Return whether that was done now."""
+    return seed_once(stores, "home", lambda: _create_home(stores, clock), clock=clock)
 
 
 def seed_demo(stores: Stores, *, clock: Clock = utc_now) -> bool:
-    """Give the account `default` the catalog `examples`, whose tables have statistics and no data; whether that was
-    done now.
-    """
-    return once(stores, "demo", lambda: _sow_demo(Realm(stores, DEFAULT_ACCOUNT, clock=clock)), clock=clock)
+    """Create the catalog `examples`, whose tables have statistics and no data. Return whether that was done now."""
+    return seed_once(stores, "demo", lambda: _create_demo(Realm(stores, DEFAULT_ACCOUNT, clock=clock)), clock=clock)
 
 
-def once(stores: Stores, seed: str, sow: Callable[[], None], *, clock: Clock) -> bool:
-    """Sow a seed unless that was done in the life of the store; whether it was done now."""
-    key = f"/platform/seeds/{seed}"
+def seed_once(stores: Stores, seed: str, apply: Callable[[], None], *, clock: Clock) -> bool:
+    """Apply a seed unless that was done in the life of the store. Return whether it was done now."""
+    key = keys.seed(seed)
     if stores.pointers.get(key) is not None:
         return False
-    sow()
-    with contextlib.suppress(AlreadyExists):  # another server came to its end first
+    apply()
+    with contextlib.suppress(AlreadyExists):  # another server completed it first
         stores.pointers.compare_and_set(key, clock().isoformat(), expect=ABSENT)
     return True
 
 
-def _sow_home(stores: Stores, clock: Clock) -> None:
+def _create_home(stores: Stores, clock: Clock) -> None:
     spec = v1.AccountSpec(display_name=DEFAULT_ACCOUNT, description="the account of a new server")
-    asked = v1.CreateAccountRequest(spec=spec, account_id=v1.ResourceId(id=DEFAULT_ACCOUNT))
+    request = v1.CreateAccountRequest(spec=spec, account_id=v1.ResourceId(id=DEFAULT_ACCOUNT))
     with contextlib.suppress(AlreadyExists):
-        accounts.create(Realm(stores, PLATFORM, clock=clock), asked)
+        accounts.create(Realm(stores, PLATFORM, clock=clock), request)
     if stores.pointers.get(keys.account(DEFAULT_ACCOUNT)) is None:
-        return  # an account of another id has the name: somebody has furnished this store already
-    _sow_catalog(Realm(stores, DEFAULT_ACCOUNT, clock=clock), MANAGED_CATALOG, "tables that are made here")
+        return  # an account with another id has the name: the store was set up by somebody
+    _create_catalog(Realm(stores, DEFAULT_ACCOUNT, clock=clock), MANAGED_CATALOG, "managed tables")
 
 
-def _sow_demo(realm: Realm) -> None:
-    sow_demo_catalog(realm, "made-up tables with statistics and without data")
+def _create_demo(realm: Realm) -> None:
+    create_demo_catalog(realm, "made-up tables with statistics and without data")
     for path in NAMESPACES:
-        sow_namespace(realm, path)
+        create_demo_namespace(realm, path)
     for table in DEMO_TABLES:
-        _sow_table(realm, table)
+        _create_table(realm, table)
     for name, sql in DEMO_VIEWS.items():
-        sow_view(realm, name, sql)
+        create_demo_view(realm, name, sql)
 
 
-def sow_demo_catalog(realm: Realm, description: str) -> None:
-    """The demo's catalog; PreconditionFailed if people have one of that name."""
-    _sow_catalog(realm, DEMO_CATALOG, description)
+def create_demo_catalog(realm: Realm, description: str) -> None:
+    """Create the demo catalog. Raise `PreconditionFailed` if the account has another catalog with that name."""
+    _create_catalog(realm, DEMO_CATALOG, description)
     if realm.stores.pointers.get(keys.catalog(realm.account_id, seeded_id(realm, DEMO_CATALOG))) is None:
         raise PreconditionFailed(
-            f"seed.enabled asks for a demo catalog {DEMO_CATALOG!r}, but account {realm.account_id!r} has a catalog of "
-            "that name which is not the demo: rename it, or set seed.enabled=false",
+            f"seed.enabled creates a demo catalog {DEMO_CATALOG!r}, but account {realm.account_id!r} has another catalog with "
+            "that name: rename it, or set seed.enabled=false",
             key="seed.catalog.taken",
         )
 
 
-def _sow_catalog(realm: Realm, name: str, description: str) -> None:
+def _create_catalog(realm: Realm, name: str, description: str) -> None:
     spec = v1.CatalogSpec(display_name=name, description=description)
     with contextlib.suppress(AlreadyExists):
         catalogs.create(_naming(realm, name), v1.CreateCatalogRequest(spec=spec))
 
 
-def sow_namespace(realm: Realm, path: Sequence[str]) -> None:
-    """A namespace of the demo's catalog."""
+def create_demo_namespace(realm: Realm, path: Sequence[str]) -> None:
+    """Create a namespace of the demo catalog."""
     spec = v1.NamespaceSpec(display_name=path[-1], path=path[:-1], catalog_id=_catalog_id(realm))
     with contextlib.suppress(AlreadyExists):
         namespaces.create(_naming(realm, DEMO_CATALOG, *path), v1.CreateNamespaceRequest(spec=spec))
 
 
-def _sow_table(realm: Realm, table: _Table) -> None:
+def _create_table(realm: Realm, table: _Table) -> None:
     place = (DEMO_CATALOG, *table.path)
     spec = v1.TableSpec(
         display_name=table.name,
@@ -190,11 +191,11 @@ def _sow_table(realm: Realm, table: _Table) -> None:
         tables.create(_naming(realm, *place, table.name), v1.CreateTableRequest(spec=spec))
     table_id = resource_id(realm, seeded_id(realm, *place, table.name), v1.RK_TABLE)
     for number in range(1, len(table.loads) + 1):
-        _sow_snapshot(realm, table, table_id, number)
+        _create_snapshot(realm, table, table_id, number)
 
 
-def _sow_snapshot(realm: Realm, table: _Table, table_id: v1.ResourceId, number: int) -> None:
-    """The snapshot after `number` loads, with its statistics."""
+def _create_snapshot(realm: Realm, table: _Table, table_id: v1.ResourceId, number: int) -> None:
+    """Create the snapshot after `number` loads, with its statistics."""
     files = [_file(table, load) for load in range(1, number + 1)]
     rows = sum(table.loads[:number])
     spec = v1.SnapshotSpec(
@@ -215,8 +216,8 @@ def _sow_snapshot(realm: Realm, table: _Table, table_id: v1.ResourceId, number: 
     statistics.put_files(realm, [v1.PutFileColumnStatsRequest(table_id=table_id, snapshot_id=number, files=files)])
 
 
-def sow_view(realm: Realm, name: str, sql: str) -> None:
-    """A view over the orders."""
+def create_demo_view(realm: Realm, name: str, sql: str) -> None:
+    """Create a view over the orders."""
     spec = v1.ViewSpec(
         display_name=name,
         catalog_id=_catalog_id(realm),
@@ -271,10 +272,10 @@ def _catalog_id(realm: Realm) -> v1.ResourceId:
 
 
 def _naming(realm: Realm, *names: str) -> Realm:
-    """The realm, in which what is made next gets the id of these names."""
+    """The realm, with an id generator that returns the id for these names."""
     return replace(realm, ids=lambda: seeded_id(realm, *names))
 
 
 def seeded_id(realm: Realm, *names: str) -> str:
-    """The id of what these names lead to."""
+    """The id that is derived from these names."""
     return str(uuid.uuid5(NAMES, "/".join((realm.account_id, *names))))

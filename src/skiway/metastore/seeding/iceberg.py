@@ -1,7 +1,7 @@
 """Demo tables with rows: orders and their items, as managed Iceberg tables in the warehouse.
 
-As with every seed, servers may sow at the same time, and one that dies leaves it to the next. So each load of a table is
-its snapshot of that number or none at all.
+Servers may apply the seed at the same time, and one that dies leaves the rest to the next. So each load of a table
+becomes the snapshot with its number, or nothing.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore import managed
 from skiway.metastore.managed.commits import ManagedTable
-from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.realm import Realm, resource_id
+from skiway.metastore.resources import tables
 from skiway.metastore.seeding.catalog import (
     DEFAULT_ACCOUNT,
     DEMO_CATALOG,
     DEMO_VIEWS,
-    once,
+    create_demo_catalog,
+    create_demo_namespace,
+    create_demo_view,
+    seed_once,
     seeded_id,
-    sow_demo_catalog,
-    sow_namespace,
-    sow_view,
 )
 from skiway.model import v1
 from skiway.storage import Clock as StoreClock
@@ -48,45 +47,45 @@ __all__ = ["seed_iceberg"]
 
 NAMESPACE: Final = "iceberg"
 LOADS: Final = ((1, 1000), (1001, 1500))
-"""The first and the last order of each load; a load is a snapshot of both tables."""
+"""The first and the last order of each load. A load is a snapshot of both tables."""
 
 ITEMS: Final = 4
-"""How many items an order has."""
+"""The number of items of an order."""
 
 _MONEY: Final = pa.decimal128(12, 2)
 _FIRST_DAY: Final = np.datetime64("2025-01-01")
 
 
 def seed_iceberg(stores: Stores, warehouse: Warehouse, *, clock: StoreClock = utc_now) -> bool:
-    """Give the account `default` the catalog `examples`, whose tables are in the warehouse; whether that was done now.
+    """Create the catalog `examples`, whose tables are in the warehouse. Return whether that was done now.
 
-    A store in which the other demo was sown has its examples already, and keeps those.
+    A store that was seeded with the other demo keeps its examples.
     """
     realm = Realm(stores, DEFAULT_ACCOUNT, clock=clock)
-    return once(stores, "demo", lambda: _sow(realm, warehouse), clock=clock)
+    return seed_once(stores, "demo", lambda: _create_tables(realm, warehouse), clock=clock)
 
 
-def _sow(realm: Realm, warehouse: Warehouse) -> None:
-    sow_demo_catalog(realm, "orders and their items, as Iceberg tables")
-    sow_namespace(realm, (NAMESPACE,))
+def _create_tables(realm: Realm, warehouse: Warehouse) -> None:
+    create_demo_catalog(realm, "orders and their items, as Iceberg tables")
+    create_demo_namespace(realm, (NAMESPACE,))
     for table in TABLES:
-        _sow_table(realm, warehouse, table)
+        _create_table(realm, warehouse, table)
     for name, sql in DEMO_VIEWS.items():
-        sow_view(realm, name, sql)
+        create_demo_view(realm, name, sql)
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A demo table: its rows for the orders from one number to another."""
+    """A demo table: its rows for a range of orders."""
 
     name: str
     rows: Callable[[int, int], pa.Table]
     partition_by: Sequence[str] = ()
 
 
-def _sow_table(realm: Realm, warehouse: Warehouse, table: _Table) -> None:
+def _create_table(realm: Realm, warehouse: Warehouse, table: _Table) -> None:
     namespace_id = resource_id(realm, seeded_id(realm, DEMO_CATALOG, NAMESPACE), v1.RK_NAMESPACE)
-    # With an id of its own: who loses the race to make the table clears away its folder, which must not be the winner's.
+    # With a random id: whoever loses the race to create the table deletes its folder, which must not be the winner's.
     with suppress(AlreadyExists):
         managed.create(
             realm,
@@ -103,11 +102,11 @@ def _sow_table(realm: Realm, warehouse: Warehouse, table: _Table) -> None:
 
 
 def _found(realm: Realm, warehouse: Warehouse, table: _Table, namespace_id: v1.ResourceId) -> ManagedTable:
-    named = realm.all(TABLE).named(keys.table_name(realm.account_id, namespace_id.id, table.name))
+    named = tables.find(realm, namespace_id.id, table.name)
     if named is None or not named.metadata_location:
         raise PreconditionFailed(
-            f"seed.mode=iceberg asks for a table {DEMO_CATALOG}.{NAMESPACE}.{table.name}, but what has that name is none of "
-            f"the warehouse: delete the catalog {DEMO_CATALOG}, or set seed.mode=fake",
+            f"seed.mode=iceberg creates a table {DEMO_CATALOG}.{NAMESPACE}.{table.name}, but the existing one is not a managed "
+            f"table: delete the catalog {DEMO_CATALOG}, or set seed.mode=fake",
             key="seed.table.taken",
         )
     return managed.load(realm, warehouse, named.resource_id)
@@ -120,23 +119,23 @@ def _load(realm: Realm, warehouse: Warehouse, table: ManagedTable, rows: pa.Tabl
         files = writer.close()
     try:
         managed.change(realm, warehouse, table.table.resource_id, _only_as(number, files))
-    except AlreadyExists:  # and only then: if the store did not answer, the files may be in use
+    except AlreadyExists:  # only then: if the store did not respond, the files may be in use
         table.files.remove([file.file_path for file in files])
 
 
 def _only_as(number: int, added: Sequence[DataFile]) -> Producer:
-    """An append that becomes the snapshot of this number; AlreadyExists if another server was faster."""
+    """An append that becomes the snapshot with this number. Raise `AlreadyExists` if another server was faster."""
 
     def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
         if len(metadata.snapshots) != number:
-            raise AlreadyExists(f"load {number} of the demo is there already", key="seed.load")
+            raise AlreadyExists(f"load {number} of the demo already exists", key="seed.load")
         return append(added)(metadata, files, clock)
 
     return produce
 
 
 def _orders(first: int, last: int) -> pa.Table:
-    """An order costs what its items do."""
+    """Orders, whose totals are the sums of their items."""
     items = _items(first, last)
     totals = items.group_by("l_orderkey", use_threads=False).aggregate([("l_extendedprice", "sum")])
     key = np.arange(first, last + 1)

@@ -1,16 +1,30 @@
 """Statistics of snapshots: of tables, columns and files.
 
-The calls of `StatisticsService` are exported here. `bounds` compares values, `files` stores file lists as Arrow tables.
+The calls of `StatisticsService` are exported here. `bounds` compares values, `file_table` stores files as Arrow tables.
 """
 
 from skiway.metastore.statistics.api import (
+    column_statistics,
     file_statistics,
     get_table,
+    has_column_statistics,
     list_columns,
     list_files,
     put_columns,
     put_files,
     put_table,
+    table_statistics,
 )
 
-__all__ = ["file_statistics", "get_table", "list_columns", "list_files", "put_columns", "put_files", "put_table"]
+__all__ = [
+    "column_statistics",
+    "file_statistics",
+    "get_table",
+    "has_column_statistics",
+    "list_columns",
+    "list_files",
+    "put_columns",
+    "put_files",
+    "put_table",
+    "table_statistics",
+]

@@ -1,45 +1,71 @@
 """Statistics of a snapshot: of the table, of its columns, of its files.
 
-Columns are stored together, and so are files: a snapshot has three pointers for its statistics, however wide or large
-the table is.
+All columns are stored together, and so are all files: a snapshot has three pointers for its statistics, however wide or
+large the table is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from skiway.errors import AlreadyExists, Conflict, Contention, NotFound, PreconditionFailed
+from skiway.errors import (
+    AlreadyExists,
+    Conflict,
+    Contention,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    SkiwayError,
+)
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, fingerprint, once
-from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, TABLE_STATS
-from skiway.metastore.records.paging import page_size, sliced
-from skiway.metastore.records.parents import retrying
+from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.records.realm import Realm, timestamp
-from skiway.metastore.records.repository import Also, Repository, Stored
+from skiway.metastore.records.repository import Also, Repository, Stored, page_size, sliced
+from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.current_snapshot import check_id, meant
+from skiway.metastore.resources.snapshots import check_id, current_id, resolve
 from skiway.metastore.statistics import file_table
-from skiway.metastore.statistics.uploads import Target, Upload
 from skiway.metastore.statistics.validation import check_column, check_file, check_table
 from skiway.model import v1
 from skiway.storage import Check, Operation
 from skiway.storage.paging import open_token, seal_token
 
-__all__ = ["file_statistics", "get_table", "list_columns", "list_files", "put_columns", "put_files", "put_table"]
+__all__ = [
+    "PAGE",
+    "STEP",
+    "STEP_BYTES",
+    "column_statistics",
+    "file_statistics",
+    "get_table",
+    "has_column_statistics",
+    "list_columns",
+    "list_files",
+    "put_columns",
+    "put_files",
+    "put_table",
+    "table_statistics",
+]
 
 PAGE = 200
+STEP = 10_000
+STEP_BYTES = 32 * 1024 * 1024
+"""How many items, and how many bytes of them, one write stores at most."""
+
 M = TypeVar("M", bound=Message)
 Item = TypeVar("Item", v1.ColumnStats, v1.FileColumnStats)
+Request = TypeVar("Request", v1.PutColumnStatsRequest, v1.PutFileColumnStatsRequest)
 
 
 def put_table(realm: Realm, request: v1.PutTableStatsRequest) -> v1.PutTableStatsResponse:
-    """Store the statistics of a table. They may come before their snapshot does."""
+    """Store the statistics of a table. Their snapshot may be created later."""
     table = hierarchy.table(realm, request.table_id)
     check_id(request.snapshot_id, field="snapshot_id")
     stats = updates.copied(request.stats)
@@ -47,14 +73,14 @@ def put_table(realm: Realm, request: v1.PutTableStatsRequest) -> v1.PutTableStat
     stats.snapshot_id = request.snapshot_id
     stats.ClearField("updated_at")
     check_table(stats)
-    claim = Claim(realm, "PutTableStats", request.idempotency.key, _lasting(stats), v1.PutTableStatsResponse)
+    claim = Claim(realm, "PutTableStats", request.idempotency.key, _without_fetch_time(stats), v1.PutTableStatsResponse)
 
     def attempt() -> v1.PutTableStatsResponse:
         now = hierarchy.table(realm, request.table_id)
 
         def also(stored: Stored[v1.TableStats]) -> tuple[Operation, ...]:
             answer = v1.PutTableStatsResponse(stats=stored.value, meta=stored.meta)
-            return Check(now.pointer.key, expect=now.pointer.version), *claim.remembering(answer)
+            return Check(now.pointer.key, expect=now.pointer.version), *claim.storing(answer)
 
         repository = realm.all(TABLE_STATS)
         stored = _upsert(realm, repository, repository.find(TABLE_STATS.key(stats)), stats, also=also)
@@ -64,8 +90,8 @@ def put_table(realm: Realm, request: v1.PutTableStatsRequest) -> v1.PutTableStat
 
 
 def get_table(realm: Realm, request: v1.GetTableStatsRequest) -> v1.GetTableStatsResponse:
-    """The statistics of a table in one of its snapshots."""
-    table_id, snapshot_id = _which(realm, request.table_id, request.snapshot)
+    """Return the statistics of a table in one of its snapshots."""
+    table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
     found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id.id, snapshot_id, of="table"))
     if found is None:
         raise failure(NotFound, "table.stats", table_id=table_id.id, snapshot_id=str(snapshot_id))
@@ -73,7 +99,7 @@ def get_table(realm: Realm, request: v1.GetTableStatsRequest) -> v1.GetTableStat
 
 
 def put_columns(realm: Realm, requests: Iterable[v1.PutColumnStatsRequest]) -> v1.PutColumnStatsResponse:
-    """Store statistics of columns, replacing what there is of the same columns."""
+    """Store statistics of columns, replacing those of the same columns."""
     upload: Upload[v1.PutColumnStatsRequest, v1.ColumnStats] = Upload(
         realm,
         take=lambda request: request.columns,
@@ -85,8 +111,8 @@ def put_columns(realm: Realm, requests: Iterable[v1.PutColumnStatsRequest]) -> v
 
 
 def list_columns(realm: Realm, request: v1.ListColumnStatsRequest) -> v1.ListColumnStatsResponse:
-    """The statistics of the columns in one snapshot, by column id."""
-    table_id, snapshot_id = _which(realm, request.table_id, request.snapshot)
+    """List the statistics of the columns in a snapshot, by column id."""
+    table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="columns")
     found = realm.all(COLUMN_STATS).named(key)
     columns = found.columns if found else []
@@ -97,7 +123,7 @@ def list_columns(realm: Realm, request: v1.ListColumnStatsRequest) -> v1.ListCol
 
 
 def put_files(realm: Realm, requests: Iterable[v1.PutFileColumnStatsRequest]) -> v1.PutFileColumnStatsResponse:
-    """Store statistics of files, replacing what there is of the same files."""
+    """Store statistics of files, replacing those of the same files."""
     upload: Upload[v1.PutFileColumnStatsRequest, v1.FileColumnStats] = Upload(
         realm,
         take=lambda request: request.files,
@@ -109,8 +135,8 @@ def put_files(realm: Realm, requests: Iterable[v1.PutFileColumnStatsRequest]) ->
 
 
 def list_files(realm: Realm, request: v1.ListFileColumnStatsRequest) -> v1.ListFileColumnStatsResponse:
-    """The statistics of the files of one snapshot, by path."""
-    table_id, snapshot_id = _which(realm, request.table_id, request.snapshot)
+    """List the statistics of the files of a snapshot, by path."""
+    table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="files")
     table = file_statistics(realm, table_id.id, snapshot_id)
     after = open_token(key, request.page.page_token) if request.page.page_token else ""
@@ -122,16 +148,36 @@ def list_files(realm: Realm, request: v1.ListFileColumnStatsRequest) -> v1.ListF
 
 
 def file_statistics(realm: Realm, table_id: str, snapshot_id: int) -> pa.Table:
-    """All files of a snapshot with their statistics, as `file_table.SCHEMA` says; empty where none were put."""
+    """All files of a snapshot with their statistics, in `file_table.SCHEMA`; empty if none are stored."""
     found = realm.all(FILE_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="files"))
     return file_table.opened(found.arrow_file if found else b"")
 
 
-def _which(realm: Realm, table: v1.ResourceId, ref: v1.SnapshotRef) -> tuple[v1.ResourceId, int]:
+def has_column_statistics(realm: Realm, table_id: str) -> bool:
+    """Whether the columns of the table's current snapshot have statistics."""
+    snapshot_id = current_id(realm, table_id)
+    if snapshot_id is None:
+        return False
+    key = keys.statistics(realm.account_id, table_id, snapshot_id, of="columns")
+    return realm.stores.pointers.get(key) is not None
+
+
+def column_statistics(realm: Realm, table_id: str, snapshot_id: int) -> Sequence[v1.ColumnStats]:
+    """The statistics of all columns in a snapshot; empty if none are stored."""
+    found = realm.all(COLUMN_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
+    return found.columns if found else ()
+
+
+def table_statistics(realm: Realm, table_id: str, snapshot_id: int) -> v1.TableStats | None:
+    """The statistics of a table in a snapshot, or None."""
+    return realm.all(TABLE_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="table"))
+
+
+def _snapshot_of(realm: Realm, table: v1.ResourceId, ref: v1.SnapshotRef) -> tuple[v1.ResourceId, int]:
     table_id = hierarchy.table(realm, table).value.resource_id
     if ref.WhichOneof("which") == "snapshot_id":
         return table_id, ref.snapshot_id
-    return table_id, meant(realm, table_id.id, ref).value.snapshot_id
+    return table_id, resolve(realm, table_id.id, ref).value.snapshot_id
 
 
 def _write_columns(realm: Realm, target: Target, items: list[v1.ColumnStats]) -> None:
@@ -141,15 +187,15 @@ def _write_columns(realm: Realm, target: Target, items: list[v1.ColumnStats]) ->
     known = current.value if current else v1.ColumnStatsSet()
     now = timestamp(realm.clock())
     puts = {number: put for number, put in known.puts.items() if put.expires_at.ToNanoseconds() > now.ToNanoseconds()}
-    accepted, refusal = _sift(realm, target, items, puts, name=lambda column: column.column_id, op="PutColumnStats")
+    accepted, error = _select_new(realm, target, items, puts, name=lambda column: column.column_id, op="PutColumnStats")
     columns = {column.column_id: column for column in (*known.columns, *accepted.values())}
     wanted.columns.extend(columns[number] for number in sorted(columns))
     for number, put in puts.items():
         wanted.puts[number].CopyFrom(put)
     if accepted:
         _upsert(realm, repository, current, wanted, also=lambda _: target.checks)
-    if refusal is not None:
-        raise refusal
+    if error is not None:
+        raise error
 
 
 def _write_files(realm: Realm, target: Target, items: list[v1.FileColumnStats]) -> None:
@@ -158,15 +204,15 @@ def _write_files(realm: Realm, target: Target, items: list[v1.FileColumnStats]) 
     current = repository.find(FILE_STATS.key(wanted))
     table = file_table.opened(current.value.arrow_file if current else b"")
     puts = file_table.last_puts(table, (item.file_path for item in items), now=realm.clock())
-    accepted, refusal = _sift(realm, target, items, puts, name=lambda file: file.file_path, op="PutFileColumnStats")
+    accepted, error = _select_new(realm, target, items, puts, name=lambda file: file.file_path, op="PutFileColumnStats")
     if accepted:
         wanted.arrow_file = file_table.written(file_table.merged(table, file_table.rows(accepted.values(), puts)))
         _upsert(realm, repository, current, wanted, also=lambda _: target.checks)
-    if refusal is not None:
-        raise refusal
+    if error is not None:
+        raise error
 
 
-def _sift(
+def _select_new(
     realm: Realm,
     target: Target,
     items: Iterable[Item],
@@ -175,16 +221,17 @@ def _sift(
     name: Callable[[Item], Any],
     op: str,
 ) -> tuple[Mapping[Any, Item], Conflict | None]:
-    """Those items that are to be stored, by name, up to the first that came with the same key but said otherwise.
+    """Select the items to store, by name, and update `puts`.
 
-    What came with this key before is not stored again. `puts` is brought up to date.
+    Skips items that an earlier request with the same idempotency key stored. Stops with an error at the first item
+    whose earlier content was different.
     """
     accepted: dict[Any, Item] = {}
     expires_at = timestamp(realm.clock() + timedelta(seconds=realm.idempotency_ttl_s))
     for item in items:
         item.table_id.CopyFrom(target.table_id)
         item.snapshot_id = target.snapshot_id
-        mark = fingerprint(_lasting(item))
+        mark = fingerprint(_without_fetch_time(item))
         last = puts.get(name(item))
         if target.key and last is not None and last.key == target.key:
             if last.fingerprint != mark:
@@ -197,8 +244,8 @@ def _sift(
     return accepted, None
 
 
-def _lasting(stats: M) -> M:
-    """A copy without when it was fetched: the same facts, fetched again, are the same."""
+def _without_fetch_time(stats: M) -> M:
+    """A copy without the fetch time, so that the same statistics fetched again compare equal."""
     copy = updates.copied(stats)
     for part in (copy, *getattr(copy, "columns", ())):
         if "upstream" in part.DESCRIPTOR.fields_by_name and part.HasField("upstream"):
@@ -209,7 +256,7 @@ def _lasting(stats: M) -> M:
 def _upsert(
     realm: Realm, repository: Repository[M], current: Stored[M] | None, value: M, *, also: Also[M]
 ) -> Stored[M]:
-    """Store what was made from `current`; if that is no longer there, it must be made again."""
+    """Store a value derived from `current`. Raise `Contention` if that changed, so that the caller derives it again."""
     stamped = updates.copied(value)
     cast(Any, stamped).updated_at.CopyFrom(realm.now())
     try:
@@ -219,3 +266,73 @@ def _upsert(
     except (AlreadyExists, NotFound, PreconditionFailed):
         what = f"the {repository.kind.noun} of {repository.kind.title(value)}"
         raise failure(Contention, "store.contended", what=what) from None
+
+
+# --- uploads ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The snapshot that statistics are stored for, and the request's idempotency key. `checks` hold while it exists."""
+
+    table_id: v1.ResourceId
+    snapshot_id: int
+    key: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(Generic[Request, Item]):
+    """Stores the items of a stream of requests for one table and snapshot, in few large writes.
+
+    `take` returns the items of a request, `check` validates an item, and `write` stores many.
+    """
+
+    realm: Realm
+    take: Callable[[Request], Sequence[Item]]
+    check: Callable[[Item], None]
+    write: Callable[[Target, list[Item]], None]
+    empty: str
+
+    def run(self, requests: Iterable[Request]) -> int:
+        """Store all items and return how many there were. If one is invalid, those before it stay stored."""
+        target: Target | None = None
+        pending: list[Item] = []
+        total = size = 0
+        try:
+            for request in requests:
+                target = self._first(request) if target is None else self._next(target, request)
+                for item in self.take(request):
+                    self.check(item)
+                    pending.append(item)
+                    total += 1
+                    size += item.ByteSize()
+                    if len(pending) == STEP or size >= STEP_BYTES:
+                        step, pending, size = pending, [], 0
+                        self.write(target, step)
+        except SkiwayError:
+            if target is not None and pending:
+                self.write(target, pending)
+            raise
+        if target is None or total == 0:
+            raise failure(InvalidArgument, self.empty)
+        if pending:
+            self.write(target, pending)
+        return total
+
+    def _first(self, request: Request) -> Target:
+        table = hierarchy.table(self.realm, request.table_id)
+        key = keys.snapshot(self.realm.account_id, table.value.resource_id.id, request.snapshot_id)
+        snapshot = self.realm.all(SNAPSHOT).require(key, name=str(request.snapshot_id))
+        checks = tuple(Check(each.key, expect=each.version) for each in (table.pointer, snapshot.pointer))
+        return Target(table.value.resource_id, request.snapshot_id, key=request.idempotency.key.strip(), checks=checks)
+
+    def _next(self, target: Target, request: Request) -> Target:
+        account = request.table_id.account_id or self.realm.account_id
+        named = v1.ResourceId(account_id=account, id=request.table_id.id, kind=v1.RK_TABLE)
+        if (named, request.snapshot_id) != (target.table_id, target.snapshot_id):
+            raise failure(InvalidArgument, "stats.inconsistent.target")
+        key = request.idempotency.key.strip()
+        if key and target.key and key != target.key:
+            raise failure(InvalidArgument, "idempotency.inconsistent.key", first=target.key, second=key)
+        return replace(target, key=target.key or key)

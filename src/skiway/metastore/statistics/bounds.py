@@ -1,4 +1,4 @@
-"""Bounds of columns: text in one form per type, compared as values, never as text."""
+"""Bounds of columns: stored as canonical text per type, and compared as values, never as text."""
 
 from __future__ import annotations
 
@@ -45,52 +45,52 @@ ORDERED = frozenset(
     )
 )
 CANONICAL = {alias: name for name, aliases in ALIASES.items() for alias in aliases.split()}
-WRITTEN = re.compile(r"\s*([A-Za-z][A-Za-z0-9_ ]*?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(?:<.*>)?\s*", re.DOTALL)
+PATTERN = re.compile(r"\s*([A-Za-z][A-Za-z0-9_ ]*?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(?:<.*>)?\s*", re.DOTALL)
 EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """A type by its canonical name, with its precision where that is given."""
+    """A type by its canonical name, with its precision if it has one."""
 
     name: str
     precision: int | None = None
 
     @property
     def ordered(self) -> bool:
-        """Whether its values have bounds."""
+        """Whether values of the type have bounds."""
         return self.name in ORDERED
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound as it is kept, and a value to compare it by; no value means it can be compared with nothing."""
+    """A bound as canonical text, and as a value for comparison; None if it cannot be compared."""
 
     text: str
     value: Any
 
 
 def logical_type(text: str) -> LogicalType:
-    """The type that `text` names; ValueError for one that is not known.
+    """The type that `text` names. Raise `ValueError` if it is unknown.
 
     >>> logical_type("numeric(10, 2)")
     LogicalType(name='DECIMAL', precision=10)
     """
-    found = WRITTEN.fullmatch(text)
+    found = PATTERN.fullmatch(text)
     name = "_".join(found[1].upper().split()) if found else ""
     name = CANONICAL.get(name, name)
     if found is None or name not in ORDERED | UNORDERED:
-        raise ValueError(f"no known type is called {text!r}")
+        raise ValueError(f"unknown type {text!r}")
     precision, scale = (None if digits is None else int(digits) for digits in (found[2], found[3]))
     if name == "DECIMAL" and precision is not None and not 0 <= (scale or 0) <= precision >= 1:
-        raise ValueError(f"{text!r} has more digits behind the point than digits")
+        raise ValueError(f"{text!r} has a scale greater than its precision")
     if name.startswith("TIME") and precision is not None and precision > 6:
         raise ValueError(f"{text!r} is finer than microseconds")
     return LogicalType(name, precision)
 
 
 def bound(kind: LogicalType, text: str) -> Bound:
-    """The bound `text` of a column of this type; ValueError if it is none.
+    """The bound `text` of a column of this type. Raise `ValueError` if it is invalid.
 
     >>> bound(logical_type("decimal(9,2)"), "-1.50").text
     '-1.5'
@@ -101,7 +101,7 @@ def bound(kind: LogicalType, text: str) -> Bound:
 def _boolean(text: str, _: int | None) -> Bound:
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):
-        raise ValueError("neither true nor false")
+        raise ValueError("it is neither true nor false")
     return Bound(lowered, lowered == "true")
 
 
@@ -110,7 +110,7 @@ def _int(text: str, _: int | None) -> Bound:
 
 
 def _float(text: str, _: int | None) -> Bound:
-    value = float(text) + 0.0  # of the two zeros, the plain one
+    value = float(text) + 0.0  # -0.0 becomes 0.0
     if math.isnan(value):
         return Bound("NaN", None)
     if math.isinf(value):
@@ -122,12 +122,12 @@ def _decimal(text: str, _: int | None) -> Bound:
     try:
         value = Decimal(text)
     except InvalidOperation:
-        raise ValueError("no decimal number") from None
+        raise ValueError("it is not a decimal number") from None
     if not value.is_finite():
-        raise ValueError("no finite number")
+        raise ValueError("it is not finite")
     plain = format(value, "f")
-    kept = plain.rstrip("0").rstrip(".") if "." in plain else plain
-    return Bound("0" if value == 0 else kept, value)
+    canonical = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    return Bound("0" if value == 0 else canonical, value)
 
 
 def _date(text: str, _: int | None) -> Bound:
@@ -139,21 +139,21 @@ def _date(text: str, _: int | None) -> Bound:
 def _time(text: str, precision: int | None) -> Bound:
     value = time.fromisoformat(_iso(text, ":"))
     if value.tzinfo is not None:
-        raise ValueError("a time of day with a zone")
+        raise ValueError("it is a time with a time zone")
     return Bound(_fraction(value.replace(microsecond=0).isoformat(), value.microsecond, precision), value)
 
 
 def _timestamp(text: str, precision: int | None) -> Bound:
     value = datetime.fromisoformat(_iso(text, "-"))
     if value.tzinfo is not None:
-        raise ValueError("a moment with a zone, in a column without")
+        raise ValueError("it has a time zone, but the column does not")
     return Bound(_fraction(value.replace(microsecond=0).isoformat(), value.microsecond, precision), value)
 
 
 def _timestamptz(text: str, precision: int | None) -> Bound:
     value = datetime.fromisoformat(_iso(text, "-"))
     if value.tzinfo is None:
-        raise ValueError("a moment without a zone, in a column with")
+        raise ValueError("it has no time zone, but the column does")
     utc = (value - (value.utcoffset() or timedelta())).replace(tzinfo=None)
     return Bound(_fraction(utc.replace(microsecond=0).isoformat(), utc.microsecond, precision) + "Z", utc)
 
@@ -166,7 +166,7 @@ def _binary(text: str, _: int | None) -> Bound:
     try:
         return Bound(text, base64.b64decode(text, validate=True))
     except binascii.Error:
-        raise ValueError("not Base64") from None
+        raise ValueError("it is not Base64") from None
 
 
 def _uuid(text: str, _: int | None) -> Bound:
@@ -175,9 +175,9 @@ def _uuid(text: str, _: int | None) -> Bound:
 
 
 def _iso(text: str, mark: str) -> str:
-    """A bare number would need a guess at its unit."""
+    """`text` without surrounding white space. Raise if it is a bare number, whose unit would be a guess."""
     if mark not in text:
-        raise ValueError("not written as ISO 8601")
+        raise ValueError("it is not in ISO 8601 format")
     return text.strip()
 
 

@@ -1,6 +1,7 @@
-"""The files of a snapshot as one Arrow table, sorted by path: what planners prune at once, and pages are cut from.
+"""The files of a snapshot as one Arrow table, sorted by path: planners prune it, and pages are slices of it.
 
-A row is a file. `columns` holds, per column, what pruning looks at, and in `rest` a message with what it does not.
+A row is a file. `columns` contains, per column, the statistics that pruning uses, and in `rest` a message with the
+others.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.formats import Content, Snapshot, TableHandle
-from skiway.formats.canonical import canonical_columns, partition_json
+from skiway.formats import Content, Snapshot, TableHandle, canonical_columns, partition_json
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
 
@@ -68,7 +68,7 @@ SCHEMA = pa.schema(
         "partition_spec_id": pa.int32(),
         "equality_field_ids": pa.list_(pa.int32()),
         "sequence_number": pa.int64(),
-        "etag": pa.string(),  # of the content, where the table's format does not promise that it stays
+        "etag": pa.string(),  # of the content, for formats that do not guarantee immutable files
         "columns": pa.list_(COLUMN),
         "put_key": pa.string(),
         "put_fingerprint": pa.string(),
@@ -78,7 +78,7 @@ SCHEMA = pa.schema(
 
 
 def opened(data: bytes) -> pa.Table:
-    """The table in an Arrow file, without a copy; an empty one for no bytes."""
+    """The table in an Arrow file, without a copy; an empty table for no bytes."""
     return pa.ipc.open_file(pa.py_buffer(data)).read_all() if data else SCHEMA.empty_table()
 
 
@@ -91,12 +91,12 @@ def written(table: pa.Table) -> bytes:
 
 
 def rows(files: Iterable[v1.FileColumnStats], puts: Mapping[str, v1.ItemPut]) -> pa.Table:
-    """Messages as rows; `puts` tells by path which key a file came with."""
+    """Messages as rows. `puts` has the idempotency keys by path."""
     return pa.Table.from_pylist([_row(file, puts.get(file.file_path)) for file in files], schema=SCHEMA)
 
 
 def merged(table: pa.Table, newer: pa.Table) -> pa.Table:
-    """Both, where `newer` replaces what `table` has of the same path."""
+    """Both tables. A row of `newer` replaces the row of `table` with the same path."""
     kept = table.filter(pc.invert(pc.is_in(table["file_path"], value_set=newer["file_path"].combine_chunks())))
     return pa.concat_tables([kept, newer]).sort_by("file_path").combine_chunks()
 
@@ -104,13 +104,13 @@ def merged(table: pa.Table, newer: pa.Table) -> pa.Table:
 def files_after(
     table: pa.Table, path: str, *, limit: int, table_id: v1.ResourceId, snapshot_id: int
 ) -> list[v1.FileColumnStats]:
-    """Up to `limit` files whose paths follow `path`, in the order of paths."""
+    """Up to `limit` files whose paths sort after `path`, in the order of paths."""
     page = table.filter(pc.greater(table["file_path"], path)).slice(0, limit) if path else table.slice(0, limit)
     return [_file(row, table_id, snapshot_id) for row in page.to_pylist()]
 
 
 def last_puts(table: pa.Table, paths: Iterable[str], *, now: datetime) -> dict[str, v1.ItemPut]:
-    """Which keys these files last came with, as far as the keys have not expired."""
+    """The idempotency keys that these files were last stored with, unless they have expired."""
     wanted = pc.is_in(table["file_path"], value_set=pa.array(list(paths), pa.string()))
     live = pc.fill_null(pc.greater(table["put_expires_at"], pa.scalar(now, pa.timestamp("us", tz="UTC"))), False)
     found = table.filter(pc.and_(wanted, live)).select(["file_path", "put_key", "put_fingerprint"])
@@ -161,15 +161,12 @@ def _column(row: Mapping[str, Any], table_id: v1.ResourceId, snapshot_id: int) -
     return column
 
 
-# --------------------
-# A snapshot and its files, as a format tells of them, in the form that the metastore keeps and planners prune.
-
-
+# --- records from a table handle --------------------------------------------------------------------------------------
 DIGEST = "digest"
-"""What tells listings apart, where snapshots have no ids upstream."""
+"""The digest that identifies a listing, for formats whose snapshots have no ids upstream."""
 
 DELETED_ROWS = "deleted_rows"
-"""How many rows are gone that no delete file tells of: whoever reads the files as they are would see them."""
+"""The number of deleted rows that no delete file covers: reading the files as they are would return them."""
 
 CONTENTS = {
     Content.DATA: v1.FC_DATA,
@@ -181,7 +178,7 @@ CONTENTS = {
 def snapshot_record(
     realm: Realm, table_id: v1.ResourceId, handle: TableHandle, snapshot: Snapshot, *, files: pa.Table
 ) -> v1.Snapshot:
-    """A snapshot as it is kept."""
+    """The record of a snapshot."""
     schema, now = handle.schema_at(snapshot), realm.now()
     facts = {DIGEST: snapshot.digest.encode(), DELETED_ROWS: _silently_deleted(files)}
     return v1.Snapshot(
@@ -212,7 +209,7 @@ def partition_spec(handle: TableHandle) -> v1.PartitionSpecInfo:
 
 
 def stored_files(handle: TableHandle, snapshot: Snapshot, files: pa.Table) -> pa.Table:
-    """The files of a snapshot in the form that the metastore keeps, as `file_table.SCHEMA` says."""
+    """The files of a snapshot in `SCHEMA`."""
     contents = {each.value: number for each, number in CONTENTS.items()}
     columns: Mapping[str, Any] = {
         "file_path": files["path"],
@@ -238,7 +235,7 @@ def _partitions(handle: TableHandle, files: pa.Table) -> pa.Array:
 
 
 def _columns(found: pa.ListArray) -> pa.ListArray:
-    """With the column for what pruning does not look at, which is empty here."""
+    """The statistics with the column `rest`, which is empty here."""
     of = SCHEMA.field("columns").type
     values = found.values
     if not values.type.num_fields:

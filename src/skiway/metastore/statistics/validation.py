@@ -1,4 +1,4 @@
-"""Statistics are believed by planners, so what cannot be true is refused before it is stored."""
+"""Validation of statistics. Planners rely on them, so statistics that cannot be true are rejected."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ __all__ = ["check_column", "check_file", "check_table"]
 
 
 def check_table(stats: v1.TableStats) -> None:
-    """Raise unless the statistics of a table can be true."""
+    """Raise unless the statistics of a table are plausible."""
     for field in ("row_count", "data_file_count", "total_size_bytes"):
         _natural("the table", field, getattr(stats, field))
     _check_ndv("the table", stats.ndv, most=stats.row_count)
 
 
 def check_file(stats: v1.FileColumnStats) -> None:
-    """Raise unless the statistics of a file, and of its columns, can be true; bounds are written as they are kept."""
+    """Raise unless the statistics of a file and its columns are plausible.
+
+    Bounds are converted to their canonical text.
+    """
     if not stats.file_path.strip():
         raise failure(InvalidArgument, "field", field="file_path")
     target = f"file {stats.file_path}"
@@ -32,10 +35,10 @@ def check_file(stats: v1.FileColumnStats) -> None:
 
 
 def check_column(stats: v1.ColumnStats, *, of: str = "") -> None:
-    """Raise unless the statistics of a column can be true; bounds are written as they are kept."""
+    """Raise unless the statistics of a column are plausible. Bounds are converted to their canonical text."""
     target = f"column {stats.column_name or stats.column_id}{of}"
     if stats.column_id < 1:
-        raise _wrong(target, "column_id", stats.column_id, "give a number from 1 on")
+        raise _wrong(target, "column_id", stats.column_id, "use a number from 1 on")
     _natural(target, "value_count", stats.value_count)
     for field in ("null_count", "nan_count"):
         _natural(target, field, getattr(stats, field))
@@ -46,7 +49,7 @@ def check_column(stats: v1.ColumnStats, *, of: str = "") -> None:
 
 
 def _check_bounds(target: str, stats: v1.ColumnStats) -> None:
-    """A column whose type is not told keeps its bounds as they are: nobody can compare them."""
+    """Check the bounds. Without a type they stay as they are, because nobody can compare them."""
     if not stats.logical_type.strip():
         return
     kind = _type(target, stats.logical_type)
@@ -67,7 +70,7 @@ def _check_histogram(target: str, kind: LogicalType, stats: v1.ColumnStats) -> N
     histogram = stats.histogram
     if len(histogram.bounds) != len(histogram.counts) + 1 or not histogram.counts:
         sizes = f"{len(histogram.bounds)} bounds for {len(histogram.counts)} buckets"
-        raise _wrong(target, "histogram", sizes, "give at least one bucket, and one bound more than buckets")
+        raise _wrong(target, "histogram", sizes, "use at least one bucket, and one bound more than buckets")
     for count in histogram.counts:
         _natural(target, "histogram", count)
     if sum(histogram.counts) > stats.value_count:
@@ -93,13 +96,13 @@ def _check_approx(target: str, approx: v1.NdvApprox) -> None:
     for field in ("estimate", "relative_standard_error", "confidence_lower", "confidence_upper", "confidence_level"):
         value = getattr(approx, field)
         if not math.isfinite(value) or value < 0:
-            raise _wrong(target, f"ndv.{field}", value, "give a finite number from 0 on")
+            raise _wrong(target, f"ndv.{field}", value, "use a finite number from 0 on")
     if approx.HasField("confidence_lower") and approx.confidence_lower > approx.estimate:
         raise _wrong(target, "ndv.confidence_lower", approx.confidence_lower, "it cannot exceed the estimate")
     if approx.HasField("confidence_upper") and approx.confidence_upper < approx.estimate:
         raise _wrong(target, "ndv.confidence_upper", approx.confidence_upper, "it cannot be below the estimate")
     if approx.confidence_level > 1:
-        raise _wrong(target, "ndv.confidence_level", approx.confidence_level, "give a number from 0 to 1")
+        raise _wrong(target, "ndv.confidence_level", approx.confidence_level, "use a number from 0 to 1")
     for field in ("rows_seen", "rows_total"):
         _natural(target, f"ndv.{field}", getattr(approx, field))
     if approx.HasField("rows_total") and approx.rows_seen > approx.rows_total:
@@ -127,7 +130,7 @@ def _ordered(target: str, field: str, lower: Bound, upper: Bound) -> None:
 
 def _natural(target: str, field: str, value: int) -> None:
     if value < 0:
-        raise _wrong(target, field, value, "give a number from 0 on")
+        raise _wrong(target, field, value, "use a number from 0 on")
 
 
 def _wrong(target: str, field: str, found: object, wanted: str) -> InvalidArgument:

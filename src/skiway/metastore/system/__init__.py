@@ -1,9 +1,8 @@
 """System objects: the functions, operators, types and casts that each engine provides.
 
-`EngineCatalogs` answers for an engine and version; `files` loads the definitions in `builtins/`.
+`objects` loads the definitions in `builtins/` and selects those of an engine's version; `validation` checks the files.
 """
 
-from skiway.metastore.system.files import SystemFiles
-from skiway.metastore.system.objects import EngineCatalogs
+from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 
 __all__ = ["EngineCatalogs", "SystemFiles"]

@@ -1,7 +1,7 @@
-"""The order of engines' versions, and the windows of versions in which something is so.
+"""Versions of engines, and validation of system object files.
 
-A version is a core of numbers and perhaps a pre-release: what follows a dash, or the first character that fits neither.
-`1.2` and `1.2.0` are the same, `1.2.0-rc1` comes before both, and a blank version is 0.
+A version is a core of numbers and possibly a pre-release: what follows a dash, or the first other character. `1.2` and
+`1.2.0` are equal, `1.2.0-rc1` sorts before both, and a blank version is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from skiway.model import v1
 
-__all__ = ["SystemObject", "VersionKey", "check", "holding", "holds", "objects", "signature", "version_key"]
+__all__ = ["SystemObject", "VersionKey", "applicable", "applies", "check", "objects", "signature", "version_key"]
 
 VersionKey: TypeAlias = tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...]]
 
@@ -23,7 +23,7 @@ TOKENS = re.compile(r"[0-9]+|[^0-9.\-_+\s]+")
 
 
 def version_key(version: str) -> VersionKey:
-    """What versions are sorted by. Engines that write `v1.2` mean `1.2`.
+    """The sort key of a version. A leading `v` is ignored.
 
     >>> sorted(["1.10", "1.9", "1.9-rc2", "1.9-rc10", "1.9-1", ""], key=version_key)
     ['', '1.9-1', '1.9-rc2', '1.9-rc10', '1.9', '1.10']
@@ -37,8 +37,8 @@ def version_key(version: str) -> VersionKey:
     return tuple(numbers), not tokens, tokens
 
 
-def holds(rule: v1.EngineSpecific, kind: str, version: VersionKey) -> bool:
-    """Whether a rule, read from the file of this kind of engine, speaks of it in this version."""
+def applies(rule: v1.EngineSpecific, kind: str, version: VersionKey) -> bool:
+    """Whether a rule, read from the file of this kind of engine, applies to this version."""
     if (rule.engine_kind or kind).strip().lower() != kind:
         return False
     if rule.HasField("min_version") and version < version_key(rule.min_version):
@@ -46,20 +46,19 @@ def holds(rule: v1.EngineSpecific, kind: str, version: VersionKey) -> bool:
     return not (rule.HasField("max_version") and version > version_key(rule.max_version))
 
 
-def holding(rules: Iterable[v1.EngineSpecific], kind: str, version: VersionKey) -> list[v1.EngineSpecific]:
-    """The rules that hold, the last one for each type of payload."""
-    last = {rule.payload_type: rule for rule in rules if holds(rule, kind, version)}
+def applicable(rules: Iterable[v1.EngineSpecific], kind: str, version: VersionKey) -> list[v1.EngineSpecific]:
+    """The rules that apply; of several with the same payload type, the last."""
+    last = {rule.payload_type: rule for rule in rules if applies(rule, kind, version)}
     return list(last.values())
 
 
 def _token(text: str) -> tuple[bool, int, str]:
-    """Numbers come before words; words are compared without regard to case."""
+    """The sort key of a token: numbers sort before words, and words are compared case-insensitively."""
     number = text.isascii() and text.isdecimal()
     return (False, int(text), "") if number else (True, 0, text.casefold())
 
 
-# --------------------
-# Is a file of an engine's objects sound? Whoever reads an answer may then rely on it.
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 SystemObject: TypeAlias = v1.SqlFunction | v1.SqlOperator | v1.SqlType | v1.SqlCast | v1.SqlCollation | v1.SqlAggregate
@@ -78,7 +77,7 @@ def objects(registry: v1.SystemObjectsRegistry) -> Iterable[SystemObject]:
 
 
 def signature(of: SystemObject) -> str:
-    """What tells an object from all others, such as `function main.sum(INTEGER)`."""
+    """The text that identifies an object, for example `function main.sum(INTEGER)`."""
     match of:
         case v1.SqlFunction():
             arguments = [*of.argument_types, *([f"{of.variadic_type}..."] if of.variadic_type else [])]
@@ -97,7 +96,7 @@ def signature(of: SystemObject) -> str:
 
 
 def check(registry: v1.SystemObjectsRegistry) -> list[str]:
-    """Every fault, as a sentence that names the object; none for a sound registry."""
+    """All faults, each as a sentence that names the object; empty for a valid registry."""
     return list(_faults(registry))
 
 
@@ -106,7 +105,7 @@ def _faults(registry: v1.SystemObjectsRegistry) -> Iterator[str]:
     namespaces = set(registry.namespaces)
     for name, number in Counter(map(signature, objects(registry))).items():
         if number > 1:
-            yield f"{name} is there {number} times"
+            yield f"{name} occurs {number} times"
     for each in objects(registry):
         for fault in chain(_common(each), _own(each, types, namespaces), _rules(each.engine_specific)):
             yield f"{signature(each)} {fault}"
@@ -122,7 +121,7 @@ def _common(of: SystemObject) -> Iterator[str]:
 
 
 def _own(of: SystemObject, types: set[str], namespaces: set[str]) -> Iterator[str]:
-    """The faults that an object of this class can have."""
+    """The faults that are specific to the class of the object."""
     if isinstance(of, v1.SqlFunction | v1.SqlType) and of.namespace not in namespaces:
         yield f"is in the namespace {of.namespace or '(none)'}, which is not in the list of namespaces"
     match of:

@@ -150,6 +150,7 @@ from skiway.model.v1.error_pb2 import (
     MC_UNAUTHENTICATED,
     MC_UNAVAILABLE,
     MC_UNSPECIFIED,
+    MC_UNSUPPORTED,
     Error,
     ErrorCode,
 )
@@ -408,6 +409,7 @@ __all__ = [
     "MC_UNAUTHENTICATED",
     "MC_UNAVAILABLE",
     "MC_UNSPECIFIED",
+    "MC_UNSUPPORTED",
     "OO_BUILTIN",
     "OO_UNSPECIFIED",
     "OO_USER",

@@ -39,6 +39,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     MC_TIMEOUT: _ErrorCode.ValueType  # 11
     MC_CANCELLED: _ErrorCode.ValueType  # 12
     MC_ABORT_RETRYABLE: _ErrorCode.ValueType  # 13
+    MC_UNSUPPORTED: _ErrorCode.ValueType  # 14
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper): ...
 
@@ -56,6 +57,7 @@ MC_UNAVAILABLE: ErrorCode.ValueType  # 10
 MC_TIMEOUT: ErrorCode.ValueType  # 11
 MC_CANCELLED: ErrorCode.ValueType  # 12
 MC_ABORT_RETRYABLE: ErrorCode.ValueType  # 13
+MC_UNSUPPORTED: ErrorCode.ValueType  # 14
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -1,7 +1,7 @@
-"""The Spark job: one pass over data files, a profile per file and column.
+"""The Spark job: one pass over data files, with a profile per file and column as the result.
 
-It is made of DataFrame calls and SQL only, so it runs the same in this process, on a cluster and through Spark Connect.
-Files that hold the columns in the same way are read together, so many at once that a plan stays small.
+It only uses DataFrames and SQL, so it runs the same in this process, on a cluster and on Spark Connect. Files with the
+same layout are read together, in batches that keep the query plan small.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from skiway.errors import SkiwayError
 from skiway.formats import Content, PartitionSpec, TableSchema
 from skiway.formats.schemas import Leaf, leaves
-from skiway.pipeline.profile.figures import PROFILE, failed_files, refusals, without_values
+from skiway.pipeline.profile.figures import PROFILE, all_null_columns, failed_files, unreadable_columns
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
-from skiway.pipeline.profile.scanning import Constants, Scan, scanned
+from skiway.pipeline.profile.scanning import Constants, Scan, run_scan
 from skiway.pipeline.profile.values import value_kind
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ __all__ = ["USUAL", "Budget", "profile", "profiled"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much Spark is asked for at once, and how fine the sketches are.
+    """The size of a Spark job in files and columns, and the precision of sketches.
 
-    A theta sketch keeps about `2 ** lg_k` hashes. `top` values are told per file and column; 0 for none.
+    A theta sketch keeps about `2 ** lg_k` hashes. `top` is the number of frequent values per file and column; 0 for none.
     """
 
     files: int = 128
@@ -46,9 +46,10 @@ class Budget:
 
 USUAL: Final = Budget()
 _AT_ONCE: Final = 8  # footers
-_setting: Final = Lock()
+# Process-wide, because a process has one Spark session, whose settings a job changes.
+_session_lock: Final = Lock()
 _SETTINGS: Final = {
-    "spark.sql.ansi.enabled": "false",  # which forbids to see an int as bytes
+    "spark.sql.ansi.enabled": "false",  # ANSI mode forbids casts from int to bytes
     "spark.sql.caseSensitive": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
@@ -65,11 +66,11 @@ def profile(
     specs: Sequence[PartitionSpec] = (),
     budget: Budget = USUAL,
 ) -> pa.Table:
-    """The profile of data files, rows of a file table: as `PROFILE` says, by path and column.
+    """Profile data files, which are rows of a file table; the result has the schema `PROFILE`, sorted by path and column.
 
-    Columns are the leaves of `schema`, matched by id with what `schemas` says of each file; values that are only in the
-    paths of files are taken from their partition, by `specs`. A column that Spark cannot read has an `error` instead of
-    figures; a file that cannot be read, a single row with an `error` and no column.
+    The leaves of `schema` are matched by id with the file schemas that `schemas` returns. Values that are only in paths
+    are taken from the partition, by `specs`. A column that Spark cannot read has an `error` instead of figures. A file
+    that cannot be read has a single row with an `error` and no column.
     """
     parts = list(profiled(spark, files, schema, schemas=schemas, specs=specs, budget=budget))
     return pa.concat_tables([PROFILE.empty_table(), *parts]).sort_by(
@@ -86,7 +87,7 @@ def profiled(
     specs: Sequence[PartitionSpec] = (),
     budget: Budget = USUAL,
 ) -> Iterator[pa.Table]:
-    """The same in parts, each of some files and complete, as they are done."""
+    """Like `profile`, but yields the complete profiles of some files at a time, as they are done."""
     data = files.filter(pc.field("content") == Content.DATA)
     columns = [leaf for leaf in leaves(schema.arrow) if value_kind(leaf.type) is not None]
     unreadable = [leaf for leaf in leaves(schema.arrow) if value_kind(leaf.type) is None]
@@ -105,7 +106,7 @@ def profiled(
 def _by_layout(
     files: pa.Table, columns: Sequence[Leaf], schemas: FileSchemas
 ) -> Iterator[tuple[Layout | str, pa.Table]]:
-    """The files that are read alike; or, instead of a layout, the reason why one cannot be read."""
+    """Group files by layout; instead of a layout, there may be the reason why files cannot be read."""
 
     def layout(path: str, form: str) -> Layout | str:
         if form != "parquet":
@@ -123,7 +124,7 @@ def _by_layout(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Files of one layout, profiled."""
+    """Profiles files of one layout."""
 
     spark: SparkSession
     schema: TableSchema
@@ -134,30 +135,30 @@ class _Job:
     budget: Budget
 
     def run(self, files: pa.Table) -> pa.Table:
-        """All columns of all files."""
+        """Profile all columns of all files."""
         in_path = {field.source_id for spec in self.specs for field in spec.fields if field.transform == "identity"}
         found, refused = dict(self.layout.found), dict(self.layout.refused)
         absent = [leaf for leaf in self.columns if leaf.id not in found and leaf.id not in refused]
         constant = [leaf for leaf in absent if leaf.id in in_path]
         read = [leaf for leaf in self.columns if leaf.id in found] + constant
-        parts, good = self._scanned(files, read, constant)
+        parts, good = self._scan(files, read, constant)
         rows = good["row_count"].combine_chunks()
         defaulted = _defaulted(json.loads(self.schema.json))
         reasons = refused | {leaf.id: f"Spark cannot read {leaf.type}" for leaf in self.unreadable}
         for leaf in absent:
             if leaf.id in defaulted:
-                reasons[leaf.id] = "the file is older than the column, which has a default there"
+                reasons[leaf.id] = "the file was written before the column was added, which has a default"
             elif leaf not in constant:
                 kind = value_kind(leaf.type)
                 assert kind is not None
-                parts.append(without_values(good, rows, column_id=leaf.id, kind=kind))
-        parts += [refusals(good, rows, column_id=number, reason=reason) for number, reason in reasons.items()]
+                parts.append(all_null_columns(good, rows, column_id=leaf.id, kind=kind))
+        parts += [unreadable_columns(good, rows, column_id=number, reason=reason) for number, reason in reasons.items()]
         return pa.concat_tables([PROFILE.empty_table(), *parts])
 
-    def _scanned(
+    def _scan(
         self, files: pa.Table, columns: Sequence[Leaf], constant: Sequence[Leaf]
     ) -> tuple[list[pa.Table], pa.Table]:
-        """The profiles of columns that Spark reads, and those files that could be read, with their numbers of rows."""
+        """Profile the columns that Spark reads; also returns the readable files, with their row counts."""
         parts: list[pa.Table] = []
         for first in range(0, len(columns), self.budget.columns):
             if not files.num_rows:
@@ -171,10 +172,10 @@ class _Job:
                 top=self.budget.top,
             )
             with _settings(self.spark):
-                answer, files, failures = scanned(self.spark, scan, files)
-            # A file may fail at a later group of columns: what was read of it before goes.
+                result, files, failures = run_scan(self.spark, scan, files)
+            # A file may fail at a later group of columns; then its profiles so far are dropped.
             parts = [_without(part, failures) for part in parts]
-            parts += [answer, failures]
+            parts += [result, failures]
         return parts, files
 
 
@@ -183,7 +184,7 @@ def _without(part: pa.Table, failures: pa.Table) -> pa.Table:
 
 
 def _defaulted(part: Any) -> set[int]:
-    """The ids of fields that have a default, in a schema written as JSON."""
+    """The ids of the fields that have a default, in a schema as JSON."""
     if isinstance(part, list):
         return set().union(*map(_defaulted, part)) if part else set()
     if not isinstance(part, dict):
@@ -194,8 +195,8 @@ def _defaulted(part: Any) -> set[int]:
 
 @contextmanager
 def _settings(spark: SparkSession) -> Iterator[None]:
-    """A block in which the session reads as this job needs it; one at a time, as others would set them back."""
-    with _setting:
+    """Run a block with the session settings that this job needs. One at a time, as each restores the settings."""
+    with _session_lock:
         before = {name: spark.conf.get(name, None) for name in _SETTINGS}
         _set(spark, _SETTINGS)
         try:

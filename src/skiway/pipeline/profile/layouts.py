@@ -1,4 +1,4 @@
-"""Where Spark finds the columns of a table in a data file: by which name, as which type, or nowhere."""
+"""The layout of a data file: under which name and type Spark finds each column of the table, if at all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.conform import widens
 from skiway.formats.schemas import Leaf, leaves
-from skiway.pipeline.profile.values import kept_type, value_kind
+from skiway.pipeline.profile.values import storage_type_of, value_kind
 
 __all__ = ["FileSchemas", "Found", "Layout", "file_schemas", "layout_of"]
 
 FileSchemas: TypeAlias = Callable[[str], pa.Schema]
-"""The schema of the data file at a path, its fields with the ids of the table's."""
+"""Returns the schema of the data file at a path, with the field ids of the table."""
 
 _PLAIN: Final = {
     pa.bool_(): "BOOLEAN",
@@ -38,7 +38,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A column as it is in a file: the path of names there, its type there, and its value as the table has it."""
+    """A column in a file: its path of names, its Spark type, and the SQL that converts it to the table's type."""
 
     path: tuple[str, ...]
     stored: str
@@ -47,16 +47,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a file holds of the table's columns, by id: `found` ones, and why others are `refused`.
+    """The columns of the table, by id, that are `found` in a file, and the reasons why others are `refused`.
 
-    What is neither is not in the file. Files of the same layout are read together.
+    All other columns are not in the file. Files with the same layout are read together.
     """
 
     found: tuple[tuple[int, Found], ...]
     refused: tuple[tuple[int, str], ...]
 
     def schema(self, numbers: Sequence[int]) -> str:
-        """The columns with these ids as Spark is to read them, written as DDL."""
+        """The read schema of the columns with these ids, as DDL."""
         tree: dict[str, object] = {}
         for number, found in self.found:
             if number in numbers:
@@ -75,19 +75,19 @@ def _ddl(part: object) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it literally."""
+    """Quote a name for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def file_schemas(handle: TableHandle, snapshot: Snapshot) -> FileSchemas:
-    """Reads the schemas of a table's data files from their footers; Conflict where a file is no longer the listed one."""
+    """A function that reads the schemas of data files from their footers; it raises Conflict for changed files."""
     listed = handle.files(snapshot)
     etags = dict(zip(listed["path"].to_pylist(), listed["etag"].to_pylist(), strict=True))
     return lambda path: handle.file_schema(snapshot, path, etag=etags.get(path))
 
 
 def layout_of(file: pa.Schema, columns: Sequence[Leaf]) -> Layout:
-    """How a file of this schema holds the table's columns."""
+    """The layout of a file with this schema."""
     here = {leaf.id: leaf for leaf in leaves(file)}
     found, refused = [], []
     for column in columns:
@@ -105,8 +105,8 @@ def layout_of(file: pa.Schema, columns: Sequence[Leaf]) -> Layout:
 
 
 def _read_as(inside: Leaf) -> str | None:
-    """The Spark type that a column of a file is read as; moments it has no type for, as numbers."""
-    of = kept_type(inside.type)
+    """The Spark type to read a column of a file as; times and nanosecond timestamps are read as numbers."""
+    of = storage_type_of(inside.type)
     if pa.types.is_decimal(of) and of.precision <= 38:
         return f"DECIMAL({of.precision},{of.scale})"
     if pa.types.is_date(of):
@@ -121,21 +121,21 @@ def _read_as(inside: Leaf) -> str | None:
 
 
 def _value(inside: Leaf, column: Leaf) -> str | None:
-    """The value as the table has it; None where the types are too different."""
-    source, target = kept_type(inside.type), kept_type(column.type)
+    """The SQL for the value in the type of the table; None if the types are incompatible."""
+    source, target = storage_type_of(inside.type), storage_type_of(column.type)
     if source != target and not widens(source, target):
         return None
     path = ".".join(map(quoted, inside.path))
     if pa.types.is_time(target) or (pa.types.is_timestamp(target) and target.unit == "ns"):
-        return _number_of_moment(path, source, target)
+        return _time_as_number(path, source, target)
     if pa.types.is_timestamp(source) and source.unit == "ns":
         path = f"timestamp_micros({path} DIV 1000)"
     kind = value_kind(target)
     return None if kind is None else f"CAST({path} AS {kind.sql})"
 
 
-def _number_of_moment(path: str, source: pa.DataType, target: pa.DataType) -> str:
-    """As a number of nanoseconds where the table counts these, else of microseconds."""
+def _time_as_number(path: str, source: pa.DataType, target: pa.DataType) -> str:
+    """The SQL for a number of nanoseconds if the table has these, otherwise of microseconds."""
     unit = source.unit
     if pa.types.is_timestamp(source) and unit != "ns":
         path, unit = f"unix_micros(CAST({path} AS TIMESTAMP))", "us"

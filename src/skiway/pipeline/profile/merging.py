@@ -1,7 +1,7 @@
-"""Profiles of files merged into the statistics of a table and its columns.
+"""Merge the profiles of files into the statistics of a table and its columns.
 
-Counts and bounds are taken from the file table where they are exact there, and from the profiles otherwise; the rest
-is in the profiles only. Every figure says how far it can be trusted, in the properties (see docs/pipeline.md).
+Counts and bounds are taken from the file table if they are exact there, and otherwise from the profiles, like everything
+else. The properties `quality.*` say how reliable each figure is (see docs/pipeline.md).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,20 +23,31 @@ from skiway.formats.statistics import column_stats, constant_stats, merged_stats
 from skiway.metastore.statistics.bounds import bound
 from skiway.metastore.statistics.bounds import logical_type as known_type
 from skiway.model import v1
-from skiway.pipeline.profile.files import BOUND, ESTIMATE, EXACT, ProfiledFiles
-from skiway.pipeline.profile.sketches import CONFIDENCE, THETA, DistinctCount, either, spread, united
-from skiway.pipeline.profile.values import kept_type, parsed, texts, value_kind
+from skiway.pipeline.profile.sketches import (
+    CONFIDENCE,
+    THETA,
+    DistinctCount,
+    combined_count,
+    distinct_count,
+    distribution,
+)
+from skiway.pipeline.profile.values import parsed, storage_type_of, texts, value_kind
 
-__all__ = ["Merged", "merge"]
+__all__ = ["BOUND", "ESTIMATE", "EXACT", "Merged", "merge"]
+
+EXACT: Final = "exact"
+ESTIMATE: Final = "estimate"
+BOUND: Final = "bound"
+"""The values of the properties `quality.*`; docs/pipeline.md explains them."""
 
 _RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-_MOST: Final = 2**63 - 1  # which a double can only round up
-_SKETCH_BYTES: Final = 2 << 20  # of all columns of a table; if there are more, none is kept with the statistics
+_MAX_INT64: Final = 2**63 - 1  # not representable as a double, which rounds it up
+_SKETCH_BYTES: Final = 2 << 20  # of all columns of a table; beyond that, statistics are stored without sketches
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The statistics of a snapshot, without the names of table and snapshot. `sketches` are theta, by column id."""
+    """The statistics of a snapshot, without the ids of table and snapshot. `sketches` are theta, by column id."""
 
     table: v1.TableStats
     columns: list[v1.ColumnStats]
@@ -43,8 +55,8 @@ class Merged:
 
 
 def merge(profiles: pa.Table, files: pa.Table, schema: TableSchema, *, buckets: int = 32, top: int = 16) -> Merged:
-    """The statistics of the snapshot that has these `files`, from the `profiles` of as many of them as there are."""
-    snapshot = ProfiledFiles(files.filter(pc.field("content") == Content.DATA), profiles)
+    """The statistics of a snapshot with these `files`, from the `profiles` of those that have one."""
+    snapshot = _ProfiledFiles(files.filter(pc.field("content") == Content.DATA), profiles)
     columns = [
         _Column(snapshot, leaf).statistics(buckets=buckets, top=top)
         for leaf in leaves(schema.arrow)
@@ -57,58 +69,133 @@ def merge(profiles: pa.Table, files: pa.Table, schema: TableSchema, *, buckets: 
     return Merged(snapshot.statistics(), columns, sketches)
 
 
+class _ProfiledFiles:
+    """The data files of a snapshot, joined with the profiles of those that have one."""
+
+    def __init__(self, files: pa.Table, profiles: pa.Table) -> None:
+        self.files = files
+        self._profiles = profiles
+        self._place = pc.index_in(profiles["path"], value_set=files["path"].combine_chunks())
+        same = pc.and_(self._place.is_valid(), profiles["column_id"].is_valid())
+        for name in ("size_bytes", "etag"):
+            there = pc.coalesce(profiles[name].cast(pa.string()), "")
+            here = pc.coalesce(files[name].combine_chunks().take(self._place).cast(pa.string()), "")
+            same = pc.and_(same, pc.equal(there, here))
+        self._same = same
+        self.known = pc.is_in(self._numbers, value_set=self._place.filter(same).unique())
+
+    @property
+    def _numbers(self) -> pa.Array:
+        return pa.array(np.arange(self.files.num_rows, dtype=np.int32))
+
+    def column(self, number: int) -> tuple[pa.Table, pa.Array]:
+        """The profiles of a column, and for each file the index of its profile, or NULL."""
+        # `filter` instead of `take`, which would first copy all sketches into one array.
+        mine = pc.and_(self._same, pc.fill_null(pc.equal(self._profiles["column_id"], number), False))
+        owners = self._place.filter(mine).combine_chunks()
+        return self._profiles.filter(mine), pc.index_in(self._numbers, value_set=owners)
+
+    @cached_property
+    def row_counts(self) -> pa.Array:
+        """The row count of each file; NULL if neither the table nor a profile has it."""
+        profiles = pa.table({"file": self._place, "rows": self._profiles["row_count"]}).filter(self._same)
+        counts = profiles.group_by("file").aggregate([("rows", "max")])
+        places = pc.index_in(self._numbers, value_set=counts["file"].combine_chunks())
+        profiled = counts["rows_max"].combine_chunks().take(places)
+        return pc.coalesce(self.files["row_count"].combine_chunks(), profiled)
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows in all files, including deleted ones."""
+        return int(pc.sum(self.row_counts, min_count=0).as_py())
+
+    @cached_property
+    def has_deletes(self) -> bool:
+        """Does any file have deleted rows?"""
+        listed = pc.greater(pc.fill_null(pc.list_value_length(self.files["deletes"]), 0), 0)
+        counted = pc.greater(pc.fill_null(self.files["deleted_rows"], 0), 0)
+        return bool(pc.any(pc.or_(listed, counted), min_count=0).as_py())
+
+    @cached_property
+    def deleted(self) -> int | None:
+        """The number of deleted rows; None if unknown without reading."""
+        found: int | None = pc.sum(self.files["deleted_rows"], skip_nulls=False, min_count=0).as_py()
+        return found if found is not None or self.has_deletes else 0
+
+    def statistics(self) -> v1.TableStats:
+        """The statistics of the table as a whole."""
+        unknown = self.row_counts.null_count
+        is_exact = self.deleted is not None and not unknown
+        profiled = int(pc.sum(self.row_counts.filter(self.known), min_count=0).as_py())
+        return v1.TableStats(
+            row_count=max(0, self.rows - (self.deleted or 0)),
+            data_file_count=self.files.num_rows,
+            total_size_bytes=int(pc.sum(self.files["size_bytes"], min_count=0).as_py()),
+            properties={
+                "quality.row_count": EXACT if is_exact else BOUND,
+                "files.profiled": str(pc.sum(self.known, min_count=0).as_py()),
+                "rows.profiled": str(profiled),
+                "rows.total": str(self.rows),
+            },
+        )
+
+
 class _Column:
     """One column of a snapshot."""
 
-    def __init__(self, snapshot: ProfiledFiles, leaf: Leaf) -> None:
+    def __init__(self, snapshot: _ProfiledFiles, leaf: Leaf) -> None:
         self.leaf = leaf
         self._of = snapshot
         self._profiles, self._places = snapshot.column(leaf.id)
 
     def statistics(self, *, buckets: int, top: int) -> v1.ColumnStats:
         totals = self._totals()
-        trust = BOUND if self._of.has_deletes else EXACT
+        quality = BOUND if self._of.has_deletes else EXACT
         stats = v1.ColumnStats(
             column_id=self.leaf.id,
             column_name=".".join(self.leaf.path),
             logical_type=logical_type(self.leaf.type),
             value_count=self._of.rows,
         )
-        said = {"quality.value_count": trust, "rows.profiled": str(self._seen_rows()), "rows.total": str(self._of.rows)}
+        properties = {
+            "quality.value_count": quality,
+            "rows.profiled": str(self._seen_rows()),
+            "rows.total": str(self._of.rows),
+        }
         for field in ("null_count", "nan_count"):
             number = totals.field(field)[0].as_py()
             if number is not None:
                 setattr(stats, field, number)
-                said[f"quality.{field}"] = trust
-        said |= self._put_bounds(stats, totals, trust)
-        said |= self._put_distinct(stats)
-        said |= self._put_spread(stats, buckets)
-        said |= self._frequent(top) | self._width() | self._errors()
-        stats.properties.update(said)
+                properties[f"quality.{field}"] = quality
+        properties |= self._put_bounds(stats, totals, quality)
+        properties |= self._put_distinct(stats)
+        properties |= self._put_spread(stats, buckets)
+        properties |= self._frequent(top) | self._width() | self._errors()
+        stats.properties.update(properties)
         return stats
 
     # --- counts and bounds --------------------------------------------------------------------------------------------
 
     def _profiled(self, name: str) -> pa.Array:
-        """A figure of all files; NULL for those without a profile."""
+        """A figure of each file; NULL for those without a profile."""
         return self._profiles[name].combine_chunks().take(self._places)
 
     @cached_property
     def _stats(self) -> pa.StructArray:
-        """What the file table says; nothing, where it does not know the column."""
+        """The statistics of the column in the file table; all unknown if it has none."""
         stats, name = self._of.files["stats"].combine_chunks(), str(self.leaf.id)
         if stats.type.get_field_index(name) < 0:
-            return column_stats(kept_type(self.leaf.type), self._of.files.num_rows)
+            return column_stats(storage_type_of(self.leaf.type), self._of.files.num_rows)
         return stats.field(name)
 
     @cached_property
     def _absent(self) -> pa.Array:
-        """The files that were profiled when there was no such column yet: all NULL."""
+        """The files that were profiled before the column was added; it is NULL in all their rows."""
         return pc.and_(self._of.known, self._places.is_null())
 
     @cached_property
     def _seen(self) -> pa.Array:
-        """The files of which the profile tells all about the column."""
+        """The files whose profile covers the column."""
         profiled = pc.and_(self._places.is_valid(), self._profiled("error").is_null())
         return pc.or_(profiled, self._absent)
 
@@ -122,7 +209,7 @@ class _Column:
 
     def _totals(self) -> pa.StructArray:
         """Counts and bounds of all files together."""
-        files, of = self._of.files.num_rows, kept_type(self.leaf.type)
+        files, of = self._of.files.num_rows, storage_type_of(self.leaf.type)
         if files == 0:
             return merged_stats(constant_stats(pa.nulls(0, of), pa.array([], pa.int64())))
         stats = self._stats
@@ -149,34 +236,36 @@ class _Column:
         return pc.if_else(self._absent, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
 
     def _best_bounds(self, name: str) -> pa.Array:
-        """Those of the file table if they are exact, else the profile's, else what there is."""
-        told = self._stats.field(name)
-        mine = parsed(self._profiled(name), self.leaf.type).cast(told.type)
-        return pc.if_else(self._stats.field("exact"), told, pc.coalesce(mine, told))
+        """The bounds of the file table if they are exact, else of the profile, else of the file table."""
+        listed = self._stats.field(name)
+        profiled = parsed(self._profiled(name), self.leaf.type).cast(listed.type)
+        return pc.if_else(self._stats.field("exact"), listed, pc.coalesce(profiled, listed))
 
-    def _put_bounds(self, stats: v1.ColumnStats, totals: pa.StructArray, trust: str) -> dict[str, str]:
+    def _put_bounds(self, stats: v1.ColumnStats, totals: pa.StructArray, quality: str) -> dict[str, str]:
         if not stats.logical_type:
             return {}
-        said = {}
+        properties = {}
         for name in ("min", "max"):
             found = totals.field(name)
             text = texts(found, self.leaf.type, up=name == "max")
             if text[0].is_valid and _is_bound(stats.logical_type, text[0].as_py()):
                 setattr(stats, name, text[0].as_py())
                 whole = totals.field("exact")[0].as_py() and parsed(text, self.leaf.type) == found
-                said[f"quality.{name}"] = trust if whole else BOUND
-        return said
+                properties[f"quality.{name}"] = quality if whole else BOUND
+        return properties
 
     # --- sketches -----------------------------------------------------------------------------------------------------
 
     def _distinct(self) -> DistinctCount | None:
-        """What the theta sketches say of the profiled files; None where nothing is profiled."""
+        """The number of distinct values in the profiled files; None if there are none."""
         if not self._seen_rows():
             return None
         sketched = self._profiles.filter(self._profiles["theta"].is_valid())
         domains = sketched["domain"].unique().to_pylist()
-        parts = [united(sketched.filter(pc.field("domain") == domain)["theta"].to_pylist()) for domain in domains]
-        return parts[0] if len(parts) == 1 else either(parts)
+        parts = [
+            distinct_count(sketched.filter(pc.field("domain") == domain)["theta"].to_pylist()) for domain in domains
+        ]
+        return parts[0] if len(parts) == 1 else combined_count(parts)
 
     def _put_distinct(self, stats: v1.ColumnStats) -> dict[str, str]:
         count = self._distinct()
@@ -197,10 +286,10 @@ class _Column:
         return {"quality.ndv": quality}
 
     def _put_estimate(self, stats: v1.ColumnStats, count: DistinctCount, seen: int) -> None:
-        """What is not profiled may hold other values only; what is deleted may have been the last of its kind."""
+        """Rows without a profile may all have new values; deleted rows may have been the only ones with their values."""
         missing = self._of.rows - seen
-        gone = self._of.deleted
-        lower = 0.0 if gone is None else max(0.0, count.lower - gone)
+        deleted = self._of.deleted
+        lower = 0.0 if deleted is None else max(0.0, count.lower - deleted)
         estimate = min(count.estimate, float(self._of.rows))
         stats.ndv.approx.CopyFrom(
             v1.NdvApprox(
@@ -218,34 +307,34 @@ class _Column:
     def _put_spread(self, stats: v1.ColumnStats, buckets: int) -> dict[str, str]:
         kind = value_kind(self.leaf.type)
         sketches = self._profiles["kll"].drop_null().to_pylist()
-        found = spread(sketches, buckets=buckets, ranks=_RANKS) if kind and kind.number else None
+        found = distribution(sketches, buckets=buckets, ranks=_RANKS) if kind and kind.number else None
         if found is None or not stats.HasField("min") or not stats.HasField("max"):
             return {}
         bounds = self._numbers_as_text(found.bounds)
         if any(text is None or not _is_bound(stats.logical_type, text) for text in bounds):
             return {}
         _put_histogram(stats, found.counts, bounds)
-        said = self._numbers_as_text(list(found.quantiles.values()))
-        shown = {f"{rank:g}": text for rank, text in zip(found.quantiles, said, strict=True)}
+        values = self._numbers_as_text(list(found.quantiles.values()))
+        quantiles = {f"{rank:g}": text for rank, text in zip(found.quantiles, values, strict=True)}
         quality = EXACT if found.exact and not self._of.has_deletes else ESTIMATE
         return {
             "quality.histogram": quality,
             "quality.quantiles": quality,
-            "quantiles": json.dumps(shown),
+            "quantiles": json.dumps(quantiles),
             "quantiles.rank_error": "0" if found.exact else f"{found.rank_error:.4f}",
         }
 
     def _numbers_as_text(self, numbers: Sequence[float]) -> list[Any]:
-        """Numbers as the KLL sketch was fed with them, as values of the column."""
-        of = pa.decimal128(20, 0) if self.leaf.type == pa.uint64() else kept_type(self.leaf.type)
+        """Format numbers of a KLL sketch as values of the column."""
+        of = pa.decimal128(20, 0) if self.leaf.type == pa.uint64() else storage_type_of(self.leaf.type)
         if pa.types.is_floating(of):
             values = pa.array(numbers, pa.float64()).cast(of)
         elif pa.types.is_decimal(of):
             values = _decimals(numbers, of)
         else:
-            values = _moments(pa.array([min(round(number), _MOST) for number in numbers], pa.int64()), of)
-        said: list[Any] = texts(values, self.leaf.type).to_pylist()
-        return said
+            values = _temporal(pa.array([min(round(number), _MAX_INT64) for number in numbers], pa.int64()), of)
+        found: list[Any] = texts(values, self.leaf.type).to_pylist()
+        return found
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
@@ -260,11 +349,11 @@ class _Column:
         shown = [[row["value"], row["count_sum"]] for row in ranked.to_pylist()]
         return {
             "top_values": json.dumps(shown, ensure_ascii=False),
-            "quality.top_values": EXACT if self._all_told(pc.sum(summed["count_sum"]).as_py()) else ESTIMATE,
+            "quality.top_values": EXACT if self._is_complete(pc.sum(summed["count_sum"]).as_py()) else ESTIMATE,
         }
 
-    def _all_told(self, counted: int) -> bool:
-        """Whether every value is among the frequent ones of its file: then they were counted, not estimated."""
+    def _is_complete(self, counted: int) -> bool:
+        """Is every value among the frequent ones of its file? Then the counts are exact."""
         values = pc.sum(pc.subtract(self._of.row_counts, self._null_counts), skip_nulls=False, min_count=0).as_py()
         return bool(values == counted and not self._of.has_deletes and self._seen_rows() == self._of.rows)
 
@@ -279,7 +368,7 @@ class _Column:
 
 
 def _is_bound(kind: str, text: str) -> bool:
-    """Whether the metastore can keep it: it has no years before 1 or after 9999."""
+    """Can the metastore store this bound? It has no years before 1 or after 9999."""
     try:
         bound(known_type(kind), text)
     except (ValueError, OverflowError):
@@ -287,12 +376,12 @@ def _is_bound(kind: str, text: str) -> bool:
     return True
 
 
-def _put_histogram(stats: v1.ColumnStats, numbers: Sequence[int], said: Sequence[str]) -> None:
-    """Buckets whose bounds are written down alike are one; no bound is outside of the exact ones."""
+def _put_histogram(stats: v1.ColumnStats, numbers: Sequence[int], texts: Sequence[str]) -> None:
+    """Set the histogram; buckets with the same bounds as text are merged, and bounds are clipped to min and max."""
     kind = known_type(stats.logical_type)
     least, most = bound(kind, stats.min), bound(kind, stats.max)
     bounds, counts = [stats.min], [0]
-    for text, number in zip(said[1:], numbers, strict=True):
+    for text, number in zip(texts[1:], numbers, strict=True):
         counts[-1] += number
         if least.value < bound(kind, text).value < most.value and text != bounds[-1]:
             bounds.append(text)
@@ -310,8 +399,8 @@ def _decimals(numbers: Sequence[float], of: pa.DataType) -> pa.Array:
         return pa.array([Decimal(number).quantize(Decimal(1).scaleb(-of.scale)) for number in numbers], of)
 
 
-def _moments(numbers: pa.Array, of: pa.DataType) -> pa.Array:
-    """What counts from a beginning, in the unit of its type."""
+def _temporal(numbers: pa.Array, of: pa.DataType) -> pa.Array:
+    """Convert numbers of microseconds, nanoseconds or days to dates, times and timestamps."""
     if pa.types.is_timestamp(of) and of.unit != "ns":
         return numbers.cast(pa.timestamp("us", tz=of.tz)).cast(of, safe=False)
     if pa.types.is_time(of) and of.unit != "ns":

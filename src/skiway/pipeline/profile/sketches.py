@@ -1,4 +1,7 @@
-"""Sketches of files, merged into those of a table."""
+"""Merge the sketches of files: theta for distinct values, KLL for quantiles; write theta sketches as Puffin files.
+
+Engines look for the number of distinct values of an Iceberg column in Puffin files.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +25,32 @@ __all__ = [
     "CONFIDENCE",
     "THETA",
     "DistinctCount",
+    "Distribution",
     "Puffin",
-    "Spread",
-    "either",
+    "combined_count",
+    "distinct_count",
+    "distribution",
     "estimate",
-    "spread",
     "union",
-    "united",
-    "written",
+    "write_puffin",
 ]
 
 THETA: Final = "apache-datasketches-theta-v1"
-"""What Iceberg calls these sketches."""
+"""Iceberg's name for these sketches."""
 
 CONFIDENCE: Final = 0.954
-"""How sure the bounds of an estimate are: two standard deviations."""
+"""The confidence level of the bounds of an estimate: two standard deviations."""
 
-_VALUES: Final = 1 << 16  # of one level of all KLL sketches together
+_MAGIC: Final = b"PFA1"
+_NO_FLAGS: Final = b"\0\0\0\0"
+_MAX_VALUES: Final = 1 << 16  # per level of all KLL sketches together
 
 
 @dataclass(frozen=True, slots=True)
 class DistinctCount:
-    """How many distinct values there are; `exact` where it was counted rather than estimated.
+    """The number of distinct values; `exact` if it was counted rather than estimated.
 
-    `sketch` is that of all values; empty where there is no such one.
+    `sketch` is the merged theta sketch; empty if there is none.
     """
 
     estimate: float
@@ -57,8 +62,8 @@ class DistinctCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """How `count` numbers spread: bucket i holds `counts[i]` of them, from `bounds[i]` to `bounds[i + 1]`."""
+class Distribution:
+    """The distribution of `count` numbers: `counts[i]` of them lie between `bounds[i]` and `bounds[i + 1]`."""
 
     count: int
     bounds: Sequence[float]
@@ -69,32 +74,32 @@ class Spread:
 
 
 def union(sketches: Iterable[bytes], *, lg_k: int = 12) -> bytes:
-    """The theta sketch of all values that the sketches have seen."""
-    return bytes(_united(sketches, lg_k).serialize())
+    """Merge theta sketches into one."""
+    return bytes(_merged(sketches, lg_k).serialize())
 
 
-def united(sketches: Iterable[bytes], *, lg_k: int = 12) -> DistinctCount:
-    """How many distinct values the sketches have seen together."""
-    sketch = _united(sketches, lg_k)
+def distinct_count(sketches: Iterable[bytes], *, lg_k: int = 12) -> DistinctCount:
+    """The number of distinct values in all sketches together."""
+    sketch = _merged(sketches, lg_k)
     estimate = sketch.get_estimate()
-    spread = sketch.get_upper_bound(1) - sketch.get_lower_bound(1)
+    width = sketch.get_upper_bound(1) - sketch.get_lower_bound(1)
     return DistinctCount(
         estimate=estimate,
         lower=sketch.get_lower_bound(2),
         upper=sketch.get_upper_bound(2),
-        error=spread / 2 / estimate if estimate else 0.0,
+        error=width / 2 / estimate if estimate else 0.0,
         exact=not sketch.is_estimation_mode(),
         sketch=bytes(sketch.serialize()),
     )
 
 
 def estimate(sketch: bytes) -> float:
-    """How many distinct values a theta sketch has seen."""
+    """The estimated number of distinct values of a theta sketch."""
     return float(datasketches.compact_theta_sketch.deserialize(sketch).get_estimate())
 
 
-def either(parts: Sequence[DistinctCount]) -> DistinctCount:
-    """Of counts that cannot be united, as the same value may be in several: at least the largest, at most all."""
+def combined_count(parts: Sequence[DistinctCount]) -> DistinctCount:
+    """Combine counts whose sketches cannot be merged: at least the largest, at most the sum."""
     return DistinctCount(
         estimate=max((part.estimate for part in parts), default=0.0),
         lower=max((part.lower for part in parts), default=0.0),
@@ -105,62 +110,62 @@ def either(parts: Sequence[DistinctCount]) -> DistinctCount:
     )
 
 
-def _united(sketches: Iterable[bytes], lg_k: int) -> Any:
+def _merged(sketches: Iterable[bytes], lg_k: int) -> Any:
     everything = datasketches.theta_union(lg_k)
     for sketch in sketches:
         everything.update(datasketches.compact_theta_sketch.deserialize(sketch))
     return everything.get_result()
 
 
-def spread(sketches: Iterable[bytes], *, buckets: int, ranks: Sequence[float]) -> Spread | None:
-    """How the numbers that the KLL sketches have seen spread, in buckets of about equal counts; None without any.
+def distribution(sketches: Iterable[bytes], *, buckets: int, ranks: Sequence[float]) -> Distribution | None:
+    """The distribution of the numbers in all KLL sketches, in buckets of about equal counts; None if there are none.
 
-    The sketches are not thinned out into one, which would toss coins: all that they keep is looked at, so the same
-    sketches always say the same, and no rank is further off than it is in the worst of them.
+    The sketches are not merged into one sketch, which would be randomized. Instead all retained values are used, so the
+    result is deterministic and no rank has a larger error than in the worst of the sketches.
     """
-    kept = _Kept()
+    retained = _RetainedValues()
     for sketch in sketches:
-        kept.add(sketch)
-    if not kept.values:
+        retained.add(sketch)
+    if not retained.values:
         return None
-    numbers = kept.numbers()
-    least, most = min(kept.least), max(kept.most)
+    numbers = retained.numbers()
+    least, most = min(retained.least), max(retained.most)
     inner = [numbers.quantile(place / buckets) for place in range(1, buckets)]
     bounds = sorted({least, most, *inner})
-    edges = [0, *map(numbers.count_upto, bounds[1:-1]), numbers.total]
-    return Spread(
+    edges = [0, *map(numbers.count_up_to, bounds[1:-1]), numbers.total]
+    return Distribution(
         count=numbers.total,
         bounds=bounds if len(bounds) > 1 else bounds * 2,
         counts=np.diff(edges).tolist(),
         quantiles={rank: numbers.quantile(rank) for rank in ranks},
-        rank_error=datasketches.kll_doubles_sketch(min(kept.k)).normalized_rank_error(False),
-        exact=kept.exact,
+        rank_error=datasketches.kll_doubles_sketch(min(retained.k)).normalized_rank_error(False),
+        exact=retained.exact,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Numbers in order, and how many of all there are up to each."""
+    """Sorted numbers, and the cumulative count up to each."""
 
     values: Any
-    upto: Any
+    cumulative: Any
 
     @property
     def total(self) -> int:
-        return int(self.upto[-1])
+        return int(self.cumulative[-1])
 
     def quantile(self, rank: float) -> float:
-        """The least number that this part of all does not exceed."""
-        return float(self.values[np.searchsorted(self.upto, ceil(rank * self.total))])
+        """The smallest number whose rank is at least `rank`."""
+        return float(self.values[np.searchsorted(self.cumulative, ceil(rank * self.total))])
 
-    def count_upto(self, number: float) -> int:
-        return int(self.upto[np.searchsorted(self.values, number, side="right") - 1])
+    def count_up_to(self, number: float) -> int:
+        return int(self.cumulative[np.searchsorted(self.values, number, side="right") - 1])
 
 
-class _Kept:
-    """What KLL sketches of doubles keep, read from the binary form of the DataSketches libraries.
+class _RetainedValues:
+    """The retained values of KLL sketches of doubles, decoded from the binary format of the DataSketches libraries.
 
-    A value of level i stands for 2^i. Sketches are many and small, so nothing is made of each but a few numbers.
+    A value of level i represents 2^i values. Sketches are many and small, so no objects are created for each.
     """
 
     def __init__(self) -> None:
@@ -190,45 +195,39 @@ class _Kept:
     def numbers(self) -> _Numbers:
         values = np.frombuffer(b"".join(self.values), "<f8")
         level_of = np.repeat(np.array(self.levels, np.int8), self.sizes)
-        parts = [_thinned(np.sort(values[level_of == level]), 1 << level) for level in sorted(set(self.levels))]
+        parts = [_reduced(np.sort(values[level_of == level]), 1 << level) for level in sorted(set(self.levels))]
         values, weights = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.argsort(values)
         return _Numbers(values[order], np.cumsum(weights[order]))
 
     @property
     def exact(self) -> bool:
-        """Whether every value is there, for itself."""
-        return max(self.levels) == 0 and sum(self.sizes) <= _VALUES
+        """Were all values retained?"""
+        return max(self.levels) == 0 and sum(self.sizes) <= _MAX_VALUES
 
 
-def _thinned(ordered: Any, weight: int) -> tuple[Any, Any]:
-    """Not too many values, each in the middle of those it stands for: what that moves a rank by is next to nothing."""
-    step = -(-len(ordered) // _VALUES) or 1
+def _reduced(ordered: Any, weight: int) -> tuple[Any, Any]:
+    """Reduce the number of values; each is the median of those that it represents, so ranks hardly change."""
+    step = -(-len(ordered) // _MAX_VALUES) or 1
     picked = ordered[step // 2 :: step]
     weights = np.full(len(picked), step * weight)
     weights[-1:] = weight * (len(ordered) - step * (len(picked) - 1))
     return picked, weights
 
 
-# --------------------
-# Theta sketches of a snapshot as a Puffin file, in which engines look for the numbers of distinct values.
-
-
-_MAGIC: Final = b"PFA1"
-_NO_FLAGS: Final = b"\0\0\0\0"
-
-
 @dataclass(frozen=True, slots=True)
 class Puffin:
-    """The file, the size of its footer, and what a table's metadata has to say of its blobs."""
+    """A Puffin file, the size of its footer, and the description of its blobs for the metadata of the table."""
 
     data: bytes
     footer_size: int
     blobs: list[dict[str, Any]]
 
 
-def written(sketches: Mapping[int, bytes], schema: TableSchema, *, snapshot_id: int, sequence_number: int) -> Puffin:
-    """The sketches, by column id, of those columns whose values Iceberg hashes as we do."""
+def write_puffin(
+    sketches: Mapping[int, bytes], schema: TableSchema, *, snapshot_id: int, sequence_number: int
+) -> Puffin:
+    """Write sketches, by column id, of those columns whose values Iceberg hashes in the same way."""
     data, blobs = bytearray(_MAGIC), []
     for leaf in leaves(schema.arrow):
         kind, sketch = value_kind(leaf.type), sketches.get(leaf.id)

@@ -1,4 +1,4 @@
-"""The whole way for one snapshot: its files, those never profiled, Spark, and the statistics that planners read."""
+"""Profile a snapshot: find files without a profile, run Spark on them, and publish the merged statistics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.reconcile.outcomes import LEFT_OUT
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
-from skiway.pipeline.profile.files import ESTIMATE, EXACT
 from skiway.pipeline.profile.job import USUAL, Budget, profiled
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import Merged, merge
-from skiway.pipeline.profile.sketches import Puffin, written
+from skiway.pipeline.profile.merging import ESTIMATE, EXACT, Merged, merge
+from skiway.pipeline.profile.sketches import Puffin, write_puffin
 from skiway.pipeline.profile.store import ProfileStore
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ _COLUMNS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """What was done: files that were read now, those known before, and why others could not be read."""
+    """The result: how many files were profiled now, how many before, and why others could not be read."""
 
     files_total: int
     files_profiled: int
@@ -44,13 +43,13 @@ class ProfileReport:
     snapshot: Snapshot
 
     def puffin(self) -> Puffin:
-        """The sketches as Iceberg keeps them, of those columns whose number of distinct values they tell of all rows."""
+        """The theta sketches as a Puffin file, for those columns whose sketch covers all rows."""
         sure = {
             each.column_id for each in self.merged.columns if each.properties.get("quality.ndv") in (EXACT, ESTIMATE)
         }
         sketches = {number: sketch for number, sketch in self.merged.sketches.items() if number in sure}
         of = self.snapshot
-        return written(sketches, self.schema, snapshot_id=of.id, sequence_number=of.sequence_number)
+        return write_puffin(sketches, self.schema, snapshot_id=of.id, sequence_number=of.sequence_number)
 
 
 def profile_snapshot(
@@ -65,11 +64,11 @@ def profile_snapshot(
     cancelled: Callable[[], bool] = lambda: False,
     budget: Budget = USUAL,
 ) -> ProfileReport:
-    """Profile the files of a snapshot that never were, and store the statistics of its table and of the chosen columns.
+    """Profile the files of a snapshot that have no profile, and store the statistics of its table and columns.
 
-    `spark` is asked for a session where there are files to read. `on_progress` is told how many of these are done.
-    `cancelled` is asked between batches; what is done by then is kept, so that the next run goes on from there. Doing it
-    again changes nothing.
+    `spark` is called for a session only if there are files to profile. `on_progress` is called with the number of files
+    done and in total, and `cancelled` between batches; profiles made so far are stored, so that the next run continues
+    from there. Repeating a run changes nothing.
     """
     files, whole = handle.files(snapshot), handle.schema_at(snapshot)
     schema, left_out = columns.of(whole), columns.left_out(whole)
@@ -86,7 +85,7 @@ def profile_snapshot(
         done += len(part["path"].unique())
         on_progress(done, todo.num_rows)
         if done < todo.num_rows and cancelled():
-            raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; those are kept")
+            raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; their profiles are stored")
     merged = merge(store.load(data), files, schema)
     if left_out:
         merged.table.properties[LEFT_OUT] = ",".join(map(str, sorted(left_out)))
@@ -108,7 +107,7 @@ def _failures(part: pa.Table) -> dict[str, str]:
 
 
 def _publish(realm: Realm, table_id: v1.ResourceId, snapshot_id: int, merged: Merged) -> None:
-    """Those of the table come last: where they are, all of them are, also after a death in between."""
+    """Store the statistics. Those of the table come last, so that they exist only if all others do."""
     if merged.columns:
         statistics.put_columns(
             realm,

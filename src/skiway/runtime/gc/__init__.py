@@ -1,4 +1,4 @@
-"""Scheduled garbage collection: when each sweep runs, on which server, and with which limits.
+"""Scheduled garbage collection: when each sweep runs, on which server, and within which limits.
 
 `Schedule` runs the sweeps; `sweeps` builds them from the settings.
 """

@@ -1,9 +1,15 @@
-"""Whose turn it is to sweep, and where the sweep goes on: one pointer per sweep, in the store that all servers share.
+"""The schedule of garbage collection: sweeps run periodically, in limited runs, on one server of a store at a time.
 
-A pointer has one version at a time, so a turn is taken by one server only; and whoever takes a turn that another kept
-for too long moves the version, so that the other cannot give it back any more. The moments in a turn are those of the
-clock of whoever wrote it. A moment further ahead than it can be by the present settings is not believed: a clock that
-was wrong once must not stop gc for a year.
+    Schedule.run   a thread: tick, wait until a sweep is due, tick
+    tick           runs every sweep that is due and whose lease is free
+    Sweep.step     processes one page; repeated until the end, the time limit, the batch limit or shutdown
+
+The next run continues where the last one stopped, on any server. An error ends the run; it is logged and reported.
+
+A server leases a sweep through a pointer in the shared store, which also records where to continue. Compare-and-set gives the
+lease to one server only. A server that takes over an expired lease changes the pointer's version, so that the previous holder
+can no longer write to it. Times in the pointer come from the writer's clock. A time further in the future than the settings
+allow is ignored, so that one wrong clock does not stop garbage collection.
 """
 
 from __future__ import annotations
@@ -18,17 +24,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from skiway.errors import Conflict, InvalidArgument
+from skiway.metastore.records import keys
 from skiway.storage import ABSENT, Clock, Pointer, PointerStore, utc_now
 
-__all__ = ["Later", "Observer", "Progress", "Schedule", "Sweep", "Tick", "Turn", "Turns"]
+__all__ = ["Lease", "Leases", "NotDue", "Observer", "Progress", "Schedule", "Sweep", "Tick"]
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 log = logging.getLogger("skiway.gc")
 
+GRACE_S: Final = 120.0
+"""How long a lease outlasts the time limit of a run: the time that one page may take in a slow store."""
+
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """The right to sweep until it is given back or expires; `token` says where to begin, None at the beginning."""
+class Lease:
+    """A lease of a sweep. `token` says where to continue; None means at the beginning."""
 
     key: str
     version: int
@@ -36,15 +46,15 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """It is not our turn before this moment."""
+class NotDue:
+    """The sweep cannot be leased before this time."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the pointer says."""
+    """The content of the pointer."""
 
     token: str | None = None
     due_at: datetime = EPOCH
@@ -55,80 +65,61 @@ class _State:
         if pointer is None:
             return cls()
         try:
-            said = json.loads(pointer.blob_uri)
-            due_at, held_until = map(datetime.fromisoformat, (said["due_at"], said["held_until"]))
-            return cls(said["token"], due_at.astimezone(UTC), held_until.astimezone(UTC))
+            content = json.loads(pointer.blob_uri)
+            due_at, held_until = map(datetime.fromisoformat, (content["due_at"], content["held_until"]))
+            return cls(content["token"], due_at.astimezone(UTC), held_until.astimezone(UTC))
         except (ValueError, KeyError, TypeError):
-            log.warning("gc: %s cannot be read, so its sweep begins anew", pointer.key)
+            log.warning("gc: %s is not readable; its sweep starts from the beginning", pointer.key)
             return cls()
 
     def written(self) -> str:
-        said = {"token": self.token, "due_at": self.due_at.isoformat(), "held_until": self.held_until.isoformat()}
-        return json.dumps(said)
+        content = {"token": self.token, "due_at": self.due_at.isoformat(), "held_until": self.held_until.isoformat()}
+        return json.dumps(content)
 
     def free_at(self, now: datetime, *, every: timedelta, hold: timedelta) -> datetime:
-        """From when on the turn may be taken."""
-        believed = [
+        """The time from which the lease is free."""
+        plausible = [
             moment
             for moment, longest in ((self.due_at, every), (self.held_until, hold))
             if now < moment <= now + longest
         ]
-        return max(believed, default=now)
+        return max(plausible, default=now)
 
 
-class Turns:
-    """The turns of all sweeps of a store."""
+class Leases:
+    """The leases of all sweeps of a store."""
 
     def __init__(self, pointers: PointerStore, *, clock: Clock) -> None:
         self._pointers = pointers
         self._clock = clock
 
-    def take(self, name: str, *, every_s: float, hold_s: float) -> Turn | Later:
-        """The turn of the sweep `name`, for `hold_s` seconds, unless it was done less than `every_s` ago or is held."""
-        pointer, now = self._pointers.get(_key(name)), self._clock()
+    def acquire(self, name: str, *, every_s: float, hold_s: float) -> Lease | NotDue:
+        """Lease the sweep `name` for `hold_s` seconds, unless it ran less than `every_s` seconds ago or is leased."""
+        pointer, now = self._pointers.get(keys.gc_turn(name)), self._clock()
         state, hold = _State.read(pointer), timedelta(seconds=hold_s)
         free_at = state.free_at(now, every=timedelta(seconds=every_s), hold=hold)
         if free_at > now:
-            return Later(free_at)
+            return NotDue(free_at)
         version = pointer.version if pointer else ABSENT
         held = _State(state.token, state.due_at, now + hold).written()
         try:
-            taken = self._pointers.compare_and_set(_key(name), held, expect=version)
+            taken = self._pointers.compare_and_set(keys.gc_turn(name), held, expect=version)
         except Conflict:  # another server was faster
-            return Later(now + hold)
-        return Turn(taken.key, taken.version, state.token)
+            return NotDue(now + hold)
+        return Lease(taken.key, taken.version, state.token)
 
-    def give_back(self, turn: Turn, *, token: str | None, after_s: float) -> None:
-        """Let the next turn, in `after_s` seconds, go on at `token`; nothing happens if the turn has passed to another."""
+    def release(self, lease: Lease, *, token: str | None, after_s: float) -> None:
+        """Release the lease; the next run continues at `token` in `after_s` seconds. Has no effect if the lease was lost."""
         due_at = self._clock() + timedelta(seconds=after_s)
         try:
-            self._pointers.compare_and_set(turn.key, _State(token, due_at).written(), expect=turn.version)
+            self._pointers.compare_and_set(lease.key, _State(token, due_at).written(), expect=lease.version)
         except Conflict:
-            log.warning("gc: %s took longer than its turn, which another server has taken", turn.key)
-
-
-def _key(name: str) -> str:
-    return f"/platform/gc/{name}"
-
-
-# --------------------
-# The sweeps of gc at their times, in slices, on one server of a store at a time.
-#
-# Schedule.run       a thread: tick, wait until the next sweep is due, tick
-# tick             every sweep that is due and whose turn can be taken
-# sweep.step     one page after the other, until the end, the time slice, the batch limit or the stop
-#
-# What was not reached goes on at the next tick, on whichever server. An error ends the tick of its sweep, is logged and
-# reported, and never ends the server.
-
-
-GRACE_S = 120.0
-"""How long a turn is held beyond its time slice: what one page may take in a slow store."""
+            log.warning("gc: %s took longer than its lease, which another server has taken over", lease.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was done so far, and where to go on; without a token, the sweep has come round."""
+    """The progress of a run, and where to continue; without a token, the sweep is complete."""
 
     looked_at: int = 0
     removed: int = 0
@@ -136,7 +127,7 @@ class Progress:
     next_token: str | None = None
 
     def followed_by(self, other: Progress) -> Progress:
-        """Both as one."""
+        """The sum of both."""
         return Progress(
             self.looked_at + other.looked_at,
             self.removed + other.removed,
@@ -147,7 +138,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and its times. `step` does one page from a token on."""
+    """A sweep with its interval and limits. `step` processes one page, starting at a token."""
 
     name: str
     step: Callable[[str | None], Progress]
@@ -159,7 +150,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One turn of a sweep, for metrics. `error` is the name of the exception's class, or None when all went well."""
+    """A finished run of a sweep, for metrics. `error` is the class name of the exception, or None."""
 
     sweep: str
     started_at: datetime
@@ -169,17 +160,17 @@ class Tick:
 
 
 class Observer(Protocol):
-    """Told of every tick, on the thread of the schedule."""
+    """Receives the start and end of every run, on the thread of the schedule."""
 
     def began(self, sweep: Sweep) -> None:
-        """A turn of the sweep was taken."""
+        """A run starts."""
 
     def ended(self, tick: Tick) -> None:
-        """That is what was done in it, or how it failed."""
+        """A run has ended or failed."""
 
 
 class Schedule:
-    """Runs sweeps when they are due. `tick` may be called by hand; `run` calls it until told to stop."""
+    """Runs sweeps when they are due. `run` calls `tick` until it is stopped; tests may call `tick` directly."""
 
     def __init__(
         self,
@@ -190,54 +181,54 @@ class Schedule:
         monotonic: Callable[[], float] = time.monotonic,
         observer: Observer | None = None,
     ) -> None:
-        self._turns = Turns(pointers, clock=clock)
+        self._leases = Leases(pointers, clock=clock)
         self._sweeps = [sweep for sweep in sweeps if sweep.enabled]
         self._clock = clock
         self._monotonic = monotonic
         self._observer = observer
 
     def run(self, stop: threading.Event) -> None:
-        """Tick until `stop` is set, which is looked at between slices."""
+        """Call `tick` until `stop` is set, which is checked between pages."""
         while self._sweeps and not stop.is_set():
             stop.wait(self.tick(stopping=stop.is_set))
 
     def tick(self, *, stopping: Callable[[], bool] = lambda: False) -> float:
-        """Do what is due; in how many seconds something is due again."""
-        waits = [self._attend(sweep, stopping) for sweep in self._sweeps if not stopping()]
+        """Run the sweeps that are due. Returns the seconds until the next one is."""
+        waits = [self._run_if_due(sweep, stopping) for sweep in self._sweeps if not stopping()]
         return min(waits, default=0.0)
 
-    def _attend(self, sweep: Sweep, stopping: Callable[[], bool]) -> float:
-        """Do the sweep if it is our turn; in how many seconds to ask again."""
+    def _run_if_due(self, sweep: Sweep, stopping: Callable[[], bool]) -> float:
+        """Run the sweep if it can be leased. Returns the seconds until the next attempt."""
         started_at, started = self._clock(), self._monotonic()
         try:
-            turn = self._turns.take(sweep.name, every_s=sweep.every_s, hold_s=sweep.slice_s + GRACE_S)
-            if isinstance(turn, Later):
-                return (turn.until - started_at).total_seconds()
+            lease = self._leases.acquire(sweep.name, every_s=sweep.every_s, hold_s=sweep.slice_s + GRACE_S)
+            if isinstance(lease, NotDue):
+                return (lease.until - started_at).total_seconds()
             if self._observer is not None:
                 self._observer.began(sweep)
-            done, error = self._sweep(sweep, turn, stopping), None
-        except Exception as raised:  # noqa: BLE001 - whatever the store did, the next tick tries again
+            done, error = self._sweep(sweep, lease, stopping), None
+        except Exception as raised:  # noqa: BLE001 - whatever the store raised, the next tick retries
             done, error = Progress(), type(raised).__name__
-            log.error("gc %s failed and tries again in %.0f s: %s", sweep.name, sweep.every_s, raised)
+            log.error("gc %s failed, retrying in %.0f s: %s", sweep.name, sweep.every_s, raised)
         _log(sweep, done)
         if self._observer is not None:
             self._observer.ended(Tick(sweep.name, started_at, self._monotonic() - started, done, error))
         return sweep.every_s
 
-    def _sweep(self, sweep: Sweep, turn: Turn, stopping: Callable[[], bool]) -> Progress:
-        token = turn.token
+    def _sweep(self, sweep: Sweep, lease: Lease, stopping: Callable[[], bool]) -> Progress:
+        token = lease.token
         try:
             done = self._work(sweep, token, stopping)
             token = done.next_token
-        except InvalidArgument:  # a token of another time or layout: begin anew
+        except InvalidArgument:  # a token of an older layout: start from the beginning
             token = None
             raise
         finally:
-            self._turns.give_back(turn, token=token, after_s=sweep.every_s)
+            self._leases.release(lease, token=token, after_s=sweep.every_s)
         return done
 
     def _work(self, sweep: Sweep, token: str | None, stopping: Callable[[], bool]) -> Progress:
-        """At least one page."""
+        """Process pages, at least one, until a limit is reached."""
         deadline = self._monotonic() + sweep.slice_s
         done = sweep.step(token)
         while done.next_token is not None and self._monotonic() < deadline and not stopping():
@@ -249,6 +240,8 @@ class Schedule:
 
 def _log(sweep: Sweep, done: Progress) -> None:
     for key in done.damaged:
-        log.error("gc %s: the content of %s is lost: restore it from a backup, or delete the resource", sweep.name, key)
+        log.error(
+            "gc %s: the content of %s is missing: restore it from a backup, or delete the resource", sweep.name, key
+        )
     if done.removed:
-        log.info("gc %s: removed %d of %d", sweep.name, done.removed, done.looked_at)
+        log.info("gc %s: deleted %d of %d", sweep.name, done.removed, done.looked_at)

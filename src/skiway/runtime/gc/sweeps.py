@@ -1,13 +1,13 @@
-"""The sweeps of the metastore's gc, with the times and sizes that the settings give them.
+"""The sweeps of garbage collection, with the intervals and limits from the settings.
 
-| sweep       | settings                      | removes                                               |
+| sweep       | settings                      | deletes                                               |
 |-------------|-------------------------------|-------------------------------------------------------|
-| idempotency | gc.idempotency                | what has expired                                      |
-| cas         | gc.cas                        | blobs that nothing names                              |
-| pointer     | gc.pointer                    | names that lead nowhere                               |
-| jobs        | gc.reconcile_jobs             | jobs that were over long ago                          |
-| secrets     | gc.pointer                    | credentials that no connector names                   |
-| warehouse   | gc.warehouse                  | files of managed tables that nothing refers to        |
+| idempotency | gc.idempotency                | expired records                                       |
+| cas         | gc.cas                        | unreferenced blobs                                    |
+| pointer     | gc.pointer                    | dangling pointers                                     |
+| jobs        | gc.reconcile_jobs             | jobs that finished long ago                           |
+| secrets     | gc.pointer                    | credentials of deleted connectors                     |
+| warehouse   | gc.warehouse                  | unreferenced files of managed tables                  |
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sweeps(
     warehouse: Warehouse | None = None,
     clock: Clock = utc_now,
 ) -> list[Sweep]:
-    """All sweeps, also those that are off: that of the warehouse, where there is none."""
+    """All sweeps, including disabled ones. The warehouse sweep is disabled if there is no warehouse."""
     work = _Work(stores, secrets, settings, clock, warehouse)
     expired, cas, pointer, jobs = settings.idempotency, settings.cas, settings.pointer, settings.reconcile_jobs
     files = settings.warehouse
@@ -96,9 +96,9 @@ def once_round(
     warehouse: Warehouse | None = None,
     clock: Clock = utc_now,
 ) -> Iterator[tuple[str, gc.Slice]]:
-    """Every sweep from its beginning to its end, page by page, whatever the schedule does meanwhile.
+    """Run every sweep completely, page by page, independently of the schedule.
 
-    A dry run says what would go. It does not tell of what has expired: nobody sees that any more.
+    A dry run yields what would be deleted, except for expired records, which are invisible already.
     """
     if not dry_run:
         gc.sweep_expired(stores)
@@ -117,7 +117,7 @@ def once_round(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What every step needs."""
+    """The arguments of every step."""
 
     stores: Stores
     secrets: SecretsStore
@@ -166,7 +166,7 @@ def _secrets(work: _Work, token: str | None) -> gc.Slice:
 
 
 def _files(work: _Work, token: str | None) -> gc.Slice:
-    assert work.warehouse is not None, "without one the sweep is off"
+    assert work.warehouse is not None, "the sweep is disabled without a warehouse"
     return sweep_warehouse(
         work.stores,
         work.warehouse,

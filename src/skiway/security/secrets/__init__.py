@@ -1,4 +1,4 @@
-"""Secret stores: credentials of connectors are kept here, never in the records that use them.
+"""Stores of secrets, such as the credentials of connectors, which are never part of the records that use them.
 
 `open_secrets` opens a store by URL: in memory, in encrypted files, or in AWS Secrets Manager.
 """

@@ -1,4 +1,7 @@
-"""Clients of AWS Secrets Manager: one for all accounts, or one for each, in a role tagged with the account."""
+"""Secrets in AWS Secrets Manager, each tagged with its account.
+
+All accounts share one client, or each has its own, in a role session tagged with the account.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,17 @@ from hashlib import sha256
 from threading import Lock
 from typing import Any, Protocol
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 from cachetools import LRUCache
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
 from skiway.errors import LimitExceeded, SkiwayError, Unavailable
 from skiway.security.secrets.store import check_size, no_such_secret, secret_key
+
+with extras.needed("aws", "AWS Secrets Manager"):
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
 __all__ = ["ACCOUNT_TAG", "AssumedRole", "AwsAccess", "AwsSecrets", "Clients", "OneClient"]
 
@@ -30,48 +36,48 @@ CONFIG = Config(retries={"mode": "standard", "max_attempts": 4}, connect_timeout
 
 
 class AwsAccess:
-    """How AWS is reached; what is left out, boto3 finds in its usual places."""
+    """Access to AWS. Arguments that are None are found by boto3 in the usual places."""
 
     def __init__(self, *, region: str | None, endpoint: str | None, credentials: Mapping[str, str]) -> None:
-        # One session for all clients: what it has read of a service's description is not read again.
+        # One session for all clients, so that it loads each service description only once.
         self._session = boto3.session.Session(region_name=region, **credentials)
         self._endpoint = endpoint
 
     def client(self, service: str, **credentials: str) -> Any:
-        """A client; with `credentials` instead of the session's own, when some are given. For one thread at a time."""
+        """A client, with other `credentials` than the session's if given. Not for concurrent calls."""
         return self._session.client(service, endpoint_url=self._endpoint, config=CONFIG, **credentials)
 
 
 class Clients(Protocol):
-    """Gives the client to use for an account's secrets."""
+    """Provides the client for the secrets of an account."""
 
     def client(self, account_id: str) -> Any:
         """A client of Secrets Manager."""
 
 
 class OneClient:
-    """The server's own rights, for all accounts."""
+    """One client for all accounts, with the credentials of the server."""
 
     def __init__(self, access: AwsAccess) -> None:
         self._client = access.client("secretsmanager")
 
     def client(self, account_id: str) -> Any:  # noqa: ARG002  (all accounts share it)
-        """The one client."""
+        """The client, whatever the account."""
         return self._client
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A client and until when it can be used."""
+    """The client of a role session, and when to renew it."""
 
     client: Any
     renew_at: datetime
 
 
 class AssumedRole:
-    """A role assumed for each account, with a session tag that policies can compare with the tag of a secret.
+    """One client per account, in a role session with a tag that policies can compare with the tag of a secret.
 
-    So AWS itself keeps the secrets of accounts apart. A session is used until shortly before it ends.
+    AWS itself then separates the secrets of accounts. A session is renewed shortly before it expires.
     """
 
     def __init__(self, access: AwsAccess, role_arn: str, *, clock: Clock = utc_now) -> None:
@@ -91,7 +97,7 @@ class AssumedRole:
             return session.client
 
     def _assume(self, account_id: str) -> Session:
-        given = self._sts.assume_role(
+        credentials = self._sts.assume_role(
             RoleArn=self._role_arn,
             RoleSessionName=_session_name(account_id),
             DurationSeconds=SESSION_S,
@@ -99,29 +105,25 @@ class AssumedRole:
         )["Credentials"]
         client = self._access.client(
             "secretsmanager",
-            aws_access_key_id=given["AccessKeyId"],
-            aws_secret_access_key=given["SecretAccessKey"],
-            aws_session_token=given["SessionToken"],
+            aws_access_key_id=credentials["AccessKeyId"],
+            aws_secret_access_key=credentials["SecretAccessKey"],
+            aws_session_token=credentials["SessionToken"],
         )
-        return Session(client, given["Expiration"] - RENEW_BEFORE)
+        return Session(client, credentials["Expiration"] - RENEW_BEFORE)
 
 
 def _session_name(account_id: str) -> str:
-    """What the audit log of AWS shows: the account's id, or where that has no place in a name, its digest."""
+    """The name shown in AWS audit logs: the account id, or its digest if the id is not allowed there."""
     plain = re.fullmatch(r"[\w+=,.@-]{1,57}", account_id, re.ASCII)
     return f"skiway-{account_id if plain else sha256(account_id.encode()).hexdigest()[:32]}"
 
 
-# --------------------
-# Secrets in AWS Secrets Manager, each tagged with its account.
-
-
 MAX_NAME = 512
-DELETED = {"ResourceNotFoundException", "InvalidRequestException"}  # the latter: somebody scheduled it for deletion
+DELETED = {"ResourceNotFoundException", "InvalidRequestException"}  # the latter: scheduled for deletion
 
 
 class AwsSecrets:
-    """Secrets as those of AWS, named `{prefix}/accounts/{account}/{kind}/{id}`, with the tag `AccountId`."""
+    """Secrets named `{prefix}/accounts/{account}/{kind}/{id}`, with the tag `AccountId`."""
 
     def __init__(self, clients: Clients, *, prefix: str = "skiway") -> None:
         self._clients = clients
@@ -141,7 +143,7 @@ class AwsSecrets:
                 client.put_secret_value(SecretId=name, SecretBinary=data)
 
     def get(self, account_id: str, kind: str, resource_id: str) -> bytes:
-        """See `SecretsStore`. One that was written by hand as text is given in UTF-8."""
+        """See `SecretsStore`. A secret that was created as text is returned in UTF-8."""
         name = self._name(account_id, kind, resource_id)
         with _explained(name, absent=DELETED):
             found = self._clients.client(account_id).get_secret_value(SecretId=name)
@@ -155,7 +157,7 @@ class AwsSecrets:
             self._clients.client(account_id).put_secret_value(SecretId=name, SecretBinary=data)
 
     def delete(self, account_id: str, kind: str, resource_id: str) -> None:
-        """See `SecretsStore`. Without the usual days of grace, in which the secret would still be there."""
+        """See `SecretsStore`. Deletes at once, without the recovery window of AWS."""
         name = self._name(account_id, kind, resource_id)
         with _explained(name):
             client: Any = self._clients.client(account_id)
@@ -168,12 +170,12 @@ class AwsSecrets:
         return f"AwsSecrets(prefix={self._prefix!r})"
 
     def _name(self, account_id: str, kind: str, resource_id: str) -> str:
-        # AWS takes no percent sign. `=` stands for it: encoding leaves none of its own.
+        # AWS does not allow `%`, so it is replaced by `=`, which does not occur in an encoded key.
         key = secret_key(account_id, kind, resource_id).replace("%", "=")
         name = f"{self._prefix}/{key}" if self._prefix else key
         if len(name) > MAX_NAME:
             raise LimitExceeded(
-                f"the secret's name {name[:80]}… has {len(name)} characters, and AWS takes {MAX_NAME}: use shorter ids",
+                f"the secret's name {name[:80]}… has {len(name)} characters, the maximum of AWS is {MAX_NAME}: use shorter ids",
                 key="secret.name.too_long",
             )
         return name
@@ -181,7 +183,7 @@ class AwsSecrets:
 
 @contextmanager
 def _explained(name: str, *, absent: set[str] | None = None) -> Iterator[None]:
-    """A block whose SDK errors become ours. Only their codes are told: their texts may quote what was sent."""
+    """Translate SDK errors in the block. Only their codes are passed on: their messages may quote the request."""
     try:
         yield
     except ClientError as error:
@@ -193,6 +195,6 @@ def _explained(name: str, *, absent: set[str] | None = None) -> Iterator[None]:
 
 def _failed(name: str, why: str) -> SkiwayError:
     return Unavailable(
-        f"secret {name}: AWS answers {why}: see region, credentials, the role to assume and its policy",
+        f"secret {name}: AWS returned {why}: check the region, the credentials, the role to assume and its policy",
         key="secret.unavailable",
     )

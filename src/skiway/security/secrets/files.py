@@ -1,8 +1,11 @@
-"""Secrets as they lie on a disk: encrypted with AES-256-GCM, bound to their name.
+"""Secrets in encrypted files, one per secret, in one directory.
+
+A file is encrypted with AES-256-GCM:
 
     the line skiway-secret-1 | id of the key, 8 bytes | nonce, 12 bytes | ciphertext with its tag
 
-The name of the secret is authenticated with it, so a file cannot be passed off as another's.
+The name of the secret is authenticated with the content, so a file cannot be passed off as another secret. The directory also
+contains the key file, unless it is configured elsewhere, and a lock file that serializes the writes of several processes.
 """
 
 from __future__ import annotations
@@ -39,22 +42,22 @@ Randomness = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class EncryptionKey:
-    """256 random bits; its id tells it from others, and nothing about it."""
+    """A key of 256 random bits. Its id identifies it without revealing anything about it."""
 
     secret: Redacted[bytes]
     id: bytes
 
     @classmethod
     def parsed(cls, text: str) -> EncryptionKey:
-        """The key written in base64, of either alphabet."""
+        """Parse a key in base64, in the standard or URL-safe alphabet."""
         try:
             secret = base64.b64decode(text.strip().translate(str.maketrans("-_", "+/")), validate=True)
         except (binascii.Error, ValueError):
             secret = b""
         if len(secret) != KEY_BYTES:
             raise InvalidArgument(
-                f"an encryption key for secrets is {KEY_BYTES} random bytes in base64, and what was given is not: make "
-                "one with `openssl rand -base64 32`",
+                f"an encryption key for secrets must be {KEY_BYTES} random bytes in base64: generate one with "
+                "`openssl rand -base64 32`",
                 key="secret.key.invalid",
             )
         return cls(Redacted(secret), sha256(b"skiway-secret-key-id" + secret).digest()[:KEY_ID_BYTES])
@@ -62,31 +65,31 @@ class EncryptionKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """Keys to encrypt and decrypt with: the first encrypts, all of them decrypt."""
+    """Encryption keys: the first one encrypts, all of them decrypt."""
 
     keys: Sequence[EncryptionKey]
     randomness: Randomness = field(default=os.urandom, repr=False)
 
     @classmethod
     def parsed(cls, text: str, *, randomness: Randomness = os.urandom) -> KeyRing:
-        """The keys in a text, in base64, apart by commas or white space; lines that begin with # are remarks."""
+        """Parse keys in base64, separated by commas or white space. Lines that start with # are comments."""
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         keys = [EncryptionKey.parsed(each) for each in re.split(r"[\s,]+", "\n".join(lines)) if each]
         if not keys:
             raise InvalidArgument(
-                "there is no encryption key for secrets: give at least one, such as `openssl rand -base64 32` makes",
+                "there is no encryption key for secrets: provide one, for example from `openssl rand -base64 32`",
                 key="secret.key.invalid",
             )
         return cls(keys, randomness)
 
     def seal(self, name: str, data: bytes) -> bytes:
-        """`data` encrypted as the secret of this name."""
+        """Encrypt `data` as the secret with this name."""
         key, nonce = self.keys[0], self.randomness(NONCE_BYTES)
         head = MAGIC + key.id
         return head + nonce + AESGCM(key.secret.reveal()).encrypt(nonce, data, head + name.encode())
 
     def open(self, name: str, sealed: bytes) -> bytes:
-        """What was sealed as the secret of this name."""
+        """Decrypt the secret with this name."""
         head, body = sealed[:HEAD_BYTES], sealed[HEAD_BYTES:]
         if not head.startswith(MAGIC) or len(body) < NONCE_BYTES + TAG_BYTES:
             raise _damaged(name)
@@ -97,7 +100,7 @@ class KeyRing:
             raise _damaged(name) from None
 
     def is_current(self, sealed: bytes) -> bool:
-        """Was this sealed with the key that encrypts now?"""
+        """Whether this was encrypted with the first key."""
         return sealed.startswith(MAGIC + self.keys[0].id)
 
     def _key(self, name: str, key_id: bytes) -> EncryptionKey:
@@ -105,47 +108,40 @@ class KeyRing:
             if key.id == key_id:
                 return key
         raise PreconditionFailed(
-            f"secret {name} was encrypted with key {key_id.hex()}, and here are {', '.join(k.id.hex() for k in self.keys)}: "
-            "add the key it was encrypted with behind the first one, or store the secret anew",
+            f"secret {name} was encrypted with key {key_id.hex()}, but the known keys are "
+            f"{', '.join(k.id.hex() for k in self.keys)}: add the missing key after the first one, or store the secret again",
             key="secret.key.unknown",
         )
 
 
 def new_encryption_key(randomness: Randomness = os.urandom) -> Redacted[str]:
-    """A key in base64, as a key file holds it."""
+    """Generate a key in base64, as in a key file."""
     return Redacted(base64.b64encode(randomness(KEY_BYTES)).decode())
 
 
 def _damaged(name: str) -> Internal:
     return Internal(
-        f"secret {name} cannot be decrypted, its file is damaged or is that of another secret: restore it from a backup, or "
-        "store the secret anew",
+        f"secret {name} cannot be decrypted, its file is damaged or belongs to another secret: restore it from a backup, or "
+        "store the secret again",
         key="secret.damaged",
     )
 
 
-# --------------------
-# Secrets in encrypted files, one for each, below one directory.
-#
-# The directory also holds the key file, unless another place is named for it, and a lock by which processes that share
-# the directory write one after the other.
-
-
 KEY_FILE = "encryption.key"
 LOCK_FILE = "lock"
-DRAFT_FILE = "draft"  # what is being written; there is one writer at a time
-SECRETS = "accounts"  # all names of secrets begin so
+DRAFT_FILE = "draft"  # the file being written; there is one writer at a time
+SECRETS = "accounts"  # the first part of every secret's name
 MAX_NAME = 255
-OTHERS = 0o027  # what a key file's mode must not allow: the group to write, others anything
+OTHERS = 0o027  # the permissions a key file must not have: write for the group, anything for others
 
 
 class FileSecrets:
-    """Encrypted files. A secret is replaced at once or not at all, and survives a power failure once it is stored."""
+    """Encrypted files. Writes are atomic, and durable when they return."""
 
     def __init__(self, directory: Path, keys: KeyRing) -> None:
         self._directory = directory
         self._keys = keys
-        with _explained(f"the directory {directory} for secrets"):
+        with _explained(f"the secrets directory {directory}"):
             _make_private(directory)
 
     def put(self, account_id: str, kind: str, resource_id: str, data: bytes) -> None:
@@ -183,9 +179,9 @@ class FileSecrets:
                 _sync(file.parent)
 
     def reencrypt(self) -> int:
-        """Encrypt with the first key what still is with another, so that the others can be dropped; how many it were."""
+        """Encrypt all secrets with the first key, so that other keys can be removed. Returns the number of changed secrets."""
         changed = 0
-        with _explained(f"the directory {self._directory} for secrets"):
+        with _explained(f"the secrets directory {self._directory}"):
             files = sorted(self._directory.glob(f"{SECRETS}/*/*/*"))
         for file in files:
             key = file.relative_to(self._directory).as_posix()
@@ -202,15 +198,15 @@ class FileSecrets:
     def _file(self, key: str) -> Path:
         if any(len(part) > MAX_NAME for part in key.split("/")):
             raise LimitExceeded(
-                f"a part of the secret's name {key[:80]}… is longer than a file's name may be: use at most {MAX_NAME} "
-                "characters, fewer where some must be encoded",
+                f"a part of the secret's name {key[:80]}… is too long for a file name: use at most {MAX_NAME} characters, or fewer if "
+                "some must be encoded",
                 key="secret.name.too_long",
             )
         return self._directory / key
 
     @contextmanager
     def _writing(self, key: str) -> Iterator[Path]:
-        """The file of a secret, while no other thread or process writes any."""
+        """The file of a secret, while no other thread or process writes."""
         file = self._file(key)
         with _explained(f"secret {key}"), _locked(self._directory / LOCK_FILE):
             yield file
@@ -224,17 +220,17 @@ class FileSecrets:
 
 
 def key_ring_in(file: Path, *, secrets: Path, randomness: Randomness = os.urandom) -> KeyRing:
-    """The keys in a key file, which is made where there is none yet; readable by its owner only.
+    """The keys in a key file, which is created if it does not exist, readable by its owner only.
 
-    Where `secrets` already holds some, a missing key file is lost, not new: another key would read none of them.
+    If `secrets` already contains secrets, a missing key file is an error, since a new key could not decrypt them.
     """
-    with _explained(f"the key file {file} for secrets"):
+    with _explained(f"the secrets key file {file}"):
         if not file.exists():
             _make_key_file(file, secrets, randomness)
         mode = file.stat().st_mode & 0o777
         if mode & OTHERS:
             raise PreconditionFailed(
-                f"the key file {file} has mode {mode:03o}, so that others on this machine can use it: `chmod 600` it",
+                f"the key file {file} has mode {mode:03o}, so other users can access it: `chmod 600` it",
                 key="secret.key.exposed",
             )
         return KeyRing.parsed(file.read_text(), randomness=randomness)
@@ -243,17 +239,17 @@ def key_ring_in(file: Path, *, secrets: Path, randomness: Randomness = os.urando
 def _make_key_file(file: Path, secrets: Path, randomness: Randomness) -> None:
     if any(secrets.glob(f"{SECRETS}/*/*/*")):
         raise PreconditionFailed(
-            f"{secrets} holds secrets, and their key file {file} is not there: restore it from a backup; without it they "
-            "are lost, and must be removed and stored anew",
+            f"{secrets} contains secrets, but their key file {file} does not exist: restore it from a backup; without it they are "
+            "lost and must be deleted and stored again",
             key="secret.key.lost",
         )
     _make_private(file.parent)
     draft = file.with_name(f"{file.name}.{randomness(8).hex()}")
-    _write(draft, f"# encrypts secrets; keep a copy elsewhere\n{new_encryption_key(randomness).reveal()}\n".encode())
+    _write(draft, f"# encrypts secrets; keep a backup elsewhere\n{new_encryption_key(randomness).reveal()}\n".encode())
     try:
         os.link(draft, file)
     except FileExistsError:
-        pass  # another process was first: its key is the one
+        pass  # another process was first; use its key
     finally:
         draft.unlink()
     _sync(file.parent)
@@ -261,7 +257,7 @@ def _make_key_file(file: Path, secrets: Path, randomness: Randomness) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """A lock between processes, and as each use opens the file anew, between threads too."""
+    """A lock between processes and, since each use opens the file again, between threads."""
     opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -271,7 +267,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """A file of its owner only, on the disk when this returns."""
+    """Write a file that only its owner can access; it is on disk when this returns."""
     opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(opened, "wb") as stream:
         stream.write(data)
@@ -280,7 +276,7 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def _make_private(directory: Path, *, below: Path | None = None) -> None:
-    """The directory and those above it, but not above `below`; new ones are their owner's only."""
+    """Create the directory and its parents, up to `below`, accessible by their owner only."""
     if directory.is_dir():
         return
     if directory.parent not in (below, directory):
@@ -299,13 +295,13 @@ def _sync(directory: Path) -> None:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """A block whose errors of the file system become ours."""
+    """Translate file system errors in the block."""
     try:
         yield
     except OSError as error:
         raise Unavailable(
-            f"{what} cannot be used: {error.strerror or type(error).__name__}: see the disk and the permissions",
+            f"{what} cannot be used: {error.strerror or type(error).__name__}: check the disk and the permissions",
             key="secret.unavailable",
         ) from error
     except UnicodeDecodeError:
-        raise PreconditionFailed(f"{what} is no text: restore it from a backup", key="secret.key.invalid") from None
+        raise PreconditionFailed(f"{what} is not text: restore it from a backup", key="secret.key.invalid") from None

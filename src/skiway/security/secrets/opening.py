@@ -1,19 +1,20 @@
-"""The secrets store by URL. The scheme chooses it; packages add theirs as entry points.
+"""Open a secrets store by URL. The scheme selects the store; packages can add stores as entry points.
 
-An entry point of the group `skiway.secrets_stores` is named after its URL scheme and leads to a function with the
-signature of `OpenSecrets`. A store is imported when first asked for.
+An entry point of the group `skiway.secrets_stores` is named after its URL scheme and refers to a function with the
+signature of `OpenSecrets`. A store's module is imported when the store is opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
-from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.errors import InvalidArgument
+from skiway.plugins import opener_for_url, url_scheme
 from skiway.security.secrets.store import MemorySecrets, SecretsStore
 
 __all__ = ["SECRETS_STORES", "OpenSecrets", "open_secrets"]
@@ -30,7 +31,7 @@ AWS_CREDENTIALS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_to
 
 
 class OpenSecrets(Protocol):
-    """Opens a secrets store. `options` hold what does not belong into a URL, such as keys and credentials."""
+    """Opens a secrets store. `options` holds what does not belong in a URL, such as keys and credentials."""
 
     def __call__(self, url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:
         """The store that `url` names."""
@@ -38,40 +39,28 @@ class OpenSecrets(Protocol):
 
 def open_secrets(url: str, *, options: Mapping[str, str] | None = None, clock: Clock = utc_now) -> SecretsStore:
     """The secrets store that `url` names, such as `file:///srv/skiway/secrets`."""
-    scheme, _, _ = url.partition(":")
-    known = {name: EntryPoint(name, value, SECRETS_STORES) for name, value in BUILT_IN.items()}
-    for entry in entry_points(group=SECRETS_STORES):
-        if known.setdefault(entry.name, entry).value != entry.value:
-            raise PreconditionFailed(
-                f"both {known[entry.name].value} and {entry.value} are installed for {entry.name}: URLs: remove one"
-            )
-    if scheme not in known:
-        raise InvalidArgument(
-            f"no secrets store is called {scheme!r}: begin the URL with one of "
-            f"{', '.join(f'{name}:' for name in sorted(known))}, or install the package that adds it",
-            key="store.scheme.unknown",
-        )
-    return cast(OpenSecrets, known[scheme].load())(url, options=options or {}, clock=clock)
+    opener = cast(OpenSecrets, opener_for_url(SECRETS_STORES, url, BUILT_IN))
+    scheme = url_scheme(url)
+    with extras.needed("lake", f"a secrets store at {scheme}:", when=scheme in BUILT_IN):
+        return opener(url, options=options or {}, clock=clock)
 
 
 def open_memory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001
-    """An empty store, from `memory://`."""
+    """An empty store in memory, for `memory://`."""
     if url.removeprefix("memory:").strip("/") or options:
-        raise InvalidArgument(
-            "the URL of secrets in memory names something, or has options, and such a store has neither: write memory://"
-        )
+        raise InvalidArgument("the secrets store in memory takes neither a path nor options: use memory://")
     return MemorySecrets()
 
 
 def open_directory(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:  # noqa: ARG001
-    """Encrypted files, from `file:///directory?key_file=...`; option `keys` holds keys that are in no file."""
+    """Encrypted files, for `file:///directory?key_file=...`. The option `keys` gives the keys themselves."""
     from skiway.security.secrets.files import KEY_FILE, FileSecrets, KeyRing, key_ring_in
 
     parsed = urlsplit(url)
     given = _parameters(parsed.query, options, known={"key_file", "keys"})
     if parsed.netloc not in ("", "localhost") or not parsed.path.startswith("/"):
         raise InvalidArgument(
-            f"{parsed.scheme}://{parsed.netloc}{parsed.path} names no directory of this machine: write file:///path"
+            f"{parsed.scheme}://{parsed.netloc}{parsed.path} is not a directory of this machine: use file:///path"
         )
     directory = Path(unquote(parsed.path))
     if keys := given.get("keys"):
@@ -81,7 +70,7 @@ def open_directory(url: str, *, options: Mapping[str, str], clock: Clock) -> Sec
 
 
 def open_aws(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsStore:
-    """AWS Secrets Manager, from `aws://prefix?region=...&role_arn=...`; credentials are options."""
+    """AWS Secrets Manager, for `aws://prefix?region=...&role_arn=...`. Credentials are options."""
     from skiway.security.secrets.aws import AssumedRole, AwsAccess, AwsSecrets, OneClient
 
     parsed = urlsplit(url)
@@ -94,7 +83,7 @@ def open_aws(url: str, *, options: Mapping[str, str], clock: Clock) -> SecretsSt
 
 
 def _parameters(query: str, options: Mapping[str, str], *, known: set[str]) -> dict[str, str]:
-    """Of the URL and the options together. Values are in no error: they may be secret."""
+    """The parameters of the URL and the options. Errors contain no values, which may be secret."""
     in_url = dict(parse_qsl(query))
     given = {**in_url, **options}
     if unknown := sorted(given.keys() - known):
@@ -103,6 +92,6 @@ def _parameters(query: str, options: Mapping[str, str], *, known: set[str]) -> d
         )
     if secret := sorted(in_url.keys() & {"keys", *AWS_CREDENTIALS}):
         raise InvalidArgument(
-            f"the URL of the secrets store holds {', '.join(secret)}, and URLs get into logs: give it as an option"
+            f"the URL of the secrets store contains {', '.join(secret)}, and URLs are logged: pass it as an option"
         )
     return given

@@ -1,4 +1,4 @@
-"""Secrets kept out of band: credentials of connectors are stored here, and never in the records that use them."""
+"""The interface of secret stores, and the store in memory."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from skiway.errors import InvalidArgument, LimitExceeded, NotFound
 
 __all__ = ["MAX_SECRET_BYTES", "MemorySecrets", "SecretsStore", "check_size", "no_such_secret", "secret_key"]
 
-MAX_SECRET_BYTES = 65_536  # what AWS Secrets Manager takes; the same everywhere, so that stores can be exchanged
+MAX_SECRET_BYTES = 65_536  # the limit of AWS Secrets Manager; the same for all stores, so that they are interchangeable
 
 
 class SecretsStore(Protocol):
-    """Secrets by account, kind (such as `connectors`) and id. Safe to be used by many threads."""
+    """Secrets by account, kind (such as `connectors`) and id. Thread-safe."""
 
     def put(self, account_id: str, kind: str, resource_id: str, data: bytes) -> None:
-        """Keep `data`, whether or not there was a secret before."""
+        """Store `data`, replacing an existing secret."""
 
     def get(self, account_id: str, kind: str, resource_id: str) -> bytes:
-        """The secret; raises `NotFound`."""
+        """The secret. Raises `NotFound`."""
 
     def update(self, account_id: str, kind: str, resource_id: str, data: bytes) -> None:
-        """Replace the secret that is there; raises `NotFound`."""
+        """Replace an existing secret. Raises `NotFound`."""
 
     def delete(self, account_id: str, kind: str, resource_id: str) -> None:
-        """Forget the secret for good; one that is not there is forgotten already."""
+        """Delete the secret permanently, if it exists."""
 
 
 def secret_key(account_id: str, kind: str, resource_id: str) -> str:
-    """The name of a secret, `accounts/{account}/{kind}/{id}`; no two secrets share one, whatever their ids hold."""
+    """The name of a secret, `accounts/{account}/{kind}/{id}`. It is unique, whatever characters the ids contain."""
     return "/".join(("accounts", *(_segment(part) for part in (account_id, kind, resource_id))))
 
 
 def check_size(key: str, data: bytes) -> None:
-    """Refuse what not every store would take."""
+    """Reject a secret that is too large for some store."""
     if len(data) > MAX_SECRET_BYTES:
         raise LimitExceeded(
-            f"secret {key} has {len(data)} bytes, and {MAX_SECRET_BYTES} are the most: keep less in it",
+            f"secret {key} has {len(data)} bytes, the maximum is {MAX_SECRET_BYTES}: store less in it",
             key="secret.too_large",
         )
 
 
 def no_such_secret(key: str) -> NotFound:
-    """The error for a secret that is not there."""
-    return NotFound(f"there is no secret {key}: it was never stored, or was deleted; store it anew", key="secret")
+    """The error for a missing secret."""
+    return NotFound(f"secret {key} does not exist: store it again", key="secret")
 
 
 class MemorySecrets:
-    """Secrets that end with the process: for tests and trials."""
+    """Secrets in memory, lost when the process ends. For tests and experiments."""
 
     def __init__(self) -> None:
         self._secrets: dict[str, bytes] = {}
@@ -93,6 +93,6 @@ class MemorySecrets:
 def _segment(part: str) -> str:
     if not part:
         raise InvalidArgument("a secret needs an account, a kind and an id: one of them is empty", key="secret.key")
-    # What quote() leaves alone and not every store does: `~` is in no name of AWS, `.` and `..` are directories.
+    # Encode what quote() leaves as it is: AWS does not allow `~` in names, and `.` and `..` are directories.
     encoded = quote(part, safe="").replace("~", "%7E")
     return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded

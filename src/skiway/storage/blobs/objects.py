@@ -1,4 +1,4 @@
-"""Blobs in object storage, by obstore: this process's memory, a directory, S3, and what else obstore opens."""
+"""Blob stores based on obstore: in memory, in a directory, in S3, and in any other store that obstore supports."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.storage.blobs.store import REFRESH_AFTER_S, BlobHead, BlobStore
 from skiway.storage.calls import OnCall
-from skiway.storage.format_version import FORMAT_VERSION, check_format
+from skiway.storage.opening import FORMAT_VERSION, check_format
 
 __all__ = ["ObjectBlobStore", "open_directory", "open_memory", "open_s3"]
 
 FORMAT_PATH = "skiway-format"
-MAX_LASTING = 10_000
+MAX_SYNCED = 10_000  # directories to remember
 
 
 class ObjectBlobStore(BlobStore):
-    """Blobs as objects; an object's path is the blob's address."""
+    """Stores each blob as an object whose path is the blob's address."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ObjectBlobStore(BlobStore):
                 return
 
     def _walk(self, folder: str, after: str) -> Iterator[BlobHead]:
-        # Object stores list in order of the whole path.
+        # Object stores list by the whole path.
         with self._translated():
             for chunk in obstore.list(self._objects, folder or None, offset=after or None, chunk_size=1000):
                 yield from map(_blob_head, chunk)
@@ -91,18 +91,20 @@ class ObjectBlobStore(BlobStore):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """A block whose obstore errors become ours."""
+        """Run a block in which errors of obstore become Unavailable."""
         try:
             yield
         except (BaseError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise Unavailable(
-                f"{self._name}: {reason}: see address, credentials, room and permissions", key="store.unavailable"
+                "the blob store is unavailable; check the address, credentials, free space and permissions",
+                key="store.unavailable",
+                detail=f"{self._name}: {reason}",
             ) from error
 
 
 class DirectoryBlobStore(ObjectBlobStore):
-    """Blobs as files under a directory, on disk when `put` returns."""
+    """Stores blobs as files in a directory; they are synced to disk when `put` returns."""
 
     def __init__(
         self,
@@ -115,15 +117,15 @@ class DirectoryBlobStore(ObjectBlobStore):
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unavailable(f"{path} cannot be made a directory: {error}", key="store.disk") from error
+            raise Unavailable(f"directory {path} cannot be created: {error}", key="store.disk") from error
         self._path = path.resolve()
-        self._lasting: set[Path] = set()  # directories that are known to survive a power failure
+        self._synced: set[Path] = set()  # directories that are known to survive a power failure
         objects = LocalStore(self._path)
         super().__init__(objects, name=str(path), clock=clock, on_call=on_call, refresh_after_s=refresh_after_s)
 
     def _create(self, uri: str, data: bytes) -> bool:
         created = super()._create(uri, data)
-        # Also when it was there: whoever wrote it may not have come this far.
+        # Also if it existed: its writer may have crashed before this.
         self._sync(uri)
         return created
 
@@ -132,22 +134,22 @@ class DirectoryBlobStore(ObjectBlobStore):
         self._sync(uri)
 
     def _sync(self, uri: str) -> None:
-        """Make the file, and the directories that lead to it, survive a power failure."""
+        """Sync the file and its parent directories to disk, so that they survive a power failure."""
         with self._translated():
             file = self._path / uri
-            new = [*takewhile(lambda folder: folder not in self._lasting, file.parents[: len(Path(uri).parts) - 1])]
+            new = [*takewhile(lambda folder: folder not in self._synced, file.parents[: len(Path(uri).parts) - 1])]
             for path in (file, file.parent, *(folder.parent for folder in new)):
                 _fsync(path)
-        # Nobody removes directories. Told only now: whoever finds one here relies on all above it.
-        if len(self._lasting) > MAX_LASTING:
-            self._lasting.clear()
-        self._lasting.update(new)
+        # Directories are never removed. They are added only now, because an entry implies that all its parents are synced.
+        if len(self._synced) > MAX_SYNCED:
+            self._synced.clear()
+        self._synced.update(new)
 
     def _walk(self, folder: str, after: str) -> Iterator[BlobHead]:
-        """Directory by directory, passing over those that lie before `after`: a page costs what it shows."""
+        """Walk directory by directory and skip those before `after`, so that a page costs no more than its items."""
         with self._translated():
             level = obstore.list_with_delimiter(self._objects, folder or None)
-        # With a slash behind them, directories sort among files as the paths in them do.
+        # With a trailing slash, directories sort among files like the paths in them.
         entries: list[tuple[str, Any]] = [(f"{path}/", None) for path in level["common_prefixes"]]
         entries += [(each["path"], each) for each in level["objects"]]
         for path, found in sorted(entries, key=lambda entry: entry[0]):
@@ -161,7 +163,7 @@ def _fsync(path: Path) -> None:
     try:
         opened = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return  # deleted meanwhile: nothing to keep
+        return  # it was deleted concurrently
     try:
         os.fsync(opened)
     finally:
@@ -175,34 +177,32 @@ def _blob_head(meta: Any) -> BlobHead:
 def open_memory(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> ObjectBlobStore:
-    """An empty store, from `memory://`."""
+    """Open an empty store for `memory://`."""
     if url.removeprefix("memory:").strip("/") or options:
-        raise InvalidArgument(
-            f"{url} names something, or has options, but a store in memory has neither: write memory://"
-        )
+        raise InvalidArgument(f"{url} has a path or options, but an in-memory store has neither; use memory://")
     return ObjectBlobStore(MemoryStore(), name=url, clock=clock, on_call=on_call)
 
 
 def open_directory(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> DirectoryBlobStore:
-    """The store in the directory that `file:///absolute/path` names, made when missing."""
+    """Open the store in the directory `file:///absolute/path`, creating it if it does not exist."""
     parsed = urlsplit(url)
     if parsed.netloc or not parsed.path.startswith("/") or parsed.query or options:
-        raise InvalidArgument(f"{url} does not name a directory, or has options: write file:///absolute/path")
+        raise InvalidArgument(f"{url} is not a directory, or has options; use file:///absolute/path")
     return DirectoryBlobStore(Path(unquote(parsed.path)), clock=clock, on_call=on_call)
 
 
 def open_s3(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> ObjectBlobStore:
-    """The store in the bucket that `s3://bucket/prefix?region=...` names; see `docs/storage.md` for the parameters."""
+    """Open the store at `s3://bucket/prefix?region=...`; see docs/storage.md for the parameters."""
     parsed = urlsplit(url)
     name = f"s3://{parsed.netloc}{parsed.path}"
     settings: dict[str, Any] = dict(parse_qsl(parsed.query)) | dict(options)
     plain = settings.get("endpoint", "").startswith("http://")
     try:
-        # S3 checks the digest of what it receives before it stores it.
+        # S3 verifies the digest of an object before it stores it.
         objects = S3Store(
             parsed.netloc,
             prefix=parsed.path.strip("/") or None,
@@ -213,5 +213,5 @@ def open_s3(
         )
     except (BaseError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise InvalidArgument(f"{name} cannot be opened: {reason}: write s3://bucket/prefix?region=...") from error
+        raise InvalidArgument(f"{name} cannot be opened: {reason}; use s3://bucket/prefix?region=...") from error
     return ObjectBlobStore(objects, name=name, clock=clock, on_call=on_call)

@@ -1,4 +1,4 @@
-"""Pointers: small versioned entries that name blobs and change only by compare-and-set.
+"""Pointers: small versioned entries that map a key to a blob and change only by compare-and-set.
 
 `store` defines `PointerStore`; the other modules implement it in memory, SQLite, PostgreSQL and DynamoDB.
 """

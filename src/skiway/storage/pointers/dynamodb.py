@@ -1,4 +1,9 @@
-"""The DynamoDB table of a pointer store: its keys, its index of what expires, its format."""
+"""Pointers in a DynamoDB table, for stores without a database server.
+
+All pointers share one partition key, so that listings are sorted; DynamoDB splits a busy partition by sort key on its own.
+Every write is a transaction with a request token. A plain conditional write that the SDK repeats after a lost response
+would mistake its own success for a conflict.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,9 @@ from itertools import groupby, islice
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
+from skiway import extras
 from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import (
     Contention,
@@ -27,20 +30,45 @@ from skiway.errors import (
     Unavailable,
 )
 from skiway.storage.calls import OnCall
-from skiway.storage.format_version import FORMAT_VERSION, check_format
-from skiway.storage.pointers.keys import HEAD_BYTES, KeyParts, key_range
-from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+from skiway.storage.opening import FORMAT_VERSION, check_format
+from skiway.storage.pointers.store import (
+    HEAD_BYTES,
+    Delete,
+    KeyParts,
+    Operation,
+    Pointer,
+    PointerStore,
+    Put,
+    key_range,
+    require,
+)
+
+with extras.needed("aws", "a pointer store in DynamoDB"):
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
 __all__ = ["DynamoPointerStore", "ensure_table", "open_pointers"]
 
+Item = dict[str, dict[str, Any]]
+
 FORMAT_KEY = {"pk": {"S": "format"}, "sk": {"B": b"format"}}
+ATTEMPTS = 8
+MAX_TRANSACTION_BYTES = 4_000_000
+PARTITION = {"S": "pointers"}
+ABSENT_NOW = "attribute_not_exists(pk) OR expires_at_us <= :now"
+AT_VERSION = "version = :version AND (attribute_not_exists(expires_at_us) OR expires_at_us > :now)"
+# Reasons for which DynamoDB cancels a transaction although its conditions may hold.
+TRANSIENT_REASONS = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded", "None"}
+CONDITION_ERRORS = {"ConditionalCheckFailedException", "TransactionCanceledException"}
+TRANSIENT_ERRORS = {"TransactionInProgressException", "ThrottlingException", "ProvisionedThroughputExceededException"}
 
 
 def ensure_table(client: Any, table: str, *, create: bool) -> None:
-    """Make `table` if it is missing and may be made, and check that its format is ours."""
+    """Create `table` if it does not exist and `create` is set, and check its format version."""
     if not _exists(client, table):
         if not create:
-            raise PreconditionFailed(f"DynamoDB table {table} does not exist: create it, or open it with create=true")
+            raise PreconditionFailed(f"DynamoDB table {table} does not exist; create it, or open it with create=true")
         _create(client, table)
     _ensure_format(client, table)
 
@@ -66,7 +94,7 @@ def _create(client: Any, table: str) -> None:
                 {"AttributeName": "expires_at_us", "AttributeType": "N"},
             ],
             KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-            # Sparse: only pointers that expire have the attribute, so only they are in the index.
+            # Sparse: only pointers that expire have the attribute and are in the index.
             GlobalSecondaryIndexes=[
                 {
                     "IndexName": "expiry",
@@ -79,17 +107,17 @@ def _create(client: Any, table: str) -> None:
             ],
         )
     except ClientError as error:
-        if _code(error) != "ResourceInUseException":  # somebody else is making it
+        if _code(error) != "ResourceInUseException":  # another process is creating it
             raise
     client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
-    _enable_sweep(client, table)
+    _enable_ttl(client, table)
 
 
-def _enable_sweep(client: Any, table: str) -> None:
+def _enable_ttl(client: Any, table: str) -> None:
     try:
         client.update_time_to_live(TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"})
     except ClientError as error:
-        if _code(error) != "ValidationException":  # it is enabled already
+        if _code(error) != "ValidationException":  # already enabled
             raise
 
 
@@ -111,29 +139,8 @@ def _code(error: ClientError) -> str:
     return str(error.response["Error"]["Code"])
 
 
-# --------------------
-# Pointers in a DynamoDB table: for stores without a database to look after.
-#
-# All pointers share one partition key, so that listings are in order; DynamoDB spreads a busy partition over machines by
-# sort key on its own. Every write is a transaction with a request token, because a plain conditional write that the SDK
-# repeats after a lost answer would take its own success for a conflict.
-
-
-Item = dict[str, dict[str, Any]]
-
-ATTEMPTS = 8
-MAX_TRANSACTION_BYTES = 4_000_000
-PARTITION = {"S": "pointers"}
-ABSENT_NOW = "attribute_not_exists(pk) OR expires_at_us <= :now"
-AT_VERSION = "version = :version AND (attribute_not_exists(expires_at_us) OR expires_at_us > :now)"
-# Reasons for which DynamoDB gives up a transaction although its conditions may hold.
-PASSING_REASONS = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded", "None"}
-CONDITION_ERRORS = {"ConditionalCheckFailedException", "TransactionCanceledException"}
-PASSING_ERRORS = {"TransactionInProgressException", "ThrottlingException", "ProvisionedThroughputExceededException"}
-
-
 class DynamoPointerStore(PointerStore):
-    """Pointers as items of one table, which is made when missing."""
+    """Stores pointers as items of one table, which is created if it does not exist."""
 
     max_batch: ClassVar[int] = 100
 
@@ -169,8 +176,8 @@ class DynamoPointerStore(PointerStore):
         size = sum(len(each.key.encode()) + len(getattr(each, "blob_uri", "").encode()) for each in batch)
         if size > MAX_TRANSACTION_BYTES:
             raise LimitExceeded(
-                f"a batch of {size} bytes was asked for, DynamoDB takes {MAX_TRANSACTION_BYTES}: use shorter keys and "
-                "addresses, or split the batch if its parts may succeed alone",
+                f"a batch of {size} bytes exceeds DynamoDB's limit of {MAX_TRANSACTION_BYTES}; use shorter keys and "
+                "addresses, or split the batch if its parts may succeed independently",
                 key="pointer.batch.too_large",
             )
         now, token = self._clock(), self._ids()
@@ -196,7 +203,7 @@ class DynamoPointerStore(PointerStore):
         return sum(self._delete_expired(item, now) for item in islice(expired, limit))
 
     def _delete_expired(self, item: Item, now: datetime) -> bool:
-        """Whether the item was still expired, and deleted: the index lags behind the table."""
+        """Delete an item if it is still expired, as the index lags behind the table; return whether it was deleted."""
         try:
             with _translated(self._table):
                 self._client.delete_item(
@@ -219,16 +226,20 @@ class DynamoPointerStore(PointerStore):
                 if reason["Code"] == "ConditionalCheckFailed":
                     require(operation, _to_pointer(reason["Item"]) if reason.get("Item") else None, now)
             codes = {reason["Code"] for reason in reasons}
-            if codes <= PASSING_REASONS:
+            if codes <= TRANSIENT_REASONS:
                 raise Contention(
-                    f"others kept writing the same keys of DynamoDB table {self._table}: try again", key="store.busy"
+                    "too many concurrent writes to the same keys; try again",
+                    key="store.busy",
+                    detail=f"DynamoDB table {self._table}",
                 ) from cancelled
             raise Internal(
-                f"DynamoDB table {self._table} gave up a transaction: {', '.join(sorted(codes))}", key="store.failed"
+                "DynamoDB cancelled a transaction",
+                key="store.failed",
+                detail=f"table {self._table}: {', '.join(sorted(codes))}",
             ) from cancelled
 
     def _transact_item(self, operation: Operation, now: datetime) -> dict[str, Any]:
-        """`operation` as an entry of a transaction, with its condition."""
+        """Convert `operation` to an item of a transaction, with its condition."""
         condition: dict[str, Any] = {
             "TableName": self._table,
             "ConditionExpression": AT_VERSION if operation.expect else ABSENT_NOW,
@@ -243,11 +254,11 @@ class DynamoPointerStore(PointerStore):
         return {kind: condition | {"Key": _item_key(operation.key)}}
 
     def _live(self, prefix: str, *, after: str, page_size: int, now: datetime) -> Iterator[Pointer]:
-        """The live pointers under `prefix` that follow `after`, in order of their keys."""
+        """Iterate over the live pointers with this prefix whose keys are greater than `after`, in order."""
         low, high = key_range(prefix, after)
         if high is not None and low >= high:
             return
-        # Long keys of the same head sort by digest in the table: such a group is read whole, and sorted here.
+        # Long keys with the same head sort by digest in the table; such a group is read completely and sorted here.
         for _, group in groupby(self._between(low, high, page_size), key=lambda item: item["sk"]["B"][:HEAD_BYTES]):
             for pointer in sorted(map(_to_pointer, group), key=lambda pointer: pointer.key):
                 key = pointer.key.encode()
@@ -255,8 +266,8 @@ class DynamoPointerStore(PointerStore):
                     yield pointer
 
     def _between(self, low: bytes, high: bytes | None, page_size: int) -> Iterator[Item]:
-        """All items whose keys may be in the range: some more at its ends."""
-        values = {":low": {"B": KeyParts.of(low).head or b"\0"}}  # the service takes no empty key, not even to compare
+        """Iterate over all items whose keys may be in the range, and possibly some more at its ends."""
+        values = {":low": {"B": KeyParts.of(low).head or b"\0"}}  # DynamoDB rejects empty keys even in comparisons
         if high is None:
             return self._query("pk = :pk AND sk >= :low", values, page_size=page_size, ConsistentRead=True)
         head = KeyParts.of(high).head
@@ -286,27 +297,33 @@ class DynamoPointerStore(PointerStore):
 
 @contextmanager
 def _translated(table: str) -> Iterator[None]:
-    """A block whose SDK errors become ours, but for conditions that did not hold: their callers know what they mean."""
+    """Run a block in which SDK errors become ours, except failed conditions, which callers handle."""
     try:
         yield
     except ClientError as error:
         if error.response["Error"]["Code"] in CONDITION_ERRORS:
             raise
-        raise _meaning(error, table) from error
+        raise _to_skiway_error(error, table) from error
     except BotoCoreError as error:
         raise Unavailable(
-            f"DynamoDB table {table}: {error}: see region, credentials and network", key="store.unavailable"
+            "DynamoDB is unavailable; check the region, credentials and network",
+            key="store.unavailable",
+            detail=f"table {table}: {error}",
         ) from error
 
 
-def _meaning(error: ClientError, table: str) -> SkiwayError:
+def _to_skiway_error(error: ClientError, table: str) -> SkiwayError:
     code = error.response["Error"]["Code"]
-    what = f"DynamoDB table {table}: {error.response['Error'].get('Message', code)}"
-    if code in PASSING_ERRORS:
-        return Contention(f"{what}: too much is written at once, try again", key="store.busy")
+    detail = f"table {table}: {error.response['Error'].get('Message', code)}"
+    if code in TRANSIENT_ERRORS:
+        return Contention("too many concurrent writes to DynamoDB; try again", key="store.busy", detail=detail)
     if error.response["ResponseMetadata"].get("HTTPStatusCode", 500) >= 500 or "AccessDenied" in code:
-        return Unavailable(f"{what}: see the service's health and the permissions", key="store.unavailable")
-    return Internal(what, key="store.failed")
+        return Unavailable(
+            "DynamoDB is unavailable; check the health of the service and the permissions",
+            key="store.unavailable",
+            detail=detail,
+        )
+    return Internal("DynamoDB has failed", key="store.failed", detail=detail)
 
 
 def _item_key(key: str) -> Item:
@@ -321,7 +338,7 @@ def _to_item(put: Put) -> Item:
         item["tail"] = {"B": parts.tail}
     if put.expires_at is not None:
         expires_at_us = to_micros(put.expires_at)
-        # DynamoDB's own sweep wants whole seconds; rounded up, so that nothing goes before its time.
+        # DynamoDB's TTL is in seconds; rounded up, so that nothing is deleted too early.
         item |= {"expires_at_us": _number(expires_at_us), "ttl": _number(-(-expires_at_us // 1_000_000))}
     return item
 
@@ -340,14 +357,14 @@ def _number(value: int) -> dict[str, str]:
 def open_pointers(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> DynamoPointerStore:
-    """The store in the table that `dynamodb://table?region=...` names; see `docs/storage.md` for the parameters."""
+    """Open the store at `dynamodb://table?region=...`; see docs/storage.md for the parameters."""
     parsed = urlsplit(url)
     settings = dict(parse_qsl(parsed.query)) | dict(options)
     known = {"region", "endpoint", "create", "aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
     if not parsed.netloc or parsed.path.strip("/") or not settings.keys() <= known:
         raise InvalidArgument(
             f"{parsed.scheme}://{parsed.netloc}{parsed.path} with {', '.join(sorted(settings)) or 'no parameters'} cannot "
-            f"be opened: write dynamodb://table?region=..., with any of {', '.join(sorted(known))}"
+            f"be opened; use dynamodb://table?region=..., with any of {', '.join(sorted(known))}"
         )
     client = boto3.client(
         "dynamodb",

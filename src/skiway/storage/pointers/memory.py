@@ -1,4 +1,4 @@
-"""Pointers in this process, gone with it: for tests, demos and caches."""
+"""Pointers in the memory of this process, for tests and demos."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ __all__ = ["MemoryPointerStore", "open_pointers"]
 
 
 class MemoryPointerStore(PointerStore):
-    """A dict and a sorted list of its keys, under one lock. Python sorts text as UTF-8 sorts its bytes."""
+    """A dict and a sorted list of its keys, protected by a lock. Python sorts strings like their UTF-8 bytes."""
 
     def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
         super().__init__(clock=clock, on_call=on_call)
         self._lock = Lock()
         self._pointers: dict[str, Pointer] = {}
         self._keys: list[str] = []
-        self._expiries: list[tuple[datetime, str]] = []  # a heap; entries of pointers changed since are passed over
+        self._expiries: list[
+            tuple[datetime, str]
+        ] = []  # a heap; entries of pointers that have changed since are skipped
 
     def _get(self, key: str) -> Pointer | None:
         with self._lock:
@@ -49,7 +51,7 @@ class MemoryPointerStore(PointerStore):
     def _count(self, prefix: str, *, now: datetime) -> int:
         with self._lock:
             start, end = bisect_left(self._keys, prefix), _end(self._keys, prefix)
-            # All but those that have expired and were not purged yet, which are few.
+            # Subtract the expired pointers that have not been purged yet; they are few.
             due = {key for expires_at, key in self._expiries if expires_at <= now and key.startswith(prefix)}
             return end - start - sum(key in self._pointers and self._pointers[key].expired(now) for key in due)
 
@@ -86,16 +88,14 @@ class MemoryPointerStore(PointerStore):
 
 
 def _end(keys: list[str], prefix: str) -> int:
-    """Where the keys that begin with `prefix` end: before the first that is greater in its first letters."""
+    """The index after the last key that begins with `prefix`."""
     return bisect_right(keys, prefix, key=lambda key: key[: len(prefix)])
 
 
 def open_pointers(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> MemoryPointerStore:
-    """An empty store, from `memory://`."""
+    """Open an empty store for `memory://`."""
     if url.removeprefix("memory:").strip("/") or options:
-        raise InvalidArgument(
-            f"{url} names something, or has options, but a store in memory has neither: write memory://"
-        )
+        raise InvalidArgument(f"{url} has a path or options, but an in-memory store has neither; use memory://")
     return MemoryPointerStore(clock=clock, on_call=on_call)

@@ -1,4 +1,4 @@
-"""Pointers in PostgreSQL: for several servers on one store."""
+"""Pointers in PostgreSQL, for several servers that share a store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from skiway import extras
 from skiway.clock import Clock, utc_now
 from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
@@ -25,12 +26,12 @@ T = TypeVar("T")
 ATTEMPTS = 8
 LOCK_TIMEOUT_S = 20
 SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE = "40001", "40P01", "55P03"
-# Classes of SQLSTATE that time or an operator can cure: no connection, wrong password, no resources, shutting down.
+# SQLSTATE classes of problems outside of the store: no connection, wrong password, no resources, shutdown.
 UNAVAILABLE_CLASSES = ("08", "28", "53", "57", "58")
 
 
 class PostgresPointerStore(SqlPointerStore):
-    """Pointers in `schema` of a database. Writers of the same keys queue; others do not meet."""
+    """Stores pointers in `schema` of a database. Only writers of the same keys block each other."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class PostgresPointerStore(SqlPointerStore):
         on_call: OnCall | None = None,
         randomness: Callable[[], float] = random.random,
     ) -> None:
+        extras.require("psycopg", extra="postgres", purpose="a pointer store in PostgreSQL")
         engine = create_engine(url.set(drivername="postgresql+psycopg"), pool_size=pool_size, max_overflow=pool_size)
         event.listen(engine, "connect", _configure)
         self._schema = schema
@@ -56,9 +58,9 @@ class PostgresPointerStore(SqlPointerStore):
             return result
 
     def _locks(self, keys: Sequence[str]) -> list[int]:
-        """Numbers to lock for `keys`; sorted, so that two batches never wait for each other in a circle.
+        """The advisory locks for `keys`, sorted, so that two batches never deadlock.
 
-        Rows cannot be locked instead: a batch may rest on a key being absent.
+        Row locks are not enough: a batch may depend on the absence of a key.
         """
         names = [f"{self._schema}:{key}".encode() for key in keys or ("",)]
         return sorted({int.from_bytes(sha256(name).digest()[:8], "big", signed=True) for name in names})
@@ -69,9 +71,10 @@ class PostgresPointerStore(SqlPointerStore):
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise Unavailable(
-                    f"the connection to {self._name} broke while committing, so the change may have happened or not: "
-                    "read before trying again",
+                    "the connection to the database broke during a commit, so the change may or may not have happened; "
+                    "read before you retry",
                     key="store.outcome_unknown",
+                    detail=self._name,
                 ) from error
             raise
 
@@ -82,18 +85,22 @@ class PostgresPointerStore(SqlPointerStore):
         return super()._translated(lambda: retrying(attempt))
 
     def _pause(self, state: RetryCallState) -> float:
-        """5 ms to 200 ms, doubling, spread by half so that losers do not meet again."""
+        """Exponential backoff from 5 ms to 200 ms, with jitter."""
         longest: float = min(0.2, 0.005 * 2**state.attempt_number)
         return longest * (0.5 + self._randomness() / 2)
 
     def _error(self, error: DBAPIError) -> SkiwayError:
         state = _sqlstate(error)
-        what = f"{self._name}: {str(error.orig).strip()}"
+        detail = f"{self._name}: {str(error.orig).strip()}"
         if state in (SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE):
-            return Contention(f"{what}: others kept writing the same keys, try again", key="store.busy")
+            return Contention("too many concurrent writes to the same keys; try again", key="store.busy", detail=detail)
         if error.connection_invalidated or not state or state.startswith(UNAVAILABLE_CLASSES):
-            return Unavailable(f"{what}: see that the database runs and can be reached", key="store.unavailable")
-        return Internal(what, key="store.failed")
+            return Unavailable(
+                "the store is unavailable; check that the database is running and can be reached",
+                key="store.unavailable",
+                detail=detail,
+            )
+        return Internal("the database has failed", key="store.failed", detail=detail)
 
 
 _LOCK = select(
@@ -102,10 +109,10 @@ _LOCK = select(
 
 
 def _configure(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    # A client that hangs in the middle of a write must not stop everybody else for ever.
+    # A client that hangs during a write must not block all others forever.
     connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
     connection.execute(f"SET idle_in_transaction_session_timeout = '{2 * LOCK_TIMEOUT_S}s'")
-    # A page is read in the order of the index; on stale statistics the planner would rather sort all that follows.
+    # Pages are read in index order; with stale statistics the planner would sort the whole rest of the table instead.
     connection.execute("SET enable_sort = off")
     connection.commit()
 
@@ -115,7 +122,7 @@ def _sqlstate(error: DBAPIError) -> str:
 
 
 def _retryable(error: BaseException) -> bool:
-    """Whether nothing happened and the same may work now. A connection lost while committing arrives as Unavailable."""
+    """Is it certain that nothing was changed, and may a retry succeed? A broken commit is Unavailable, see `_commit`."""
     if not isinstance(error, DBAPIError):
         return False
     return error.connection_invalidated or _sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK)
@@ -124,18 +131,18 @@ def _retryable(error: BaseException) -> bool:
 def open_pointers(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> PostgresPointerStore:
-    """The store in the database that `postgresql://user@host/database?schema=skiway` names, made when missing.
+    """Open the store at `postgresql://user@host/database?schema=skiway`, creating the schema if it does not exist.
 
-    `options` may hold the `password`.
+    `options` may contain the `password`.
     """
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
-        raise InvalidArgument(
-            "the URL of the database cannot be read: write postgresql://user@host/database"
-        ) from error
+    except (ArgumentError, ValueError) as error:  # the latter for an invalid port
+        raise InvalidArgument("the URL of the database is invalid; use postgresql://user@host/database") from error
     if unknown := set(options) - {"password"}:
-        raise InvalidArgument(f"a PostgreSQL store has no option {', '.join(sorted(unknown))}: it has password")
+        raise InvalidArgument(
+            f"unknown option {', '.join(sorted(unknown))} of a PostgreSQL store; it only has 'password'"
+        )
     if password := options.get("password"):
         parsed = parsed.set(password=password)
     schema = str(parsed.query.get("schema", "skiway"))

@@ -1,4 +1,8 @@
-"""The pointers as a SQL table: its columns, and the statements over it."""
+"""Pointers in a SQL database: the table and statements that SQLite and PostgreSQL share.
+
+A write locks its keys, reads them, compares versions in Python, and writes in the same transaction. The dialects differ
+in how they lock and in what their errors mean.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +42,20 @@ from sqlalchemy.sql.dml import ReturningDelete
 from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
-from skiway.storage.format_version import FORMAT_VERSION, check_format
-from skiway.storage.pointers.keys import KeyParts, key_range
-from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
+from skiway.storage.opening import FORMAT_VERSION, check_format
+from skiway.storage.pointers.store import Delete, KeyParts, Operation, Pointer, PointerStore, Put, key_range, require
 
-__all__ = ["Asked", "PointerTable", "SqlPointerStore", "identities", "identity", "to_pointer", "to_row"]
+__all__ = ["PointerTable", "Query", "SqlPointerStore", "identities", "identity", "to_pointer", "to_row"]
 
-Asked: TypeAlias = tuple[Select[*tuple[Any, ...]], dict[str, Any]]
-"""A statement, always the same for the same question, and its parameters."""
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+Query: TypeAlias = tuple[Select[*tuple[Any, ...]], dict[str, Any]]
+"""A statement, reused for all calls of the same kind, and its parameters."""
 
 
 class PointerTable:
-    """Statements over `skiway_pointers`, built once; `insert` is the dialect's INSERT, which knows ON CONFLICT."""
+    """The statements on `skiway_pointers`, built once. `insert` is the INSERT of the dialect, with ON CONFLICT."""
 
     def __init__(self, insert: Callable[[Table], Any], *, schema: str | None = None) -> None:
         self.metadata = MetaData(schema=schema)
@@ -62,7 +68,7 @@ class PointerTable:
         self.pointers = Table(
             "skiway_pointers",
             self.metadata,
-            # The key is head + tail; see skiway.storage.pointers.keys. As bytes, they sort alike under every locale.
+            # The key is head + tail; see skiway.storage.pointers.store. Bytes sort alike under every locale.
             Column("head", LargeBinary, primary_key=True),
             Column("tail_digest", LargeBinary, primary_key=True),
             Column("tail", LargeBinary, nullable=False),
@@ -82,7 +88,7 @@ class PointerTable:
             columns.head == bindparam("this_head"), columns.tail_digest == bindparam("this_tail_digest")
         )
         self.one = self._all.where(self._is_this)
-        # Two lists rather than one of pairs, which SQLite would compare with every row; it may find some more.
+        # Two lists instead of one of pairs, which SQLite would compare with every row; this may return extra rows.
         self.several = self._all.where(
             columns.head.in_(bindparam("heads", expanding=True)),
             columns.tail_digest.in_(bindparam("tail_digests", expanding=True)),
@@ -103,24 +109,24 @@ class PointerTable:
         self.first_format = insert(self.formats).on_conflict_do_nothing()
         self.format = select(self.formats.c.version).where(self.formats.c.id == 1)
 
-    def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Asked:
-        """The first live pointers under `prefix` that follow `after`, in order."""
+    def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Query:
+        """Select the first live pointers with this prefix whose keys are greater than `after`, in order."""
         parameters = _within(prefix, after, now) | {"most": limit}
         return (self._page if "high_head" in parameters else self._page_to_end), parameters
 
-    def count(self, prefix: str, *, now: datetime) -> Asked:
-        """How many live pointers are under `prefix`."""
+    def count(self, prefix: str, *, now: datetime) -> Query:
+        """Count the live pointers with this prefix."""
         parameters = _within(prefix, "", now)
         return (self._count if "high_head" in parameters else self._count_to_end), parameters
 
     def purge(self, limit: int, *, now: datetime) -> ReturningDelete[int]:
-        """Delete up to `limit` expired pointers, but for those that another transaction works on; a row for each."""
+        """Delete up to `limit` expired pointers, except locked ones; returns a row for each."""
         columns = self.pointers.c
         expired = columns.expires_at_us <= to_micros(now)
         candidates = select(columns.head, columns.tail_digest).where(expired).limit(limit)
-        # A named query runs once; a plain subquery may run once per row, each time with a limit of its own.
+        # A CTE runs once; a subquery might run once per row, each time with its own limit.
         chosen = candidates.with_for_update(skip_locked=True).cte("chosen")
-        # Said twice, because a row may be set anew between being chosen and being deleted.
+        # The condition is repeated, because a row may change between being selected and being deleted.
         purge = delete(self.pointers).where(self._identity.in_(select(chosen.c.head, chosen.c.tail_digest)), expired)
         return purge.returning(columns.version)
 
@@ -137,19 +143,19 @@ def _bound(name: str) -> tuple[BindParameter[bytes], BindParameter[bytes]]:
 
 
 def identity(key: str) -> dict[str, bytes]:
-    """The parameters that say which pointer `one` and `remove` mean."""
+    """The parameters of `one` and `remove` for a key."""
     parts = KeyParts.of(key.encode())
     return {"this_head": parts.head, "this_tail_digest": parts.tail_digest}
 
 
 def identities(keys: Iterable[str]) -> dict[str, list[bytes]]:
-    """The parameters that say which pointers `several` means."""
+    """The parameters of `several` for some keys."""
     parts = [KeyParts.of(key.encode()) for key in keys]
     return {"heads": [each.head for each in parts], "tail_digests": list({each.tail_digest for each in parts})}
 
 
 def to_row(put: Put) -> dict[str, Any]:
-    """The row that `put` leaves."""
+    """The row that `put` writes."""
     parts = KeyParts.of(put.key.encode())
     return {
         "head": parts.head,
@@ -162,25 +168,14 @@ def to_row(put: Put) -> dict[str, Any]:
 
 
 def to_pointer(row: Sequence[Any]) -> Pointer:
-    """The pointer in a row of `one`, `several` or `page`."""
+    """Convert a row of `one`, `several` or `page`."""
     head, tail, blob_uri, version, expires_at_us = row
     expires_at = None if expires_at_us is None else from_micros(expires_at_us)
     return Pointer(KeyParts(head, tail).key, blob_uri, version, expires_at)
 
 
-# --------------------
-# Pointers in a SQL database: what SQLite and PostgreSQL share.
-#
-# A write locks the keys it names, reads them, compares in Python, and writes in the same transaction. The dialects differ
-# in how they lock and in what their errors mean.
-
-
-T = TypeVar("T")
-Work = Callable[[Connection], T]
-
-
 class SqlPointerStore(PointerStore):
-    """Pointers in the table `skiway_pointers`, made when missing; the format's number is in `skiway_format`."""
+    """Stores pointers in the table `skiway_pointers`, created if missing, and the format version in `skiway_format`."""
 
     def __init__(
         self,
@@ -217,8 +212,8 @@ class SqlPointerStore(PointerStore):
                 require(operation, found.get(operation.key), now)
             if rows := [to_row(operation) for operation in batch if isinstance(operation, Put)]:
                 connection.execute(self._table.upsert, rows)
-            if gone := [identity(operation.key) for operation in batch if isinstance(operation, Delete)]:
-                connection.execute(self._table.remove, gone)
+            if deletes := [identity(operation.key) for operation in batch if isinstance(operation, Delete)]:
+                connection.execute(self._table.remove, deletes)
 
         self._write(write, keys=[operation.key for operation in batch])
 
@@ -243,7 +238,7 @@ class SqlPointerStore(PointerStore):
     def _prepare(self, connection: Connection) -> None:
         table = self._table
         schema = table.metadata.schema
-        # Asked before made: whoever may only read and write rows can still open a store that is there.
+        # Checked first, so that a user without the right to create schemas can open an existing store.
         if schema is not None and schema not in inspect(connection).get_schema_names():
             connection.execute(CreateSchema(schema, if_not_exists=True))
         table.formats.create(connection, checkfirst=True)
@@ -252,7 +247,7 @@ class SqlPointerStore(PointerStore):
         table.pointers.create(connection, checkfirst=True)
 
     def _rows(self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """What a question that is asked all the time is answered, as of now."""
+        """Run a frequent query outside of a transaction; it sees all commits so far."""
 
         def read() -> Sequence[Sequence[Any]]:
             with self._autocommit.connect() as connection:
@@ -264,20 +259,20 @@ class SqlPointerStore(PointerStore):
         return self._translated(lambda: self._transact(work, keys=keys))
 
     def _translated(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns, its errors in our own words."""
+        """Call `attempt`; errors of the driver become ours."""
         try:
             return attempt()
         except DBAPIError as error:
             raise self._error(error) from error
         except PoolTimeoutError as error:
             raise Unavailable(
-                f"all connections to {self._name} are in use: try again later", key="store.busy"
+                "all connections to the database are in use; try again later", key="store.busy", detail=self._name
             ) from error
 
     @abstractmethod
     def _transact(self, work: Work[T], *, keys: Sequence[str]) -> T:
-        """Do `work` in a transaction that no other write to `keys` overlaps."""
+        """Run `work` in a transaction that is serialized with all other writes to `keys`."""
 
     @abstractmethod
     def _error(self, error: DBAPIError) -> SkiwayError:
-        """What the driver's `error` means to a caller."""
+        """Convert an error of the driver."""

@@ -1,6 +1,11 @@
-"""Pointers: small versioned entries that name blobs, changed only by compare-and-set.
+"""Pointers: small versioned entries that map a key to a blob and change only by compare-and-set.
 
-Uniqueness, lookup by name and optimistic concurrency of everything else rest on this interface.
+The uniqueness of names, lookups by name and optimistic concurrency of everything else are built on this interface.
+
+Keys sort by their UTF-8 bytes on every backend. Indexes limit the size of their entries (PostgreSQL to 2.7 kB, a DynamoDB
+sort key to 1 kB), but keys may be longer. A key is therefore stored in two parts: a head that is indexed, and a tail that
+is empty for all but very long keys. As the head of every long key has exactly `HEAD_BYTES` bytes, (head, tail) sorts
+like the whole key.
 """
 
 from __future__ import annotations
@@ -9,28 +14,43 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import ClassVar, Final, Self, TypeAlias
 
 from skiway.clock import Clock, utc_moment, utc_now
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded
 from skiway.storage.calls import OnCall, reported
 from skiway.storage.paging import Page, check_page_size, first_page, open_token, seal_token
-from skiway.storage.pointers.keys import check_key, check_prefix, shown
 
-__all__ = ["ABSENT", "Check", "Delete", "Operation", "Pointer", "PointerStore", "Put", "require"]
+__all__ = [
+    "ABSENT",
+    "HEAD_BYTES",
+    "MAX_KEY_BYTES",
+    "Check",
+    "Delete",
+    "KeyParts",
+    "Operation",
+    "Pointer",
+    "PointerStore",
+    "Put",
+    "key_range",
+    "require",
+]
 
 ABSENT: Final = 0
-"""The version of a pointer that does not exist: `expect=ABSENT` creates."""
+"""The version of a pointer that does not exist; `expect=ABSENT` creates it."""
 
 MAX_VERSION = 2**63 - 1
 MAX_URI_BYTES = 65_536
+MAX_KEY_BYTES = 40_000  # 10,000 characters of any script
+HEAD_BYTES = 960  # leaves room for the digest of a tail within DynamoDB's 1,024 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A key, the address of the blob it stands for (or any short text), and how often it was set.
+    """A key, the address of a blob (or any short text), and a version that counts how often it was set.
 
-    From the moment `expires_at` on, the pointer is gone; None means it stays until it is deleted.
+    A pointer with `expires_at` counts as absent from that time on.
     """
 
     key: str
@@ -39,13 +59,13 @@ class Pointer:
     expires_at: datetime | None = None
 
     def expired(self, now: datetime) -> bool:
-        """Whether the pointer is gone at the moment `now`."""
+        """Has the pointer expired at the time `now`?"""
         return self.expires_at is not None and self.expires_at <= now
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Set a pointer that is at version `expect`, or create it if that is ABSENT; its version becomes `expect + 1`."""
+    """Set a pointer at version `expect`, or create it if that is ABSENT. Its new version is `expect + 1`."""
 
     key: str
     blob_uri: str
@@ -56,7 +76,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a pointer that is at version `expect`."""
+    """Delete a pointer at version `expect`."""
 
     key: str
     _: KW_ONLY
@@ -65,7 +85,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Change nothing, but let the batch fail unless the pointer is at version `expect`, or ABSENT."""
+    """Fail the batch unless the pointer is at version `expect`, or absent if that is ABSENT."""
 
     key: str
     _: KW_ONLY
@@ -78,41 +98,41 @@ Operation: TypeAlias = Put | Delete | Check
 class PointerStore(ABC):
     """A map from keys to pointers with linearizable reads and writes. Safe to use from many threads.
 
-    Whoever expects a version that is no longer there gets `Conflict` (`AlreadyExists` when nothing was expected), and
-    the store is as it was. A backend implements the abstract methods below; they see checked arguments only.
+    A write that expects another version than the current one raises `Conflict` (`AlreadyExists` if it expects none) and
+    changes nothing. A backend implements the abstract methods, which get validated arguments.
     """
 
     max_batch: ClassVar[int] = 1000
-    """How many operations one batch may hold."""
+    """The maximum number of operations in a batch."""
 
     def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
         self._clock = clock
         self._on_call = on_call
 
-    # --- what callers use ---------------------------------------------------------------------------------------------
+    # --- public methods -----------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Pointer | None:
-        """The pointer at `key`, or None."""
-        check_key(key)
+        """Return the pointer at `key`; None if it does not exist."""
+        _check_key(key)
         with reported(self._on_call, "pointers", "get"):
             found = self._get(key)
             return None if found is None or found.expired(self._clock()) else found
 
     def compare_and_set(self, key: str, blob_uri: str, *, expect: int, expires_at: datetime | None = None) -> Pointer:
-        """The pointer as set; see `Put`."""
+        """Set a pointer and return it; see `Put`."""
         put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
         with reported(self._on_call, "pointers", "compare_and_set"):
             self._apply((put,))
         return _outcome(put)
 
     def compare_and_delete(self, key: str, *, expect: int) -> None:
-        """Delete the pointer; see `Delete`."""
+        """Delete a pointer; see `Delete`."""
         delete = _checked(Delete(key, expect=expect))
         with reported(self._on_call, "pointers", "compare_and_delete"):
             self._apply((delete,))
 
     def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
-        """Do all operations at once, or none; the pointers as set by each `Put`, in order. One operation per key."""
+        """Apply all operations atomically and return the pointers set by each `Put`. One operation per key."""
         batch = tuple(map(_checked, operations))
         self._check_batch(batch)
         with reported(self._on_call, "pointers", "apply", items=len(batch)):
@@ -121,12 +141,12 @@ class PointerStore(ABC):
         return tuple(_outcome(operation) for operation in batch if isinstance(operation, Put))
 
     def page(self, prefix: str = "", *, size: int = 100, token: str | None = None) -> Page[Pointer]:
-        """The next `size` pointers whose keys begin with `prefix`, in order of the keys' UTF-8 bytes.
+        """List the next `size` pointers whose keys begin with `prefix`, sorted by the UTF-8 bytes of the keys.
 
-        Following the tokens shows every pointer that exists throughout exactly once, whatever else comes and goes.
+        A listing includes every pointer that exists throughout exactly once, despite concurrent changes.
         """
         check_page_size(size)
-        check_prefix(prefix)
+        _check_prefix(prefix)
         after = open_token(_listing(prefix), token) if token else ""
         with reported(self._on_call, "pointers", "page", items=size):
             found = self._scan(prefix, after=after, limit=size + 1, now=self._clock())
@@ -134,11 +154,11 @@ class PointerStore(ABC):
         return Page(items, self.token_after(prefix, items[-1].key) if more else None)
 
     def token_after(self, prefix: str, key: str) -> str:
-        """A token that resumes `page(prefix)` right after `key`, for listings that show only some of what they read."""
-        return seal_token(_listing(prefix), check_key(key))
+        """Make a token that resumes `page(prefix)` right after `key`, for callers that filter a listing."""
+        return seal_token(_listing(prefix), _check_key(key))
 
     def scan(self, prefix: str = "", *, page_size: int = 1000) -> Iterator[Pointer]:
-        """All pointers of `prefix`, read page by page as they are asked for."""
+        """Iterate over all pointers whose keys begin with `prefix`, reading them page by page."""
         token: str | None = None
         while True:
             page = self.page(prefix, size=page_size, token=token)
@@ -147,23 +167,23 @@ class PointerStore(ABC):
                 return
 
     def count(self, prefix: str = "") -> int:
-        """How many pointers have keys that begin with `prefix`. Costs a walk over them."""
-        check_prefix(prefix)
+        """Count the pointers whose keys begin with `prefix`. Takes time linear in their number."""
+        _check_prefix(prefix)
         with reported(self._on_call, "pointers", "count"):
             return self._count(prefix, now=self._clock())
 
     def purge_expired(self, *, limit: int = 1000) -> int:
-        """Free the room of up to `limit` expired pointers; how many were removed. Nobody can see the difference."""
+        """Delete up to `limit` expired pointers and return their number. This has no visible effect."""
         if limit < 1:
-            raise InvalidArgument(f"a purge of {limit} pointers was asked for: ask for at least 1", key="limit.invalid")
+            raise InvalidArgument(f"invalid limit {limit}; it must be at least 1", key="limit.invalid")
         with reported(self._on_call, "pointers", "purge_expired", items=limit):
             return self._purge(limit, now=self._clock())
 
-    def close(self) -> None:  # noqa: B027 - a backend that holds nothing has nothing to do
-        """Give back connections and files. The store cannot be used afterwards."""
+    def close(self) -> None:  # noqa: B027 - optional for backends
+        """Close connections and files. The store cannot be used afterwards."""
 
     def __enter__(self) -> Self:
-        """The store itself, closed at the end of the block."""
+        """Return the store; it is closed at the end of the block."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -172,61 +192,61 @@ class PointerStore(ABC):
     def _check_batch(self, batch: Sequence[Operation]) -> None:
         if len(batch) > self.max_batch:
             raise LimitExceeded(
-                f"a batch of {len(batch)} operations was asked for, this store takes {self.max_batch}: split it, "
-                "if its parts may succeed alone",
+                f"a batch of {len(batch)} operations exceeds the limit of {self.max_batch} of this store; split it if its "
+                "parts may succeed independently",
                 key="pointer.batch.too_large",
             )
         keys: set[str] = set()
         for operation in batch:
             if operation.key in keys:
                 raise InvalidArgument(
-                    f"pointer {shown(operation.key)} occurs twice in one batch: merge its operations into one",
+                    f"pointer {_quoted(operation.key)} occurs twice in one batch; merge its operations",
                     key="pointer.batch.duplicate",
                 )
             keys.add(operation.key)
 
-    # --- what backends implement --------------------------------------------------------------------------------------
+    # --- implemented by backends --------------------------------------------------------------------------------------
 
     @abstractmethod
     def _get(self, key: str) -> Pointer | None:
-        """The pointer as stored last, expired or not."""
+        """Return the stored pointer, expired or not."""
 
     @abstractmethod
     def _apply(self, batch: Sequence[Operation]) -> None:
-        """Do all of `batch` or none, raising what `require` raises.
+        """Apply `batch` atomically; raises what `require` raises.
 
-        What has expired is absent; the clock is to be asked when nobody else can write any more, not before waiting.
+        Expired pointers count as absent. The clock must be read after all locks have been acquired.
         """
 
     @abstractmethod
     def _scan(self, prefix: str, *, after: str, limit: int, now: datetime) -> Sequence[Pointer]:
-        """The first `limit` live pointers under `prefix` whose keys follow `after`."""
+        """Return the first `limit` live pointers with this prefix whose keys are greater than `after`."""
 
     @abstractmethod
     def _count(self, prefix: str, *, now: datetime) -> int:
-        """How many live pointers are under `prefix`."""
+        """Count the live pointers with this prefix."""
 
     @abstractmethod
     def _purge(self, limit: int, *, now: datetime) -> int:
-        """Remove up to `limit` pointers that expired by `now`; how many were removed."""
+        """Delete up to `limit` pointers that have expired at `now` and return their number."""
 
 
 def require(operation: Operation, found: Pointer | None, now: datetime) -> None:
-    """Raise `Conflict` unless `found`, the pointer as stored, is at the version that `operation` expects."""
+    """Raise `Conflict` unless `found`, the stored pointer, is at the version that `operation` expects."""
     version = ABSENT if found is None or found.expired(now) else found.version
     if version == operation.expect:
         return
-    name = shown(operation.key)
+    name = _quoted(operation.key)
     facts = {"pointer": name, "expected": str(operation.expect), "found": str(version)}
     if operation.expect == ABSENT:
         raise AlreadyExists(
-            f"pointer {name} was expected to be absent, but is at version {version}: read it and decide anew",
+            f"pointer {name} already exists at version {version}; read it and retry",
             key="pointer.exists",
             **facts,
         )
     what = "is absent" if version == ABSENT else f"is at version {version}"
     raise Conflict(
-        f"pointer {name} was expected at version {operation.expect}, but {what}: read it and decide anew",
+        f"pointer {name} was expected at version {operation.expect}, but {what}; read it and retry",
         key="pointer.version",
         **facts,
     )
@@ -243,13 +263,13 @@ def _listing(prefix: str) -> str:
 def _checked(operation: Operation) -> Operation:
     if isinstance(operation, Put):
         return _checked_put(operation)
-    check_key(operation.key)
+    _check_key(operation.key)
     _check_version(operation, lowest=1 if isinstance(operation, Delete) else ABSENT)
     return operation
 
 
 def _checked_put(put: Put) -> Put:
-    check_key(put.key)
+    _check_key(put.key)
     _check_version(put, lowest=ABSENT)
     _check_uri(put)
     return put if put.expires_at is None else replace(put, expires_at=utc_moment(put.expires_at))
@@ -258,8 +278,8 @@ def _checked_put(put: Put) -> Put:
 def _check_version(operation: Operation, *, lowest: int) -> None:
     if not lowest <= operation.expect < MAX_VERSION:
         raise InvalidArgument(
-            f"{type(operation).__name__} of pointer {shown(operation.key)} expects version {operation.expect}: "
-            f"give the version that was read{', or ABSENT' if lowest == ABSENT else ''}",
+            f"{type(operation).__name__} of pointer {_quoted(operation.key)} expects version {operation.expect}; "
+            f"use the version that was read{', or ABSENT' if lowest == ABSENT else ''}",
             key="pointer.expect.invalid",
         )
 
@@ -269,14 +289,80 @@ def _check_uri(put: Put) -> None:
         size = len(put.blob_uri.encode())
     except UnicodeEncodeError:
         size = None
-    if size is None or "\0" in put.blob_uri:  # PostgreSQL's text holds no NUL
+    if size is None or "\0" in put.blob_uri:  # PostgreSQL cannot store NUL in text
         raise InvalidArgument(
-            f"the blob address for pointer {shown(put.key)} holds a NUL or half of a surrogate pair: use plain text",
+            f"the blob address for pointer {_quoted(put.key)} contains NUL or an unpaired surrogate",
             key="pointer.blob_uri.invalid",
         )
     if size > MAX_URI_BYTES:
         raise LimitExceeded(
-            f"the blob address for pointer {shown(put.key)} has {size} bytes, at most {MAX_URI_BYTES} can be stored: "
-            "put the content into a blob and point to that",
+            f"the blob address for pointer {_quoted(put.key)} has {size} bytes, but at most {MAX_URI_BYTES} are allowed; "
+            "store the content as a blob",
             key="pointer.blob_uri.too_long",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyParts:
+    """A key, or a bound of a key range, in its stored form."""
+
+    head: bytes
+    tail: bytes
+
+    @classmethod
+    def of(cls, key: bytes) -> KeyParts:
+        """Split an encoded key."""
+        return cls(key[:HEAD_BYTES], key[HEAD_BYTES:])
+
+    @property
+    def tail_digest(self) -> bytes:
+        """Distinguishes keys with the same head in an index; empty for an empty tail."""
+        return sha256(self.tail).digest() if self.tail else b""
+
+    @property
+    def key(self) -> str:
+        """The whole key as text."""
+        return (self.head + self.tail).decode()
+
+
+def _check_key(key: str) -> str:
+    """Return `key` if it is valid."""
+    if not key:
+        raise InvalidArgument("a pointer key must not be empty", key="pointer.key.invalid")
+    return _check_prefix(key)
+
+
+def _check_prefix(prefix: str) -> str:
+    """Return `prefix` if keys can begin with it; an empty prefix matches all keys."""
+    try:
+        size = len(prefix.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"pointer key {_quoted(prefix)} contains an unpaired surrogate at position {error.start}, which UTF-8 cannot encode",
+            key="pointer.key.invalid",
+        ) from None
+    if size > MAX_KEY_BYTES:
+        raise LimitExceeded(
+            f"pointer key {_quoted(prefix)} has {size} bytes in UTF-8, but at most {MAX_KEY_BYTES} are allowed; "
+            "use a shorter key",
+            key="pointer.key.too_long",
+        )
+    return prefix
+
+
+def key_range(prefix: str, after: str) -> tuple[bytes, bytes | None]:
+    """The bounds `low <= key < high` of the keys that begin with `prefix` and are greater than `after`.
+
+    `high` is None if there is no upper bound.
+    """
+    start = prefix.encode()
+    # No key sorts between a key and the same key followed by NUL.
+    low = max(start, after.encode() + b"\0") if after else start
+    # UTF-8 never contains the byte 0xFF, so the last byte can always be incremented.
+    high = start[:-1] + bytes([start[-1] + 1]) if start else None
+    return low, high
+
+
+def _quoted(key: str) -> str:
+    """Format `key` for a message: quoted, and shortened if it is long."""
+    return repr(key if len(key) <= 120 else f"{key[:100]}…{key[-19:]}")

@@ -1,0 +1,36 @@
+"""Importing this module raises `MissingExtra` unless the extra `lake` is installed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skiway.extras import require
+
+__all__ = ["LIBRARIES"]
+
+LIBRARIES: Final = (
+    "cachetools",
+    "cryptography",
+    "deltalake",
+    "duckdb",
+    "grpc_health",
+    "grpc_reflection",
+    "httpx",
+    "jwt",
+    "numpy",
+    "obstore",
+    "opentelemetry",
+    "prometheus_client",
+    "pydantic",
+    "pyiceberg",
+    "requests",
+    "rich",
+    "sqlalchemy",
+    "sqlglot",
+    "starlette",
+    "tenacity",
+    "typer",
+    "uvicorn",
+)
+
+require(*LIBRARIES, extra="lake", purpose="the lakehouse catalog service")

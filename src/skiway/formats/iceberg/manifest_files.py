@@ -1,0 +1,313 @@
+# mypy: disable-error-code=no-any-return
+"""Manifests and manifest lists as Avro files, read and written in versions 2 and 3 of the format.
+
+PyIceberg's reader takes the end of the file for the end of the list, wherever it comes, and its fast decoder reads past
+the end of its memory if a length is wrong. So the blocks are decoded here, with checks, and a damaged file is never
+mistaken for a complete one.
+
+PyIceberg writes data manifests of version 2 only. The writers here extend its private writer classes with delete
+manifests and with the row ids of version 3; no other module depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Literal
+
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader, AvroOutputFile
+from pyiceberg.avro.resolver import construct_reader, resolve_reader
+from pyiceberg.io import InputFile
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestListWriterV2,
+    ManifestWriterV2,
+    PartitionFieldSummary,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from skiway.formats.files import decoding
+from skiway.formats.iceberg.file_io import ReadingIO, WritingIO
+
+__all__ = ["entries", "has_live_files", "live_entries", "manifests", "schema_of", "write_list", "write_manifest"]
+
+_NEWEST: Final[Literal[3]] = 3  # this version has the fields of all others
+_FIRST_ROW_OF_FILE: Final = 16
+_FIRST_ROW_OF_MANIFEST: Final = 15
+
+
+def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
+    """Read the manifests of a snapshot, in the order of its manifest list; none without a snapshot."""
+    if snapshot is None:
+        return []
+    with decoding(io.files, snapshot.manifest_list):
+        found = _rows(
+            io.new_input(snapshot.manifest_list),
+            MANIFEST_LIST_FILE_SCHEMAS[_NEWEST],
+            types={-1: ManifestFile, 508: PartitionFieldSummary},
+            enums={517: ManifestContent},
+        )
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        if not found and summary.get("total-data-files", "0") != "0":
+            raise ValueError(f"it is empty, but the snapshot has {summary['total-data-files']} data files")
+        return found
+
+
+def live_entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
+    """Read the entries of a manifest that are not deleted, without the fields that they inherit from it."""
+    with decoding(io.files, manifest.manifest_path):
+        found = _rows(
+            io.new_input(manifest.manifest_path),
+            MANIFEST_ENTRY_SCHEMAS[_NEWEST],
+            types={-1: ManifestEntry, 2: DataFile},
+            enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+            at_least=manifest.manifest_length or 0,
+        )
+        return [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
+
+
+def has_live_files(manifest: ManifestFile) -> bool:
+    """Does the manifest list any file that is not deleted?"""
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
+    """Read the entries of a manifest that are not deleted, with the fields that they inherit from it."""
+    found = live_entries(manifest, io)
+    next_row = manifest[_FIRST_ROW_OF_MANIFEST]
+    for entry in found:
+        entry.data_file.spec_id = manifest.partition_spec_id
+        if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
+            entry.snapshot_id = manifest.added_snapshot_id
+        if entry.sequence_number is None:
+            entry.sequence_number = manifest.sequence_number
+        if entry.file_sequence_number is None:
+            entry.file_sequence_number = manifest.sequence_number
+        if next_row is not None and entry.data_file[_FIRST_ROW_OF_FILE] is None:
+            entry.data_file[_FIRST_ROW_OF_FILE] = next_row
+            next_row += entry.data_file.record_count
+    return found
+
+
+class _Decoder(BinaryDecoder):
+    """Decodes bytes; raises EOFError if they end too early."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def tell(self) -> int:
+        """The position of the next byte."""
+        return self._at
+
+    def read(self, n: int) -> bytes:
+        """Return the next `n` bytes."""
+        start = self._at
+        self.skip(n)
+        return self._data[start : self._at]
+
+    def skip(self, n: int) -> None:
+        """Skip `n` bytes."""
+        if n < 0 or self._at + n > len(self._data):
+            raise EOFError(f"expected {n} more bytes, found {len(self._data) - self._at}")
+        self._at += n
+
+    def read_int(self) -> int:
+        """Decode a zigzag varint: seven bits per byte, lowest first, with the sign in the lowest bit."""
+        data, at = self._data, self._at
+        number = shift = 0
+        try:
+            while True:
+                byte = data[at]
+                at += 1
+                number |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+        except IndexError:
+            raise EOFError("a number is truncated") from None
+        self._at = at
+        return (number >> 1) ^ -(number & 1)
+
+    def read_ints(self, count: int) -> tuple[int, ...]:
+        """Decode `count` numbers."""
+        read = self.read_int
+        return tuple([read() for _ in range(count)])
+
+
+def _rows(
+    file: InputFile,
+    schema: Schema,
+    *,
+    types: Mapping[int, Callable[..., Any]],
+    enums: Mapping[int, Callable[..., Enum]],
+    at_least: int = 0,
+) -> list[Any]:
+    """Read all records of an Avro file of at least `at_least` bytes; raises if it is truncated."""
+    with file.open() as opened:
+        data = opened.read()
+    if len(data) < at_least:
+        raise ValueError(f"it has {len(data)} of {at_least} bytes")
+    decoder = _Decoder(data)
+    header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
+    if header.magic != MAGIC:
+        raise ValueError("it is not an Avro file")
+    reader, codec = resolve_reader(header.get_schema(), schema, dict(types), dict(enums)), header.compression_codec()
+    found: list[Any] = []
+    while decoder.tell() < len(data):
+        count, block = decoder.read_int(), decoder.read_bytes()
+        if decoder.read(SYNC_SIZE) != header.sync:
+            raise ValueError("a block has no sync marker at its end")
+        inside = codec.decompress(block) if codec else block
+        records = _Decoder(inside)
+        found += [reader.read(records) for _ in range(count)]
+        if records.tell() != len(inside):
+            raise ValueError("a block is longer than its records")
+    return found
+
+
+def write_manifest(
+    metadata: TableMetadata,
+    spec_id: int,
+    io: WritingIO,
+    *,
+    location: str,
+    snapshot_id: int,
+    added: Iterable[DataFile] = (),
+    existing: Iterable[ManifestEntry] = (),
+    deleted: Iterable[ManifestEntry] = (),
+    content: ManifestContent = ManifestContent.DATA,
+) -> ManifestFile:
+    """Write a new manifest for the snapshot `snapshot_id`; it must have at least one entry."""
+    spec = metadata.specs()[spec_id]
+    codec: Any = metadata.properties.get("write.avro.compression-codec", "gzip")
+    schema = schema_of(metadata, spec)
+    writer = _Manifest(spec, schema, io.new_output(location), snapshot_id, codec)
+    writer.format, writer.holds = metadata.format_version, content
+    with writer:
+        for file in added:
+            writer.add_entry(_added(file, snapshot_id))
+        for entry in existing:
+            writer.existing(entry)
+        for entry in deleted:
+            writer.delete(entry)
+    made = writer.to_manifest_file()
+    return ManifestFile(*made._data, None)
+
+
+def schema_of(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """The newest schema that has all source columns of the spec."""
+    sources = {field.source_id for field in spec.fields}
+    for schema in (metadata.schema(), *reversed(metadata.schemas)):
+        if sources <= set(schema.field_ids):
+            return schema
+    return metadata.schema()
+
+
+def _added(file: DataFile, snapshot_id: int) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED,
+        snapshot_id=snapshot_id,
+        sequence_number=None,
+        file_sequence_number=None,
+        data_file=file,
+    )
+
+
+class _Manifest(ManifestWriterV2):
+    """A manifest writer that also supports delete manifests and version 3."""
+
+    format: Literal[1, 2, 3] = 2
+    holds = ManifestContent.DATA
+
+    @property
+    def version(self) -> Literal[1, 2, 3]:
+        return self.format
+
+    def content(self) -> ManifestContent:
+        return self.holds
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "data" if self.holds == ManifestContent.DATA else "deletes"}
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        return AvroOutputFile[ManifestEntry](
+            output_file=self._output_file,
+            file_schema=self._with_partition(self.format),
+            record_schema=self._with_partition(_NEWEST),
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+def write_list(
+    metadata: TableMetadata,
+    io: WritingIO,
+    *,
+    location: str,
+    snapshot_id: int,
+    parent_id: int | None,
+    listed: Sequence[ManifestFile],
+) -> int:
+    """Write the manifest list of a new snapshot and return the number of row ids that it assigns."""
+    codec: Any = metadata.properties.get("write.avro.compression-codec", "gzip")
+    writer = _List(
+        output_file=io.new_output(location),
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=parent_id,
+        sequence_number=metadata.next_sequence_number(),
+        compression=codec,
+    )
+    if metadata.format_version == _NEWEST:
+        writer.assign_row_ids(getattr(metadata, "next_row_id", None) or 0)
+    with writer:
+        writer.add_manifests(list(listed))
+    return writer.rows_assigned
+
+
+class _List(ManifestListWriterV2):
+    """A manifest list writer that also supports version 3, where new data manifests get row ids."""
+
+    rows_assigned = 0
+    _next_row: int | None = None
+
+    def assign_row_ids(self, first: int) -> None:
+        self._format_version = _NEWEST
+        self._next_row = first
+        self._meta |= {"format-version": str(_NEWEST), "first-row-id": str(first)}
+
+    def __enter__(self) -> _List:
+        self._writer = AvroOutputFile[ManifestFile](
+            output_file=self._output_file,
+            record_schema=MANIFEST_LIST_FILE_SCHEMAS[_NEWEST],
+            file_schema=MANIFEST_LIST_FILE_SCHEMAS[self._format_version],
+            schema_name="manifest_file",
+            metadata=self._meta,
+        )
+        self._writer.__enter__()
+        return self
+
+    def prepare_manifest(self, manifest_file: ManifestFile) -> ManifestFile:
+        prepared = super().prepare_manifest(manifest_file)
+        if self._next_row is None or prepared.content != ManifestContent.DATA:
+            return prepared
+        if prepared[_FIRST_ROW_OF_MANIFEST] is None:
+            prepared[_FIRST_ROW_OF_MANIFEST] = self._next_row
+            rows = (prepared.added_rows_count or 0) + (prepared.existing_rows_count or 0)
+            self._next_row += rows
+            self.rows_assigned += rows
+        return prepared

@@ -1,0 +1,188 @@
+"""The steps that every call goes through, whichever door it came in by."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+from skiway.errors import Contention, PermissionDenied, SkiwayError
+from skiway.metastore import Realm
+from skiway.requests.calls import Call, Operation
+from skiway.requests.errors import disclosed, outcome_of
+from skiway.security import Authenticator, Authorizer, Principal
+from skiway.telemetry import definitions
+from skiway.telemetry.audit import AuditEntry, AuditLog
+from skiway.telemetry.context import serving
+from skiway.telemetry.metrics import Metrics
+from skiway.telemetry.traces import Traces
+
+__all__ = ["Access", "Observers", "Pipeline", "Retries"]
+
+_OK: Final = "OK"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may call, and which part of the metastore each caller sees: the same for all doors of a process.
+
+    `credentials` are the headers that callers authenticate with.
+    """
+
+    realm_of: Callable[[Principal], Realm]
+    authenticator: Authenticator
+    authorizer: Authorizer
+    credentials: tuple[str, ...] = ("authorization",)
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """Where calls are observed: metrics, traces and, if configured, the audit trail."""
+
+    metrics: Metrics = field(default_factory=lambda: Metrics(enabled=False))
+    traces: Traces = field(default_factory=Traces)
+    audit: AuditLog | None = None
+
+
+class Pipeline:
+    """Authenticates, authorizes and observes the calls of one door.
+
+    `status_of` gives the door's own status of an exception, which metrics are labelled with.
+    """
+
+    def __init__(
+        self, access: Access, observers: Observers, *, log: logging.Logger, status_of: Callable[[BaseException], str]
+    ) -> None:
+        self.access = access
+        self.metrics = observers.metrics
+        self._traces, self._audit = observers.traces, observers.audit
+        self._log, self._status_of = log, status_of
+        self._active = observers.metrics.series(definitions.RPC_ACTIVE)
+        self._requests = observers.metrics.series(definitions.RPC_REQUESTS)
+        self._errors = observers.metrics.series(definitions.RPC_ERRORS)
+        self._rows = observers.metrics.series(definitions.RPC_ROWS)
+        self._bytes = observers.metrics.series(definitions.RPC_BYTES)
+        self._latency = observers.metrics.series(definitions.RPC_LATENCY)
+
+    def admit(self, call: Call) -> Principal:
+        """Authenticate the caller and check that it may call the operation; raises what the caller is told."""
+        if call.invalid is not None:
+            raise call.invalid
+        principal = self.authenticate(call)
+        operation = call.operation
+        self.access.authorizer.require(principal, *operation.permissions)
+        if operation.needs_account and not principal.account_id:
+            raise PermissionDenied(
+                f"{operation.full_name} works inside an account, and {principal.subject} has none:"
+                " call it with credentials of an account",
+                key="account.required",
+                operation=operation.full_name,
+                subject=principal.subject,
+            )
+        return principal
+
+    def authenticate(self, call: Call) -> Principal:
+        """Find out who calls, and record it in the call; raises `Unauthorized`."""
+        principal = self.access.authenticator.authenticate(call.headers)
+        call.identify(principal, credentials=self.access.credentials)
+        return principal
+
+    @contextmanager
+    def observe(self, call: Call) -> Iterator[None]:
+        """Serve `call` inside: its context is current, and at the end it is counted, traced, logged and audited.
+
+        Where the audit trail is required and cannot be written, leaving raises `Unavailable`.
+        """
+        started = time.perf_counter()
+        where = call.operation.component, call.operation.name
+        self._active.add(where, 1)
+        try:
+            with serving(call.context), self._traces.span(*where, headers=call.headers) as span:
+                call.span = span
+                try:
+                    yield
+                except BaseException as error:
+                    self._failed(call, error)
+                    raise
+                finally:
+                    span.end(call.operation.full_name, call.details)
+                    self._record(call, time.perf_counter() - started)
+        finally:
+            self._active.add(where, -1)
+            self._count(call, time.perf_counter() - started)
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        call.outcome, call.status = outcome_of(error), self._status_of(error)
+        shown = disclosed(error)
+        if shown is None and isinstance(error, Exception):
+            self._log.error("%s failed", call.operation.full_name, exc_info=error)
+        elif shown is not None and shown.detail:
+            self._log.warning("%s failed: %s", call.operation.full_name, shown)
+
+    def _record(self, call: Call, duration_s: float) -> None:
+        if self._audit is None:
+            return
+        entry = AuditEntry(call.operation.full_name, call.outcome, duration_s, call.resources, call.details)
+        try:
+            self._audit.record(call.operation.category, entry, call.context)
+        except SkiwayError as error:
+            self._failed(call, error)
+            raise
+
+    def _count(self, call: Call, duration_s: float) -> None:
+        if not self.metrics.enabled:
+            return
+        key = (call.context.account_id, call.operation.component, call.operation.name, call.status)
+        self._requests.add(key, 1)
+        self._latency.record(key, duration_s)
+        if call.status != _OK:
+            self._errors.add(key, 1)
+
+    def count_transfer(self, call: Call, *, rows: tuple[int, int], sizes: tuple[int, int]) -> None:
+        """Count what a call received and sent: rows and bytes, in that order."""
+        if not self.metrics.enabled:
+            return
+        for direction, count, size in zip(("in", "out"), rows, sizes, strict=True):
+            key = (call.context.account_id, call.operation.component, call.operation.name, direction)
+            if count:
+                self._rows.add(key, count)
+            if size:
+                self._bytes.add(key, size)
+
+    def count_retry(self, operation: Operation) -> None:
+        """Count an attempt after the first one."""
+        self.metrics.add(definitions.RPC_RETRIES, component=operation.component, operation=operation.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a call is retried after `Contention`, and how long to wait before: longer each time, with jitter."""
+
+    limit: int = 8
+    first_wait_s: float = 0.005
+    longest_wait_s: float = 0.2
+    jitter: float = 0.5
+    sleep: Callable[[float], None] = time.sleep
+    random: Callable[[], float] = random.random
+
+    def wait_s(self, attempt: int) -> float:
+        """How long to wait after this attempt, counted from 1: the usual time, plus or minus up to `jitter` of it."""
+        usual = min(self.longest_wait_s, self.first_wait_s * 2.0 ** (attempt - 1))
+        return usual * (1 + self.jitter * (2 * self.random() - 1))
+
+    def retrying(self, *, on_retry: Callable[[RetryCallState], Any]) -> Retrying:
+        """Call a function, and again on `Contention` only: waiting does not change other errors."""
+        return Retrying(
+            retry=retry_if_exception_type(Contention),
+            stop=stop_after_attempt(self.limit + 1),
+            wait=lambda state: self.wait_s(state.attempt_number),
+            before_sleep=on_retry,
+            sleep=self.sleep,
+            reraise=True,
+        )

@@ -1,0 +1,40 @@
+"""The keys of the pointer store are made in one module, and read back there."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from skiway.metastore.records import keys
+
+SOURCE = Path(keys.__file__).parents[2]
+ROOTS = ("/accounts", "/closing", "/expected", "/folders", "/pins", "/platform", "/queue", "/schedule", "/secrets")
+
+
+def test_no_other_module_makes_keys() -> None:
+    found = [
+        f"{file.relative_to(SOURCE)}:{node.lineno}: {node.value!r}"
+        for file in SOURCE.rglob("*.py")
+        if file != Path(keys.__file__)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(ROOTS)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["plain", "a/b", "a%2Fb", "ä 🛬", "by-id"])
+def test_ids_are_read_back_from_keys(text: str) -> None:
+    assert keys.schedule_ids(keys.schedule(text, "c/d")) == (text, "c/d")
+    assert keys.secret_ids(keys.secret(text, "c/d", "s")) == (text, "c/d", "s")
+
+
+def test_what_belongs_to_an_account_or_a_table_is_told_by_its_key() -> None:
+    snapshot = keys.snapshot("a/1", "t", 7)
+    assert keys.table_of(snapshot) == keys.table("a/1", "t")
+    assert keys.table_of(keys.table("a/1", "t")) is None
+    assert keys.account_of(snapshot) == keys.account_prefix(snapshot) == keys.of_account("a/1")
+    assert keys.account_of(keys.account("a/1")) == keys.ACCOUNTS
+    assert keys.of_blob(f"{keys.folder(snapshot)}/ab/digest.pb") == snapshot
+    assert keys.of_blob("elsewhere/x/y") is None

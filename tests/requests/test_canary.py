@@ -1,0 +1,108 @@
+"""The text of a foreign exception reaches no caller, through whichever door.
+
+An exception that is not of our tree may contain anything: an address, a path, a row of another account.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pyarrow as pa
+import pytest
+
+from airport.raw import AIRPORT, Raw, descriptor
+from lake.lakes import opened_lake
+from rest.house import opened as opened_rest
+from rpc.house import opened as opened_rpc
+from rpc.house import serving
+from skiway.airport import CatalogBuilder, Server
+from skiway.airport.wire.payloads import encode
+from skiway.errors import Internal
+from skiway.metastore.resources import namespaces
+from skiway.storage import Stores, open_stores
+
+CANARY = "canary-7f3a at db.internal:5432"
+FOREIGN = [
+    RuntimeError(CANARY),
+    OSError(CANARY),
+    NotImplementedError(CANARY),
+    KeyError(CANARY),
+    pa.ArrowInvalid(CANARY),
+]
+OURS = Internal(CANARY, key="store.failed")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def stores() -> Iterator[Stores]:
+    with open_stores("memory://") as opened:
+        yield opened
+
+
+def raising(error: Exception) -> Any:
+    def act(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return act
+
+
+def everything_in(error: grpc.RpcError) -> str:
+    sent = [error.details() or "", *(str(part) for pair in error.trailing_metadata() or () for part in pair)]
+    sent += [str(part) for pair in error.initial_metadata() or () for part in pair]
+    return " ".join(sent)
+
+
+@pytest.mark.parametrize("error", [*FOREIGN, OURS], ids=repr)
+def test_grpc(stores: Stores, error: Exception) -> None:
+    method = "CatalogService/ListCatalogs"
+    with opened_rpc(stores, services=serving(method, raising(error))) as house:
+        answer = house.client(method)
+    assert answer.code is not grpc.StatusCode.OK
+    assert "canary" not in f"{answer.text} {answer.headers} {answer.trailers}"
+
+
+@pytest.mark.parametrize("error", [*FOREIGN, OURS], ids=repr)
+def test_rest(stores: Stores, tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "list_", raising(error))
+    with opened_rest(stores, tmp_path) as house:
+        answer = httpx.get(f"{house.uri}/v1/lake/namespaces", headers={"authorization": "Bearer anybody"})
+    assert answer.status_code >= 400
+    assert "canary" not in f"{answer.text} {answer.headers}"
+    assert answer.headers["x-correlation-id"] in answer.text
+
+
+@pytest.mark.parametrize("error", [*FOREIGN, OURS], ids=repr)
+@pytest.mark.parametrize("agent", [AIRPORT, ()], ids=["duckdb", "flight"])
+def test_airport_on_the_lake(tmp_path: Path, error: Exception, agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_lake(tmp_path) as lake:
+        monkeypatch.setattr("skiway.lake.service.LakeCatalogs.find", raising(error))
+        with Raw(lake.location, (*agent, ("authorization", "Bearer writer"))) as raw:
+            with pytest.raises(grpc.RpcError) as action:
+                raw.action("list_schemas", encode({"catalog_name": "managed"}))
+            with pytest.raises(grpc.RpcError) as info:
+                raw.unary("GetFlightInfo", descriptor("managed", "s", "t"))
+    for failed in (action.value, info.value):
+        assert "canary" not in everything_in(failed)
+        assert "see the server log, correlation id" in (failed.details() or "")
+
+
+@pytest.mark.parametrize("error", FOREIGN, ids=repr)
+def test_a_library_server(error: Exception) -> None:
+    catalog = CatalogBuilder("demo")
+    catalog.schema("s").table(schema=pa.schema({"id": pa.int64()}), name="t")(raising(error))
+    with Server(catalog.build(), port=0) as server, Raw(server.location) as raw:
+        (endpoint,) = raw.endpoints("demo", "s", "t")
+        with pytest.raises(grpc.RpcError) as failed:
+            list(raw.get(endpoint.ticket.ticket))
+    assert "canary" not in everything_in(failed.value)

@@ -1,0 +1,103 @@
+"""What PyJWT's key client lacks, which is why `skiway.security.signing_keys` fetches keys itself.
+
+Each test holds for `jwt.PyJWKClient` as it is. When one of them fails, PyJWT has learned something: see whether the client
+can replace a part of our own code then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from threading import Event, Thread
+
+import jwt
+import pytest
+
+from security.issuer import Publisher, jwk, publishing, rsa_key
+from skiway.security.signing_keys import MAX_BYTES
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with publishing(keys=[jwk(rsa_key(), "one")]) as publisher:
+        yield publisher
+
+
+def client(publisher: Publisher, *, lifespan: float = 300) -> jwt.PyJWKClient:
+    return jwt.PyJWKClient(f"{publisher.url}/keys", lifespan=lifespan, timeout=10)
+
+
+def test_it_forgets_known_keys_while_the_provider_is_down(publisher: Publisher):
+    keys = client(publisher, lifespan=1e-6)
+    keys.get_signing_key("one")
+    publisher.status = 500
+    with pytest.raises(jwt.PyJWKClientError):
+        keys.get_signing_key("one")
+
+
+def test_it_asks_a_provider_that_is_down_on_every_call(publisher: Publisher):
+    publisher.status = 500
+    keys = client(publisher)
+    for _ in range(5):
+        with pytest.raises(jwt.PyJWKClientError):
+            keys.get_signing_key("one")
+    assert publisher.asked["/keys"] == 5
+
+
+def test_a_call_with_a_known_key_waits_for_a_refresh_under_way(publisher: Publisher):
+    keys = client(publisher)
+    keys.get_signing_key("one")
+    keys.cooldown_duration = 0
+    fetching, go_on, found = Event(), Event(), Event()
+    publisher.before_keys = lambda: (fetching.set(), go_on.wait(10))
+
+    def refresh() -> None:
+        with pytest.raises(jwt.PyJWKClientError):
+            keys.get_signing_key("unknown")
+
+    def find() -> None:
+        keys.get_signing_key("one")
+        found.set()
+
+    refreshing = Thread(target=refresh)
+    refreshing.start()
+    assert fetching.wait(10)
+    finding = Thread(target=find)
+    finding.start()
+    assert not found.wait(0.3)
+    go_on.set()
+    assert found.wait(10)
+    refreshing.join()
+    finding.join()
+
+
+def test_it_reads_a_response_of_any_size(publisher: Publisher):
+    publisher.body = b'{"keys": []' + b" " * (MAX_BYTES + 1) + b"}"
+    with pytest.raises(jwt.PyJWKSetError, match="did not contain any keys"):
+        client(publisher).get_signing_keys()
+
+
+def test_its_timeout_is_that_of_a_single_read(publisher: Publisher):
+    publisher.drip_s = 0.01
+    started = time.monotonic()
+    jwt.PyJWKClient(f"{publisher.url}/keys", timeout=0.5).get_signing_keys()
+    assert time.monotonic() - started > 0.5
+
+
+def test_it_accepts_plain_http_from_any_host():
+    assert jwt.PyJWKClient("http://keys.example.com/keys").uri == "http://keys.example.com/keys"
+
+
+def test_it_takes_weak_keys_and_secrets_and_no_key_without_an_id(publisher: Publisher):
+    publisher.keys = [
+        jwk(rsa_key("weak", 1024), "weak"),
+        {"kty": "oct", "kid": "shared", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"},
+        {**jwt.algorithms.RSAAlgorithm.to_jwk(rsa_key(), as_dict=True), "kid": "private"},
+        jwk(rsa_key()),
+    ]
+    assert [key.key_id for key in client(publisher).get_signing_keys()] == ["weak", "shared", "private"]
+
+
+def test_it_does_not_tell_whether_a_key_is_for_one_algorithm(publisher: Publisher):
+    publisher.keys = [jwk(rsa_key(), "any"), jwk(rsa_key(), "one", alg="RS256")]
+    assert [key.algorithm_name for key in client(publisher).get_signing_keys()] == ["RS256", "RS256"]
