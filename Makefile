@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
-.PHONY: help setup demo test test-all faults lint format bench proto lock clean
+.PHONY: help setup demo test test-all faults lint format docs bench proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -62,5 +62,5 @@ proto: setup  ## generate src/skiway/model from proto/
 lock: setup  ## resolve the dependencies in pyproject.toml into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file requirements.lock
 
-clean:  ## remove what the other targets made
+clean:  ## delete .venv and everything that was built
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from skiway.storage import CallCounter, Stores, open_stores
 from storage.homes import Clock
 
@@ -30,5 +30,5 @@ def stores(request, tmp_path, clock, calls) -> Iterator[Stores]:
 
 
 @pytest.fixture
-def world(stores, clock) -> World:
-    return World(stores, clock)
+def factory(stores, clock) -> ResourceFactory:
+    return ResourceFactory(stores, clock)

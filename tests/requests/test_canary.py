@@ -17,9 +17,9 @@ import pytest
 
 from airport.raw import AIRPORT, Raw, descriptor
 from lake.lakes import opened_lake
-from rest.house import opened as opened_rest
-from rpc.house import opened as opened_rpc
-from rpc.house import serving
+from rest.rest_server import opened as opened_rest
+from rpc.rpc_server import opened as opened_rpc
+from rpc.rpc_server import serving
 from skiway.airport import CatalogBuilder, Server
 from skiway.airport.wire.payloads import encode
 from skiway.errors import Internal

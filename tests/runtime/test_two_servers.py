@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import pytest
 
-from metastore.wholeness import damage
+from metastore.integrity import damage
 from runtime.servers import starting, wait_until_ready
 from skiway.client import Metastore
 from skiway.errors import AlreadyExists, Conflict, Contention, NotFound, PreconditionFailed, SkiwayError

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from client.recorded_catalog import RecordedCatalog, service
 from client.recorder import Recorder, Scripted, ordinary, recording, result, root, table_info
-from client.world import World, service
 from skiway.airport import CatalogBuilder, Server
 from skiway.airport.wire.frames import FrameWriter
 from skiway.client import AirportClient, col
@@ -25,7 +25,7 @@ def recorder() -> Recorder:
 @pytest.fixture(scope="module")
 def db(recorder: Recorder) -> Iterator[AirportClient]:
     with (
-        recording(service(World()), recorder) as location,
+        recording(service(RecordedCatalog()), recorder) as location,
         AirportClient(location, "demo", token="t", timeout_s=30) as client,
     ):
         yield client

@@ -1,4 +1,4 @@
-"""The script that lists the behaviours without a test."""
+"""The script that lists the behaviors without a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("missing_behaviours", PROJECT / "scripts" / "missing_behaviours.py")
+    spec = importlib.util.spec_from_file_location("missing_behaviors", PROJECT / "scripts" / "missing_behaviors.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -22,19 +22,19 @@ def script() -> ModuleType:
 
 
 def test_numbered_lines_are_read(script):
-    page = "# Behaviours\n\nIntroduction\n\n## Stores\n\n1. one\n12. twelve\n\nno 3.\n"
-    assert script.behaviours(page) == {1: "one", 12: "twelve"}
+    page = "# Behaviors\n\nIntroduction\n\n## Stores\n\n1. one\n12. twelve\n\nno 3.\n"
+    assert script.behaviors(page) == {1: "one", 12: "twelve"}
 
 
 def test_claims_are_found_in_decorators(script, tmp_path):
     (tmp_path / "test_it.py").write_text(
-        "@behaviour(3, 4)\n@other(5)\ndef test_a(): ...\n\n@pytest.mark.behaviour(6)\ndef test_b(): ...\n"
+        "@behavior(3, 4)\n@other(5)\ndef test_a(): ...\n\n@pytest.mark.behavior(6)\ndef test_b(): ...\n"
     )
     assert sorted(script.claims(tmp_path)) == [3, 4, 6]
 
 
-def test_tests_claim_only_behaviours_of_the_list(script):
-    known = script.behaviours(script.LIST.read_text())
+def test_tests_claim_only_behaviors_of_the_list(script):
+    known = script.behaviors(script.LIST.read_text())
     claimed = set(script.claims(PROJECT / "tests"))
     assert sorted(known) == list(range(1, 87))
     assert {24, 36, 64} <= claimed <= known.keys()

@@ -1,6 +1,6 @@
-"""Print the behaviours in `tests/behaviors.md` that no test claims yet.
+"""Print the behaviors in `tests/behaviors.md` that no test claims yet.
 
-A test claims behaviours by `@behaviour(24, 30)`, or by `pytest.mark.behaviour`.
+A test claims behaviors by `@behavior(24, 30)`, or by `pytest.mark.behavior`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "behaviors.md"
 
 
-def behaviours(page: str) -> dict[int, str]:
+def behaviors(page: str) -> dict[int, str]:
     """The numbered lines of the list."""
     return {int(number): text for number, text in re.findall(r"^(\d+)\. (.+)$", page, re.MULTILINE)}
 
@@ -30,19 +30,19 @@ def claims(tests: Path) -> Iterator[int]:
 
 
 def _numbers(mark: ast.expr) -> Iterator[int]:
-    if isinstance(mark, ast.Call) and ast.unparse(mark.func) in ("behaviour", "pytest.mark.behaviour"):
+    if isinstance(mark, ast.Call) and ast.unparse(mark.func) in ("behavior", "pytest.mark.behavior"):
         yield from (ast.literal_eval(argument) for argument in mark.args)
 
 
 def main() -> None:
-    known = behaviours(LIST.read_text())
+    known = behaviors(LIST.read_text())
     claimed = set(claims(ROOT / "tests"))
     if unknown := sorted(claimed - known.keys()):
-        sys.exit(f"tests claim behaviours that are not in the list: {unknown}")
+        sys.exit(f"tests claim behaviors that are not in the list: {unknown}")
     missing = {number: text for number, text in known.items() if number not in claimed}
     for number, text in missing.items():
         print(f"{number:3d}. {text[:110]}")
-    print(f"{len(known) - len(missing)} of {len(known)} behaviours have a test")
+    print(f"{len(known) - len(missing)} of {len(known)} behaviors have a test")
 
 
 if __name__ == "__main__":
