@@ -1,15 +1,15 @@
-# Every target sets up what it needs: a virtual environment in .venv, from the locked versions.
+# Every target first creates the virtual environment .venv from the locked versions, if needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
-.PHONY: help setup demo test faults lint format docs bench proto lock clean
+.PHONY: help setup demo test test-all faults lint format docs bench proto lock clean
 
-help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-setup: $(VENV)/.ready  ## make .venv with everything in it
+setup: $(VENV)/.ready  ## create .venv with all dependencies
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Skiway needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 setup")'
@@ -19,35 +19,41 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: setup  ## a lake to attach from DuckDB; ARGS=--once just answers three questions
+demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run three queries and exit
 	$(BIN)/skiway demo $(ARGS)
 
-test: setup  ## all tests
-	# Spark's tests apart: Java is started by fork, which a process that served gRPC takes badly. They leave
-	# half of two cores free, so they run beside the others, and what they print comes last.
+# Spark tests run in a process of their own, because a process that has served gRPC cannot fork a Java reliably. They
+# use one core, so the other tests run beside them. Their output is printed last.
+SPARK_TESTS := tests/test_stack.py tests/pipeline
+OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
+
+test: setup  ## run the tests
 	@mkdir -p .cache
-	$(BIN)/pytest tests/test_stack.py tests/pipeline > .cache/spark-tests.log 2>&1 & spark=$$!; \
+	@PYTHONPATH=tests $(RUN) -m storage.dynamodb_local & \
+	$(BIN)/pytest $(SPARK_TESTS) > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
-	PYTHONPATH=tests $(RUN) -m storage.dynamodb_local & \
-	$(BIN)/pytest --numprocesses auto --ignore tests/test_stack.py --ignore tests/pipeline; status=$$?; \
+	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS); status=$$?; \
 	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
 
-faults: setup  ## kill -9 before and after every store operation of every change; takes long
+test-all: export SKIWAY_TESTS := all
+test-all: test  ## run the tests on all stores and every command in a new interpreter (slow)
+
+faults: setup  ## kill servers before and after every store operation of every change (slow)
 	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults
 
-lint: setup  ## style and types
+lint: setup  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## rewrite the code in the house style
+format: setup  ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
 docs: setup  ## build the documentation site into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
 
-bench: setup  ## ratios against peers measured in the same run, into bench/results
+bench: setup  ## run the benchmarks, results go to bench/results
 	$(RUN) -m bench
 
 proto: setup  ## generate src/skiway/model from proto/
@@ -56,5 +62,5 @@ proto: setup  ## generate src/skiway/model from proto/
 lock: setup  ## resolve the dependencies in pyproject.toml into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file requirements.lock
 
-clean:  ## remove what the other targets made
+clean:  ## delete .venv and everything that was built
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

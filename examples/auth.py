@@ -1,14 +1,14 @@
-"""Tokens: who calls decides which rows of a table are shown, and which catalogs.
+"""Authentication and authorization: the caller's token decides which rows and which catalogs are visible.
 
-Start it with `python examples/auth.py [location]`, then type into DuckDB:
+Start it with `python examples/auth.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     CREATE SECRET (TYPE airport, auth_token 'token-of-ada', SCOPE 'grpc://127.0.0.1:50051');
     ATTACH 'shop' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
     SELECT * FROM shop.sales.orders;
 
-Ada sees her own two orders and may not use the catalog `books`; 'token-of-grace' sees one order and may use both. A
-token given to ATTACH alone does not reach scans: DuckDB needs the secret. Ctrl-C ends the server.
+Ada sees her own two orders and has no access to the catalog `books`. With 'token-of-grace', you see one order and may use
+both catalogs. A token in ATTACH is not used for scans, so DuckDB needs the secret. Press Ctrl-C to stop the server.
 """
 
 import sys
@@ -24,14 +24,15 @@ TOKENS = {"token-of-ada": "ada", "token-of-grace": "grace"}
 
 
 class Staff(BearerAuth, CatalogAuthorizer):
-    """Known by their tokens; the books are for Grace."""
+    """Authenticates callers by token. Only Grace may use the catalog `books`."""
 
     def authorize_catalog(self, request: Request, catalog: str) -> None:
         if catalog == "books" and request.identity != "grace":
-            raise PermissionDenied(f"{request.identity} may not use the catalog {catalog!r}: ask Grace")
+            raise PermissionDenied(f"{request.identity} has no access to catalog {catalog!r}: ask Grace")
 
 
 def catalogs() -> list[Catalog]:
+    """A catalog whose rows depend on the caller, and a catalog with all rows."""
     shop, books = CatalogBuilder("shop"), CatalogBuilder("books")
 
     @shop.schema("sales").table(schema=ORDERS.schema, comment="the caller's own orders")

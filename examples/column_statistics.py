@@ -1,13 +1,13 @@
-"""Statistics: what the server knows about its columns helps DuckDB to plan.
+"""Column statistics, which help DuckDB's optimizer.
 
-Start it with `python examples/column_statistics.py [location]`, then type into DuckDB:
+Start it with `python examples/column_statistics.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'weather' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
     EXPLAIN SELECT * FROM weather.north.readings WHERE celsius > 60;
     SELECT stats(celsius) FROM weather.north.readings LIMIT 1;
 
-DuckDB believes what it is told and leaves out what cannot be: a wrong bound is a wrong result. Ctrl-C ends the server.
+DuckDB relies on statistics and skips what they rule out: a wrong bound leads to a wrong result. Press Ctrl-C to stop the server.
 """
 
 import functools
@@ -24,8 +24,9 @@ READINGS = pa.table(
 )
 
 
-@functools.cache  # DuckDB asks twice per column and query
+@functools.cache  # DuckDB requests them twice per column and query
 def statistics(column: str, _duckdb_type: str) -> ColumnStatistics:
+    """The exact statistics of a column."""
     values = READINGS[column]
     bounds = pc.min_max(values)
     return ColumnStatistics(
@@ -38,6 +39,7 @@ def statistics(column: str, _duckdb_type: str) -> ColumnStatistics:
 
 
 def catalog() -> Catalog:
+    """A catalog with one table that has statistics."""
     weather = CatalogBuilder("weather")
 
     @weather.schema("north").table(schema=READINGS.schema, statistics=statistics)

@@ -1,6 +1,6 @@
-"""CREATE, ALTER and DROP: a database in memory whose schemas and tables are made by SQL, with their rules.
+"""CREATE, ALTER and DROP: an in-memory database whose schemas and tables are created with SQL, with constraints.
 
-Start it with `python examples/ddl.py [location]`, then type into DuckDB:
+Start it with `python examples/ddl.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'scratch' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
@@ -20,8 +20,8 @@ Start it with `python examples/ddl.py [location]`, then type into DuckDB:
     DROP TABLE scratch.shop.orders;
     DROP SCHEMA scratch.shop;
 
-The second INSERT is refused, for the key is taken. A DEFAULT inside CREATE TABLE or ADD COLUMN would be lost: DuckDB's
-client does not send it, only SET DEFAULT does. Ctrl-C ends the server, and all is gone.
+The second INSERT fails because the key exists. A DEFAULT in CREATE TABLE or ADD COLUMN would be lost, because DuckDB's
+client does not send it; use SET DEFAULT. Press Ctrl-C to stop the server; all data is lost then.
 """
 
 import sys
@@ -31,6 +31,7 @@ import pyarrow as pa
 from skiway.airport import Catalog, CreateTable, serve
 from skiway.airport.memory import MemoryCatalog
 
+# In Python, a table can also have defaults and comments, which DuckDB does not send.
 PALETTES = CreateTable(
     "palettes",
     pa.schema(
@@ -40,15 +41,16 @@ PALETTES = CreateTable(
             pa.field("colours", pa.list_(pa.string())),
         ]
     ),
-    comment="what Python can say beyond SQL over Airport: defaults and comments",
+    comment="created in Python, with a default and a comment",
     primary_key=("id",),
     checks=("len(colours) <= 8",),
 )
 
 
 def catalog() -> Catalog:
+    """An in-memory database with a schema and two tables."""
     scratch = MemoryCatalog("scratch")
-    public = scratch.create_schema("public", comment="made in Python")
+    public = scratch.create_schema("public", comment="created in Python")
     public.add_table(
         "colours", pa.table({"name": ["red", "blue"], "hex": ["#ff0000", "#0000ff"]}), primary_key=["name"]
     )

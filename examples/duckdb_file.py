@@ -1,6 +1,6 @@
-"""A DuckDB file for many: clients read and write it at once, with all that SQL can say over Airport.
+"""A server that shares a DuckDB file: many clients read and write it at once, with everything that Airport supports.
 
-Start it with `python examples/duckdb_file.py [location [file]]`; without a file it makes one to play with. In DuckDB:
+Start it with `python examples/duckdb_file.py [location [file]]`; without a file it creates an example. In DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'shop' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
@@ -10,8 +10,10 @@ Start it with `python examples/duckdb_file.py [location [file]]`; without a file
     CREATE TABLE shop.sales.orders (id BIGINT PRIMARY KEY, total DECIMAL(9, 2) CHECK (total > 0));
     CREATE SCHEMA shop.archive;
 
-The catalog is called like the file. Its schema `main` is shown as `main_`: the client cannot look into a `main`. Left
-out are views, and tables with generated columns, VARIANTs or a column called `rowid`. Ctrl-C ends the server.
+The catalog has the name of the file. The schema `main` is shown as `main_`, because DuckDB's client cannot query a schema
+called `main`. Views are not served, nor are tables with generated columns, VARIANTs or a column called `rowid`.
+
+Press Ctrl-C to stop the server.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway import airport, errors
-from skiway.airport import conversion, filters
-from skiway.airport.memory import to_column
+from skiway.airport import filters
+from skiway.airport.conversion import storable, to_column
 from skiway.airport.wire.payloads import CheckConstraints, encode
 
 SHOP = """
@@ -44,16 +46,16 @@ SHOP = """
     INSERT INTO sales.customers VALUES (1, 'Ada', 20), (2, 'Grace', 7.5);
 """
 
-# Callers' expressions run in this DuckDB, so it may touch nothing but its file. Lossless types are told apart in Arrow.
+# Expressions of clients run in this DuckDB, so it must not access anything but its file.
 SETTINGS = {
-    "arrow_lossless_conversion": "true",
+    "arrow_lossless_conversion": "true",  # preserves types such as UUID and HUGEINT in Arrow
     "enable_external_access": "false",
     "lock_configuration": "true",
     "python_enable_replacements": "false",
 }
 
-# What DuckDB refuses, said with our errors; the first line that fits counts.
-REFUSALS = (
+# DuckDB's errors, a part of their message, and our error class. The first match counts.
+ERRORS = (
     (duckdb.ConstraintException, "", errors.ConstraintViolation),
     (duckdb.TransactionException, "", errors.Conflict),
     (duckdb.DependencyException, "", errors.PreconditionFailed),
@@ -69,18 +71,18 @@ REFUSALS = (
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """Errors of DuckDB leave this block as ours."""
+def mapped_errors() -> Iterator[None]:
+    """Convert DuckDB's errors to ours."""
     try:
         yield
     except duckdb.Error as error:
         message = str(error).partition("\n")[0].partition(" Error: ")[2] or str(error)
-        fits = (ours for theirs, part, ours in REFUSALS if isinstance(error, theirs) and part in message)
-        raise next(fits, errors.Internal)(message) from error
+        matches = (ours for theirs, part, ours in ERRORS if isinstance(error, theirs) and part in message)
+        raise next(matches, errors.Internal)(message) from error
 
 
 def quoted(*names: str) -> str:
-    """A dotted name that means exactly these names."""
+    """A qualified name in SQL."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
@@ -94,23 +96,23 @@ def text(value: str) -> str:
 
 def new_column(name: str) -> str:
     if name.lower() == "rowid":
-        raise errors.InvalidArgument(f"a column cannot be called {name!r}: that is the name of the row id")
+        raise errors.InvalidArgument(f"a column cannot be called {name!r}, which is reserved for the row id")
     return quoted(name)
 
 
 def expression(sql: str) -> str:
-    """SQL that is one expression and nothing behind it; the line break ends a comment in it."""
-    with told():
+    """Check that `sql` is a single expression, and put it in parentheses. The line break ends a comment in it."""
+    with mapped_errors():
         duckdb.SQLExpression(sql)
     return f"({sql}\n)"
 
 
-def fact(field: pa.Field, name: str) -> str:
+def metadata(field: pa.Field, name: str) -> str:
     return (field.metadata or {}).get(name.encode(), b"").decode()
 
 
 def shown(schema: str) -> str:
-    """`main` is shown as `main_`, and `main_` as `main__`, so that no two are shown alike."""
+    """The name that clients see: `main` becomes `main_`, and `main_` becomes `main__`, so that names stay unique."""
     return f"{schema}_" if re.fullmatch("main_*", schema) else schema
 
 
@@ -119,36 +121,36 @@ def stored(schema: str) -> str:
 
 
 class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
-    """A DuckDB file. Each call works on a cursor of its own, in a transaction of its own."""
+    """A DuckDB file. Each call uses its own cursor and its own transaction."""
 
     def __init__(self, name: str, database: duckdb.DuckDBPyConnection) -> None:
         self.name, self.database = name, database
         self._version, self._lock = 1, threading.Lock()
-        (self._file,) = database.execute("SELECT current_database()").fetchone()
+        ((self._file,),) = database.execute("SELECT current_database()").fetchall()
 
     def sql(self, *names: str) -> str:
-        """The full name of a schema or table; a shorter one could also mean something else."""
+        """The fully qualified name of a schema or table. Shorter names may be ambiguous."""
         return quoted(self._file, *names)
 
     @contextlib.contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        with told(), self.database.cursor() as cursor:
+        with mapped_errors(), self.database.cursor() as cursor:
             yield cursor
 
     def change(self, *statements: str) -> None:
-        """Run DDL, all or nothing, and let clients know by the version."""
+        """Run DDL in a transaction, and increase the version."""
         with self.cursor() as cursor:
             cursor.begin()
             for sql in statements:
-                if len(cursor.extract_statements(sql)) != 1:  # no caller's text may bring a second one
-                    raise errors.InvalidArgument(f"this must be one statement: {sql}")
+                if len(cursor.extract_statements(sql)) != 1:  # a client must not smuggle in a second statement
+                    raise errors.InvalidArgument(f"expected a single statement: {sql}")
                 cursor.execute(sql)
             cursor.commit()
         with self._lock:
             self._version += 1
 
     def types(self, schema: pa.Schema) -> list[str]:
-        """Types of columns as DuckDB itself spells them."""
+        """DuckDB's names of the column types."""
         with self.cursor() as cursor:
             cursor.register("empty", schema.empty_table())
             return [row[1] for row in cursor.execute("DESCRIBE temp.empty").fetchall()]
@@ -164,7 +166,7 @@ class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
 
     def create_schema(self, name, *, comment="", tags=None) -> FileSchema:
         if comment or tags:
-            raise errors.Unsupported("DuckDB keeps no comments and tags of schemas: leave them out")
+            raise errors.Unsupported("DuckDB does not support comments and tags of schemas")
         self.change(f"CREATE SCHEMA {self.sql(stored(name))}")
         return FileSchema(self, stored(name))
 
@@ -172,7 +174,7 @@ class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
         try:
             self.change(f"DROP SCHEMA {'IF EXISTS' if if_exists else ''} {self.sql(stored(name))}")
         except errors.PreconditionFailed as error:
-            raise errors.SchemaNotEmpty(f"schema {name!r} is not empty: drop what is in it first") from error
+            raise errors.SchemaNotEmpty(f"schema {name!r} is not empty: drop its tables first") from error
 
 
 class FileSchema(airport.Schema, airport.DynamicSchema):
@@ -197,19 +199,19 @@ class FileSchema(airport.Schema, airport.DynamicSchema):
     def create_table(self, create: airport.CreateTable) -> FileTable:
         if create.on_conflict == "ignore" and (found := self.table(create.name)):
             return found
-        made = FileTable(self._catalog, self._stored, create.name, create.comment)
+        table = FileTable(self._catalog, self._stored, create.name, create.comment)
         strict = {*create.not_null, *(field.name for field in create.schema if not field.nullable)}
-        parts = [made.definition(field) + " NOT NULL" * (field.name in strict) for field in create.schema]
+        parts = [table.definition(field) + " NOT NULL" * (field.name in strict) for field in create.schema]
         parts += [f"PRIMARY KEY ({listed(create.primary_key)})"] if create.primary_key else []
         parts += [f"UNIQUE ({listed(columns)})" for columns in create.unique]
         parts += [f"CHECK {expression(check)}" for check in create.checks]
-        comments = {f"COLUMN {made.sql}.{quoted(field.name)}": fact(field, "comment") for field in create.schema}
-        comments[f"TABLE {made.sql}"] = create.comment
+        comments = {f"COLUMN {table.sql}.{quoted(field.name)}": metadata(field, "comment") for field in create.schema}
+        comments[f"TABLE {table.sql}"] = create.comment
         self._catalog.change(
-            f"CREATE {'OR REPLACE' if create.on_conflict == 'replace' else ''} TABLE {made.sql} ({', '.join(parts)})",
-            *(f"COMMENT ON {what} IS {text(said)}" for what, said in comments.items() if said),
+            f"CREATE {'OR REPLACE' if create.on_conflict == 'replace' else ''} TABLE {table.sql} ({', '.join(parts)})",
+            *(f"COMMENT ON {what} IS {text(comment)}" for what, comment in comments.items() if comment),
         )
-        return made
+        return table
 
     def drop_table(self, name, *, if_exists=False) -> None:
         self._catalog.change(f"DROP TABLE {'IF EXISTS' if if_exists else ''} {self._catalog.sql(self._stored, name)}")
@@ -219,12 +221,12 @@ class FileSchema(airport.Schema, airport.DynamicSchema):
         self._catalog.change(f"ALTER TABLE {table} RENAME TO {quoted(new_name)}")
 
 
-# True of all texts and bytes; without bounds the client takes no statistics of such a column.
+# Bounds that hold for all strings and blobs. DuckDB's client requires bounds for these types.
 WIDEST = {"VARCHAR": ("", "\U0010ffff" * 2), "JSON": ("", "\U0010ffff" * 2), "BLOB": (b"", b"\xff" * 8)}
 
 
 class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.HasStatistics):
-    """A table of the file. Its row ids are DuckDB's own."""
+    """A table of the file, with DuckDB's own row ids."""
 
     def __init__(self, catalog: FileCatalog, schema: str, name: str, comment: str | None) -> None:
         self.name, self.comment, self.catalog = name, comment or "", catalog
@@ -236,30 +238,30 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
         facts = f"SELECT column_name, comment, column_default, is_nullable FROM duckdb_columns() {this}"
         checks = f"SELECT expression FROM duckdb_constraints() {this} AND constraint_type = 'CHECK'"
         with self.catalog.cursor() as cursor:
-            cursor.begin()  # all three answers are about one state
+            cursor.begin()  # all three queries see the same state
             fields = cursor.execute(f"SELECT *, rowid FROM {self.sql} LIMIT 0").to_arrow_table().schema
-            known = {name: told_of for name, *told_of in cursor.execute(facts, self._names).fetchall()}
-            rules = [rule for (rule,) in cursor.execute(checks, self._names).fetchall()]
-        columns = [described(conversion(field), *known.get(field.name, ("", "", True))) for field in fields]
-        return pa.schema(columns, {"check_constraints": encode(CheckConstraints(rules))} if rules else None)
+            known = {name: details for name, *details in cursor.execute(facts, self._names).fetchall()}
+            constraints = [check for (check,) in cursor.execute(checks, self._names).fetchall()]
+        columns = [described(storable(field), *known.get(field.name, ("", "", True))) for field in fields]
+        return pa.schema(columns, {"check_constraints": encode(CheckConstraints(constraints))} if constraints else None)
 
     def scan(self, options: airport.ScanOptions) -> Iterator[pa.RecordBatch]:
         schema = airport.project_schema(self.schema, options.columns)
         where = filters.to_sql(options.filter)
         query = f"SELECT {listed(schema.names)} FROM {self.sql}" + (f" WHERE {where}" if where else "")
-        with self.catalog.cursor() as cursor:  # all rows are of the moment when it begins
+        with self.catalog.cursor() as cursor:  # a snapshot of the table
             for batch in cursor.execute(query).to_arrow_reader(65_536):
-                yield fitted(batch, schema)
+                yield converted(batch, schema)
 
     def row_count(self) -> int:
         with self.catalog.cursor() as cursor:
             return cursor.execute(f"SELECT count(*) FROM {self.sql}").fetchone()[0]
 
     def column_statistics(self, column: str, duckdb_type: str) -> airport.ColumnStatistics:
-        """What stays true if others write between a query's planning and its scan; that rules out the present bounds.
+        """Statistics that stay valid if other clients write between planning and scanning, so not the current bounds.
 
-        The file prunes with its own bounds anyway, since filters are pushed down to it. The number of distinct values
-        is an estimate, by which DuckDB orders joins.
+        The file prunes with its own bounds anyway, because filters are pushed down. The number of distinct values is an
+        estimate, which DuckDB uses to order joins.
         """
         with self.catalog.cursor() as cursor:
             row = cursor.execute(f"SELECT stats({quoted(column)}) FROM {self.sql} LIMIT 1").fetchone()
@@ -273,9 +275,9 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
         return FileStatement(self, write)
 
     def definition(self, field: pa.Field) -> str:
-        (spelled,) = self.catalog.types(pa.schema([field]))
-        default = fact(field, "default")
-        return f"{new_column(field.name)} {spelled}" + (f" DEFAULT {expression(default)}" if default else "")
+        (type_name,) = self.catalog.types(pa.schema([field]))
+        default = metadata(field, "default")
+        return f"{new_column(field.name)} {type_name}" + (f" DEFAULT {expression(default)}" if default else "")
 
     def alter(self, *changes: str) -> None:
         self.catalog.change(*(f"ALTER TABLE {self.sql} {change}" for change in changes))
@@ -290,8 +292,8 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
         self.rename_field([name], new_name)
 
     def change_column_type(self, field, expression_sql) -> None:
-        (spelled,) = self.catalog.types(pa.schema([field]))
-        self.alter(f"ALTER {quoted(field.name)} SET DATA TYPE {spelled} USING {expression(expression_sql)}")
+        (type_name,) = self.catalog.types(pa.schema([field]))
+        self.alter(f"ALTER {quoted(field.name)} SET DATA TYPE {type_name} USING {expression(expression_sql)}")
 
     def set_not_null(self, name) -> None:
         self.alter(f"ALTER {quoted(name)} SET NOT NULL")
@@ -303,12 +305,14 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
         self.alter(f"ALTER {quoted(name)} SET DEFAULT {expression(expression_sql)}")
 
     def add_constraint(self, constraint) -> None:
-        self.alter(f"ADD {constraint}")  # of a primary key, that is; the others DuckDB refuses
+        self.alter(f"ADD {constraint}")  # DuckDB only supports PRIMARY KEY here
 
     def add_field(self, path, field, *, if_not_exists=False) -> None:
-        place = f"{quoted(*path)}." if path else ""
-        rules = [] if field.nullable or path else [f"ALTER {quoted(field.name)} SET NOT NULL"]
-        self.alter(f"ADD COLUMN {'IF NOT EXISTS' if if_not_exists else ''} {place}{self.definition(field)}", *rules)
+        parent = f"{quoted(*path)}." if path else ""
+        constraints = [] if field.nullable or path else [f"ALTER {quoted(field.name)} SET NOT NULL"]
+        self.alter(
+            f"ADD COLUMN {'IF NOT EXISTS' if if_not_exists else ''} {parent}{self.definition(field)}", *constraints
+        )
 
     def rename_field(self, path, new_name) -> None:
         self.alter(f"RENAME COLUMN {quoted(*path)} TO {new_column(new_name)}")
@@ -319,20 +323,20 @@ class FileTable(airport.Table, airport.Writable, airport.DynamicTable, airport.H
 
 
 def described(field: pa.Field, comment: str | None, default: str | None, nullable: bool) -> pa.Field:
-    facts = {name: said for name, said in (("comment", comment), ("default", default)) if said}
-    return field.with_nullable(nullable).with_metadata({**(field.metadata or {}), **facts})
+    added = {name: value for name, value in (("comment", comment), ("default", default)) if value}
+    return field.with_nullable(nullable).with_metadata({**(field.metadata or {}), **added})
 
 
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same values in these columns and types: in which form a type arrives depends on the settings of its sender."""
+def converted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert a batch to `schema`. The Arrow types of the input depend on the settings of the sender."""
     return pa.RecordBatch.from_arrays([to_column(batch[field.name], field) for field in schema], schema=schema)
 
 
 class FileStatement(airport.Statement):
-    """An INSERT, UPDATE or DELETE: one transaction of DuckDB.
+    """An INSERT, UPDATE or DELETE as one transaction of DuckDB.
 
-    New rows go into the table as they come. Changes wait in a temporary table and are made at the end by one SQL
-    statement, which goes through the table once, not once per batch.
+    New rows are inserted immediately. Updates and deletes are collected in a temporary table and applied at the commit
+    by one SQL statement, which reads the table once instead of once per batch.
     """
 
     def __init__(self, table: FileTable, write: airport.Write) -> None:
@@ -340,17 +344,17 @@ class FileStatement(airport.Statement):
         self._schema = airport.project_schema(table.schema, write.schema.names)
         self._columns, self._rows = listed(self._schema.names), 0
         self._cursor = table.catalog.database.cursor()
-        with told():
+        with mapped_errors():
             self._cursor.begin()
-            # DuckDB's transaction begins with this first look at the table, before the client scans for rows to
-            # change: what others change after it is a conflict, never overwritten.
-            self._cursor.execute(f"CREATE TEMP TABLE waiting AS SELECT {self._columns} FROM {table.sql} LIMIT 0")
+            # DuckDB's transaction begins with this first access, before the client scans for rows to change. Later
+            # changes of other clients are conflicts and are never overwritten.
+            self._cursor.execute(f"CREATE TEMP TABLE pending AS SELECT {self._columns} FROM {table.sql} LIMIT 0")
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         operation = self._write.operation
-        sink = self._table.sql if operation == "insert" else "temp.waiting"
-        with told():
-            self._cursor.register("batch", fitted(rows, self._schema))
+        sink = self._table.sql if operation == "insert" else "temp.pending"
+        with mapped_errors():
+            self._cursor.register("batch", converted(rows, self._schema))
             self._cursor.execute(f"INSERT INTO {sink} ({self._columns}) FROM temp.batch")
             self._rows += rows.num_rows
             if not self._write.options.returning:
@@ -358,36 +362,37 @@ class FileStatement(airport.Statement):
             return self._found(rows["rowid"]) if operation == "delete" else rows
 
     def commit(self) -> int:
-        with contextlib.closing(self._cursor), told():
-            count = self._rows if self._write.operation == "insert" else self._changed()
+        with contextlib.closing(self._cursor), mapped_errors():
+            count = self._rows if self._write.operation == "insert" else self._apply_changes()
             self._cursor.commit()
             return count
 
     def abort(self) -> None:
-        self._cursor.close()  # which rolls back
+        self._cursor.close()  # closing the cursor rolls back
 
     def _found(self, ids: pa.Array) -> pa.RecordBatch:
-        """The rows with these ids, one for each and in their order."""
+        """The rows with these ids, in the same order."""
         query = f"SELECT *, rowid FROM {self._table.sql} WHERE rowid IN (SELECT rowid FROM temp.batch)"
         found = self._cursor.execute(query).to_arrow_table()
-        places = pc.index_in(ids.cast(pa.int64()), found["rowid"])
-        self._require(len(ids), len(ids) - places.null_count)
-        return found.drop_columns("rowid").take(places).combine_chunks().to_batches()[0]
+        positions = pc.index_in(ids.cast(pa.int64()), found["rowid"])
+        self._require(len(ids), len(ids) - positions.null_count)
+        return found.drop_columns("rowid").take(positions).combine_chunks().to_batches()[0]
 
-    def _changed(self) -> int:
+    def _apply_changes(self) -> int:
         table, values = self._table.sql, [name for name in self._schema.names if name != "rowid"]
         sets = ", ".join(f"{quoted(name)} = new.{quoted(name)}" for name in values)
-        one_each = "(SELECT DISTINCT ON (rowid) * FROM temp.waiting)"  # an UPDATE … FROM may name a row twice
-        update = f"UPDATE {table} AS old SET {sets} FROM {one_each} AS new WHERE old.rowid = new.rowid"
-        delete = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM temp.waiting)"
-        (asked,) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.waiting").fetchone()
-        (changed,) = self._cursor.execute(update if values else delete).fetchone()
-        self._require(asked, changed)
+        without_duplicates = "(SELECT DISTINCT ON (rowid) * FROM temp.pending)"  # UPDATE … FROM may contain a row twice
+        update = f"UPDATE {table} AS old SET {sets} FROM {without_duplicates} AS new WHERE old.rowid = new.rowid"
+        delete = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM temp.pending)"
+        ((expected,),) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.pending").fetchall()
+        ((changed,),) = self._cursor.execute(update if values else delete).fetchall()
+        self._require(expected, changed)
         return changed
 
-    def _require(self, asked: int, found: int) -> None:
-        if found < asked:
-            raise errors.NotFound(f"{asked - found} of {asked} rows are not in {self._table.name!r}: read it again")
+    def _require(self, expected: int, found: int) -> None:
+        if found < expected:
+            missing = expected - found
+            raise errors.NotFound(f"{missing} of {expected} rows no longer exist in {self._table.name!r}: retry")
 
 
 def create_shop(path: Path) -> None:
@@ -410,5 +415,5 @@ if __name__ == "__main__":
         try:
             with opened(path) as catalog:
                 airport.serve(catalog, *sys.argv[1:2])
-        except duckdb.IOException as error:  # no DuckDB file, or another process has it open
+        except duckdb.IOException as error:  # not a DuckDB file, or another process has it open
             sys.exit(str(error))

@@ -1,12 +1,12 @@
-"""Filters that reach the data: the WHERE of a query is pushed down into a DuckDB file, and so is its choice of columns.
+"""Filter pushdown: the WHERE clause and the columns of a query are pushed down to a DuckDB file.
 
-Start it with `python examples/filters.py [location]`, then type into DuckDB:
+Start it with `python examples/filters.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'taxi' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
     SELECT city, fare FROM taxi.trips.rides WHERE fare > 99.9 AND city LIKE 'R%';
 
-The server's log shows what the file was asked, with that WHERE in it. Ctrl-C ends the server.
+The log of the server shows the query on the file, with the WHERE clause. Press Ctrl-C to stop the server.
 """
 
 import logging
@@ -28,21 +28,23 @@ RIDES = """
 
 
 def create_file(path: Path) -> None:
+    """Create a DuckDB file with 100,000 rows."""
     with duckdb.connect(path) as database:
         database.execute(RIDES)
 
 
 def catalog(database: duckdb.DuckDBPyConnection) -> Catalog:
+    """A catalog with one table that reads from a DuckDB file."""
     taxi = CatalogBuilder("taxi")
     schema = database.execute("FROM rides LIMIT 0").to_arrow_table().schema
 
     @taxi.schema("trips").table(schema=schema, comment="100,000 rides")
     def rides(scan: ScanOptions):
         columns = ", ".join(f'"{name}"' for name in scan.columns or schema.names)
-        where = filters.to_sql(scan.filter)
+        where = filters.to_sql(scan.filter)  # None if there is no filter, or nothing of it can be expressed
         query = f"SELECT {columns} FROM rides" + (f" WHERE {where}" if where else "")
-        log.info("asked the file: %s", query)
-        with database.cursor() as cursor:  # many scans may run at once: each has a cursor of its own
+        log.info("query: %s", query)
+        with database.cursor() as cursor:  # scans run concurrently, so each needs its own cursor
             yield from cursor.execute(query).to_arrow_reader()
 
     return taxi.build()

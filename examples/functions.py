@@ -1,6 +1,6 @@
-"""Functions in all their forms: of values, of parameters, and of rows.
+"""All kinds of functions: scalar functions, table functions, and table functions over rows.
 
-Start it with `python examples/functions.py [location]`, then type into DuckDB:
+Start it with `python examples/functions.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'tools' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
@@ -11,7 +11,7 @@ Start it with `python examples/functions.py [location]`, then type into DuckDB:
     SELECT * FROM tools.demo.grid(3);
     SELECT * FROM tools.demo.running_total('fare', (SELECT fare FROM tools.demo.rides));
 
-Ctrl-C ends the server.
+Press Ctrl-C to stop the server.
 """
 
 import random
@@ -37,18 +37,18 @@ RIDES = pa.table({"city": ["Oslo", "Lima", "Rome"], "fare": [12.5, 7.0, None]})
 
 
 class Dice(ScalarFunction):
-    """What the decorators make, written out: here the number of rows matters, for each gets a throw of its own."""
+    """A scalar function as a class. Unlike a decorated function, it knows the number of rows and rolls once per row."""
 
     name = "dice"
     returns = pa.int64()
-    volatility = Volatility.VOLATILE  # else DuckDB would throw once per query
+    volatility = Volatility.VOLATILE  # otherwise DuckDB would call it once per query
 
     def execute(self, arguments):
         return pa.array(random.choices(range(1, 7), k=arguments.num_rows))
 
 
 class RunningTotal(TableInOutFunction):
-    """Each row with the total so far of one of its columns, and at the end one row with the total of all."""
+    """Appends the running total of a column to each row, and a last row with the total of all rows."""
 
     name = "running_total"
     parameters = (Parameter("column", pa.string()),)
@@ -60,11 +60,11 @@ class RunningTotal(TableInOutFunction):
         return rows.append(pa.field("total", pa.float64()))
 
     def open(self, arguments, rows):
-        return Adding(self.schema_for(arguments, rows), arguments["column"].as_py())
+        return RunningTotalCall(self.schema_for(arguments, rows), arguments["column"].as_py())
 
 
-class Adding(InOutCall):
-    """One call: what it has to remember lives as long as the call."""
+class RunningTotalCall(InOutCall):
+    """A call of `running_total`. It holds the state of the call."""
 
     def __init__(self, schema, column):
         self._schema, self._column, self._total = schema, column, 0.0
@@ -76,11 +76,12 @@ class Adding(InOutCall):
         yield rows.append_column("total", totals)
 
     def finish(self):
-        unknown = [pa.nulls(1, field.type) for field in self._schema][:-1]
-        yield pa.record_batch([*unknown, pa.array([self._total])], schema=self._schema)
+        nulls = [pa.nulls(1, field.type) for field in self._schema][:-1]
+        yield pa.record_batch([*nulls, pa.array([self._total])], schema=self._schema)
 
 
 def catalog() -> Catalog:
+    """A catalog with functions of all kinds."""
     tools = CatalogBuilder("tools")
     demo = tools.schema("demo")
     demo.scalar_function(Dice())
@@ -94,20 +95,20 @@ def catalog() -> Catalog:
     def twice_a_number(number: pa.Int64Array) -> pa.Int64Array:
         return pc.multiply(number, 2)
 
-    @demo.scalar_function(name="twice")  # the same name with another type is an overload
-    def twice_a_text(text: pa.StringArray) -> pa.StringArray:
+    @demo.scalar_function(name="twice")  # the same name with other types is an overload
+    def twice_a_string(text: pa.StringArray) -> pa.StringArray:
         return pc.binary_repeat(text, 2)
 
     @demo.scalar_function
-    def type_of(value: pa.Array) -> pa.StringArray:  # an array of no type in particular is ANY
+    def type_of(value: pa.Array) -> pa.StringArray:  # pa.Array accepts any type
         return pa.repeat(str(value.type), len(value))
 
     @demo.scalar_function
-    def motto() -> pa.StringArray:  # without arguments, one value serves for all rows
+    def motto() -> pa.StringArray:  # a single value is repeated for all rows
         return "land on ice"
 
     @demo.table_function(schema=pa.schema({"n": pa.int64()}))
-    def series(count: int, scan, *, step: int = 1):  # keyword-only is named in SQL; `scan` has the query's hints
+    def series(count: int, scan, *, step: int = 1):  # keyword-only: step => …; `scan` has the filter
         numbers = pa.table({"n": pa.array(range(0, count * step, step), pa.int64())})
         wanted = filters.to_arrow(scan.filter, numbers.schema)
         return numbers if wanted is None else numbers.filter(wanted)
@@ -115,7 +116,7 @@ def catalog() -> Catalog:
     def squares(size: int) -> pa.Schema:
         return pa.schema({f"x{x}": pa.int64() for x in range(size)})
 
-    @demo.table_function(schema=squares)  # columns that depend on the parameters
+    @demo.table_function(schema=squares)  # the columns depend on the parameters
     def grid(size: int):
         return pa.table({f"x{x}": [x * y for y in range(size)] for x in range(size)}, squares(size))
 

@@ -1,6 +1,6 @@
-"""Geometry: a table of places that takes points from clients, and a function over geometries.
+"""Geometry: a table with a geometry column that clients can insert into, and a function over geometries.
 
-Start it with `python examples/geometry.py [location]`, then type into DuckDB (1.5 or newer):
+Start it with `python examples/geometry.py [location]`, then run in DuckDB (1.5 or newer):
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'atlas' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
@@ -8,7 +8,7 @@ Start it with `python examples/geometry.py [location]`, then type into DuckDB (1
     SELECT a.name, b.name, atlas.earth.degrees_apart(a.place, b.place) FROM atlas.earth.cities a, atlas.earth.cities b;
     INSERT INTO atlas.earth.cities VALUES ('Rome', 'POINT (12.5 41.9)'::GEOMETRY);
 
-What is no point is refused: that the column takes points only is a promise of the table. Ctrl-C ends the server.
+The column only accepts points; the table rejects other geometries. Press Ctrl-C to stop the server.
 """
 
 import sys
@@ -22,6 +22,8 @@ from skiway.airport.geometry import check_geometries, geometries, geometry_array
 
 
 class Cities(Table, Insertable):
+    """Cities with their coordinates."""
+
     name = "cities"
     schema = pa.schema([pa.field("name", pa.string()), geometry_field("place", kind="Point")])
 
@@ -35,7 +37,7 @@ class Cities(Table, Insertable):
 
     def insert(self, rows, options):
         new = rows.read_all()
-        shapes = geometries(new["place"])  # of any client: with coordinate system or without
+        shapes = geometries(new["place"])  # with or without a coordinate system, depending on the client
         places = geometry_array(shapes, srid=4326)
         check_geometries(places, self.schema.field("place"))
         with self._lock:
@@ -45,12 +47,13 @@ class Cities(Table, Insertable):
 
 
 def catalog() -> Catalog:
+    """A catalog with a table and a function."""
     atlas = CatalogBuilder("atlas")
     earth = atlas.schema("earth")
     earth.table(Cities())
 
     @earth.scalar_function
-    def degrees_apart(one: geometry_type(), other: geometry_type()) -> pa.DoubleArray:
+    def degrees_apart(one: geometry_type(), other: geometry_type()) -> pa.DoubleArray:  # type: ignore[valid-type]
         return pa.array(shapely.distance(geometries(one), geometries(other)), from_pandas=True)
 
     return atlas.build()

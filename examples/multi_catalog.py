@@ -1,6 +1,6 @@
-"""Several catalogs on one port: a client names in ATTACH the one it wants, and may attach more than one.
+"""A server with several catalogs on one port. ATTACH selects a catalog by name.
 
-Start it with `python examples/multi_catalog.py [location]`, then type into DuckDB:
+Start it with `python examples/multi_catalog.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'north' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
@@ -10,7 +10,7 @@ Start it with `python examples/multi_catalog.py [location]`, then type into Duck
     ATTACH '' AS world (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
     SELECT * FROM world.towns.people;
 
-The catalog named '' is the default one. Ctrl-C ends the server.
+The catalog named '' is the default catalog. Press Ctrl-C to stop the server.
 """
 
 import sys
@@ -25,6 +25,7 @@ SOUTH = pa.table({"town": ["Lima"], "people": [10_092_000]}, SCHEMA)
 
 
 def catalog(name: str, rows: pa.Table) -> Catalog:
+    """A catalog with one table."""
     builder = CatalogBuilder(name)
 
     @builder.schema("towns").table(schema=SCHEMA)
@@ -35,6 +36,7 @@ def catalog(name: str, rows: pa.Table) -> Catalog:
 
 
 def catalogs() -> list[Catalog]:
+    """Two named catalogs, and a default catalog with the rows of both."""
     return [catalog("north", NORTH), catalog("south", SOUTH), catalog("", pa.concat_tables([NORTH, SOUTH]))]
 
 

@@ -1,13 +1,13 @@
-"""Tables that DuckDB reads by itself: the server only says which files, and DuckDB runs read_parquet or read_csv.
+"""Table references: the server tells DuckDB which files to read, and DuckDB runs read_parquet or read_csv itself.
 
-Start it with `python examples/table_refs.py [location]`, then type into DuckDB:
+Start it with `python examples/table_refs.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'archive' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
     SELECT * FROM archive.files.orders;
     SELECT * FROM archive.files.customers;
 
-The files must be where DuckDB can read them: here on the same machine. Ctrl-C ends the server.
+DuckDB must be able to read the files, so run it on the same machine. Press Ctrl-C to stop the server.
 """
 
 import sys
@@ -25,6 +25,7 @@ CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string()})
 
 
 def write_files(folder: Path) -> None:
+    """Write two Parquet files and a CSV file."""
     spring = pa.table({"id": [1, 2], "customer": [7, 8], "total": [10.0, 25.5]}, ORDERS)
     summer = pa.table({"id": [3], "customer": [7], "total": [7.25]}, ORDERS)
     pa.parquet.write_table(spring, folder / "orders-spring.parquet")
@@ -33,8 +34,9 @@ def write_files(folder: Path) -> None:
 
 
 def catalog(folder: Path) -> Catalog:
+    """A catalog with a table over all Parquet files of a folder, and one over a CSV file."""
     archive = CatalogBuilder("archive")
-    files = archive.schema("files", comment="read where they are")
+    files = archive.schema("files", comment="files that clients read directly")
 
     @files.table_ref(schema=ORDERS, comment="one file per season")
     def orders(_request: FunctionCallRequest) -> FunctionCall:

@@ -1,6 +1,6 @@
-"""Time travel: a table as it was at a version or at a time, with the columns it had then.
+"""Time travel: read a table at a version or at a timestamp, with the columns it had then.
 
-Start it with `python examples/time_travel.py [location]`, then type into DuckDB:
+Start it with `python examples/time_travel.py [location]`, then run in DuckDB:
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'shop' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
@@ -8,7 +8,7 @@ Start it with `python examples/time_travel.py [location]`, then type into DuckDB
     SELECT * FROM shop.menu.prices AT (VERSION => 1);
     SELECT * FROM shop.menu.prices AT (TIMESTAMP => TIMESTAMP '2025-03-01 12:00:00');
 
-Ctrl-C ends the server.
+Press Ctrl-C to stop the server.
 """
 
 import datetime as dt
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from skiway.airport import Catalog, CatalogBuilder, ScanOptions, TimePoint, serve
 
-# Each state of the table with the time it came to be; the number of a version is its place here, counted from one.
+# The states of the table with the time at which each began. Version numbers start at one.
 HISTORY = [
     (dt.datetime(2025, 1, 1, tzinfo=dt.UTC), pa.table({"item": ["tea", "cake"], "price": [2.0, 4.0]})),
     (dt.datetime(2025, 2, 1, tzinfo=dt.UTC), pa.table({"item": ["tea", "cake"], "price": [2.5, 4.5]})),
@@ -29,7 +29,7 @@ HISTORY = [
 ]
 
 
-def state_at(point: TimePoint | None) -> pa.Table | None:
+def state_at(point: TimePoint | None) -> pa.Table | None:  # None if the table did not exist
     states = [state for _, state in HISTORY]
     if point is None:
         return states[-1]

@@ -1,19 +1,19 @@
-r"""TLS: a server with a certificate, which may also be reached from other machines.
+r"""A server with TLS, which other machines may reach.
 
-For a try on one machine, make a certificate first:
+To try it on one machine, create a certificate first:
 
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 \
         -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout server.key -out server.pem
 
-Start the server with `python examples/tls.py server.pem server.key [location]`. DuckDB trusts the roots that gRPC comes
-with, and has no option for others; the environment variable of gRPC names them. Start it and type:
+Start the server with `python examples/tls.py server.pem server.key [location]`. DuckDB trusts the root certificates of gRPC
+and has no option for others, but an environment variable of gRPC does. Start DuckDB with it:
 
     GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=server.pem duckdb
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'vault' (TYPE airport, LOCATION 'grpc+tls://localhost:50051');
     SELECT * FROM vault.safe.notes;
 
-Ctrl-C ends the server.
+Press Ctrl-C to stop the server.
 """
 
 import sys
@@ -26,6 +26,7 @@ LOCATION = "grpc+tls://localhost:50051"
 
 
 def catalog() -> Catalog:
+    """A catalog with one table."""
     vault = CatalogBuilder("vault")
 
     @vault.schema("safe").table(schema=pa.schema({"note": pa.string()}))

@@ -1,21 +1,21 @@
-"""Transactions: a ledger whose bookings count only when the transaction that made them is committed.
+"""Transactions: a ledger whose bookings become visible when their transaction commits.
 
-Start it with `python examples/transactions.py [location]`. From Python, two statements are one:
+Start it with `python examples/transactions.py [location]`. In Python, several statements can form a transaction:
 
     from skiway.client import AirportClient
     with AirportClient("grpc://127.0.0.1:50051", "bank") as db, db.transaction(explicit=True):
         db.insert("ledger.bookings", pa.table({"account": ["Ada"], "amount": [-10]}))
         db.insert("ledger.bookings", pa.table({"account": ["Grace"], "amount": [10]}))
 
-An error inside the block takes both back. From DuckDB they stay two, whatever BEGIN, COMMIT and ROLLBACK say: it asks for
-a transaction, but tells nobody how it ended, so the server commits each statement that writes when it has succeeded.
+An error in the block rolls both back. In DuckDB, they are always two transactions, even with BEGIN and COMMIT: DuckDB requests
+a transaction id but does not report the end, so the server commits after each writing statement, and ROLLBACK has no effect.
 
     INSTALL airport FROM community; LOAD airport;
     ATTACH 'bank' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');
     BEGIN; INSERT INTO bank.ledger.bookings VALUES ('Ada', -1); ROLLBACK;
     SELECT * FROM bank.ledger.bookings;
 
-Ctrl-C ends the server.
+Press Ctrl-C to stop the server.
 """
 
 import sys
@@ -39,12 +39,12 @@ from skiway.airport import (
 from skiway.errors import NotFound, PreconditionFailed
 
 SCHEMA = pa.schema({"account": pa.string(), "amount": pa.int64()})
-NOTHING = SCHEMA.empty_table()
-KEPT = 10_000  # DuckDB begins a transaction for each statement and ends none, so the oldest are forgotten
+EMPTY = SCHEMA.empty_table()
+MAX_TRANSACTIONS = 10_000  # DuckDB begins a transaction per statement and never ends one, so forget the oldest
 
 
 class Ledger(TransactionManager):
-    """Committed bookings, and those of each transaction, which nobody else sees."""
+    """The committed bookings, and the uncommitted bookings of each transaction."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Ledger(TransactionManager):
         with self._lock:
             transaction_id = str(uuid.uuid4())
             self._status[transaction_id] = TransactionStatus.ACTIVE
-            if len(self._status) > KEPT:
+            if len(self._status) > MAX_TRANSACTIONS:
                 oldest = next(iter(self._status))
                 self._own.pop(oldest, None)
                 del self._status[oldest]
@@ -77,21 +77,23 @@ class Ledger(TransactionManager):
     def _end(self, transaction_id, status):
         before = self._status.get(transaction_id)
         if before is None:
-            raise NotFound(f"transaction {transaction_id!r} is not known here, or forgotten: begin a new one")
+            raise NotFound(f"transaction {transaction_id!r} is unknown or forgotten: begin a new one")
         if before not in (TransactionStatus.ACTIVE, status):
-            raise PreconditionFailed(f"transaction {transaction_id!r} is {before} already")
+            raise PreconditionFailed(f"transaction {transaction_id!r} is already {before}")
         self._status[transaction_id] = status
-        return self._own.pop(transaction_id, NOTHING)
+        return self._own.pop(transaction_id, EMPTY)
 
-    def seen_by(self, transaction_id):
+    def visible_to(self, transaction_id):
+        """The committed bookings and those of the transaction."""
         with self._lock:
-            return pa.concat_tables([self._committed, self._own.get(transaction_id, NOTHING)])
+            return pa.concat_tables([self._committed, self._own.get(transaction_id, EMPTY)])
 
     def add(self, rows, transaction_id):
+        """Add bookings to the transaction, or commit them at once if it is not active."""
         with self._lock:
             if self.status(transaction_id) is TransactionStatus.ACTIVE:
-                self._own[transaction_id] = pa.concat_tables([self._own.get(transaction_id, NOTHING), rows])
-            else:  # without a transaction, as all but the first write between BEGIN and COMMIT of DuckDB
+                self._own[transaction_id] = pa.concat_tables([self._own.get(transaction_id, EMPTY), rows])
+            else:  # no transaction, or a later write of DuckDB after BEGIN
                 self._committed = pa.concat_tables([self._committed, rows])
 
 
@@ -103,7 +105,7 @@ class Bookings(Table, Insertable):
         self._ledger = ledger
 
     def scan(self, options):
-        return self._ledger.seen_by(current_request().transaction_id)
+        return self._ledger.visible_to(current_request().transaction_id)
 
     def insert(self, rows, options):
         new = rows.read_all().cast(SCHEMA)

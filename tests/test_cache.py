@@ -51,7 +51,7 @@ def test_weight_and_count_are_limited() -> None:
 
 @pytest.mark.parametrize(("limits", "stored"), [({}, 1), ({"max_entry_weight": 5}, 0), ({"max_entry_weight": 99}, 1)])
 def test_a_value_that_is_too_heavy_is_not_stored(limits: dict[str, int], stored: int) -> None:
-    cache = Cache[str, bytes](10, weigh=len, **limits)
+    cache = Cache[str, bytes](10, weigh=len, **limits)  # type: ignore[arg-type]
     assert cache.get("long", lambda: b"x" * 11) == b"x" * 11
     cache.put("short", b"x" * 6)
     assert cache.stats().entries == stored

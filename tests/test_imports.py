@@ -160,7 +160,7 @@ def test_architecture_page_shows_the_same_table() -> None:
 def test_architecture_page_says_which_packages_exist() -> None:
     shown = {package for package, row in architecture_table().items() if row[3] != "not yet"}
     walked = {package_of(module.name.partition(".")[2]) for module in modules(SOURCE)} - {""}
-    assert shown == walked, "docs/architecture.md, column 'today', is not up to date"
+    assert shown == walked, "docs/architecture.md, column 'status', is not up to date"
 
 
 @pytest.mark.parametrize("module", ["skiway.airport", "skiway.client", "skiway.formats", "skiway.pipeline.session"])
@@ -217,7 +217,7 @@ def test_a_permitted_import_is_left_alone(tmp_path: Path, module: str, line: str
 
 def architecture_table() -> dict[str, list[str]]:
     """The cells of the table of packages, by package."""
-    lines = (PROJECT / "docs" / "architecture.md").read_text().partition("## The packages")[2].splitlines()
+    lines = (PROJECT / "docs" / "architecture.md").read_text().partition("## Packages")[2].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     return {row[0].strip("`"): row for row in rows}
 

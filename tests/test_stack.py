@@ -1,10 +1,7 @@
-"""The parts the product stands on live together in one process, and none can go missing unnoticed."""
+"""Spark, DuckDB, PyIceberg, delta-rs and gRPC work together in one process."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -168,45 +165,3 @@ def call_over_grpc(request: bytes) -> bytes:
                 return ask(request, timeout=10)
         finally:
             server.stop(grace=None).wait()
-
-
-SUITE = """
-import pytest
-
-def test_that_reads_shared(shared): pass
-
-@pytest.mark.needs("shared")
-def test_that_is_marked(): pass
-
-def test_that_skips_by_hand(): pytest.skip("no Java here")
-
-def test_that_skips_for_another_reason(): pytest.skip("Javanese is not spoken here")
-
-def test_that_fails_as_expected(): pytest.xfail("java is slow")
-"""
-
-
-@pytest.mark.parametrize(
-    ("ci", "outcome"),
-    [
-        ("true", "1 failed, 1 skipped, 1 xfailed, 3 errors in"),
-        ("false", "5 skipped, 1 xfailed in"),
-    ],
-)
-def test_missing_part_fails_in_ci_and_skips_elsewhere(tmp_path: Path, ci: str, outcome: str) -> None:
-    tests = tmp_path / "project" / "tests"
-    tests.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("conftest.py"), tests)
-    (tests / "test_suite.py").write_text(SUITE)
-    (tests / "test_module.py").write_text("import pytest\npytest.skip('needs spark', allow_module_level=True)\n")
-    command = [sys.executable, "-m", "pytest", "-rs", "--continue-on-collection-errors", "-p", "no:cacheprovider"]
-    said = subprocess.run(
-        command, check=False, cwd=tests, env=os.environ | {"CI": ci}, capture_output=True, text=True
-    ).stdout
-    assert outcome in said.splitlines()[-1], said
-    if ci == "false":
-        assert "skips: 5" in said
-        assert "needs shared; to get it: put the folder" in said
-    else:
-        assert "skips: 1" in said
-        assert "shared must be present in CI" in said

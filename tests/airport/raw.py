@@ -88,5 +88,5 @@ def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
             call = call()
         list(call)
     except grpc.RpcError as error:
-        return error.code(), error.details()
+        return error.code(), error.details() or ""
     raise AssertionError("the call did not fail")

@@ -1,7 +1,7 @@
-"""The recorded conversations of DuckDB's Airport extension, read for tests.
+"""The recorded conversations of DuckDB's Airport extension (`recordings/README.md` describes them).
 
-One conversation is one SQL statement: what it gave, and the calls it made. The client's messages are what counts; the
-server's are one server's answers.
+A conversation is one SQL statement: its result, and the RPCs that the client made for it. The requests are the
+reference; the responses are those of one particular server.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import lzma
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from skiway.airport.wire.payloads import (
 )
 from skiway.model import flight_pb2 as flight
 
-RECORDED = Path(__file__).resolve().parents[3] / "shared" / "wire" / "conversations.jsonl"
+RECORDINGS = Path(__file__).parent / "recordings"
 
 Rename = Callable[[flight.FlightDescriptor], flight.FlightDescriptor]
 
@@ -89,15 +90,13 @@ class Conversation:
 
 
 def conversations(session: str = "") -> list[Conversation]:
-    """All of them, or those of one session; empty where there are no recordings."""
+    """All recorded conversations, or those of one session."""
     return [told for told in _all() if session in ("", told.session)]
 
 
 @functools.cache
 def _all() -> tuple[Conversation, ...]:
-    if not RECORDED.is_file():
-        return ()
-    with RECORDED.open() as lines:
+    with lzma.open(RECORDINGS / "conversations.jsonl.xz", "rt", encoding="utf-8") as lines:
         return tuple(_conversation(number, json.loads(line)) for number, line in enumerate(lines))
 
 
@@ -225,7 +224,7 @@ def exchanged(call: Call, rename: Rename) -> tuple[object, ...]:
     batches: list[object] = [batch.to_pydict() for batch in reader]
     if "rowid" in reader.schema.names:
         rest = [name for name in reader.schema.names if name != "rowid"]
-        batches = sorted(str(values) for batch in batches for values in _rows(batch, rest))  # type: ignore[arg-type]
+        batches = sorted(str(values) for batch in batches for values in _rows(batch, rest))  # type: ignore[arg-type, assignment]
     return (*opening, columns, batches)
 
 
@@ -296,7 +295,7 @@ def listing(body: bytes) -> dict[tuple[str, str, str], tuple[object, ...]]:
                 parameters,
                 facts.extra_data,
             )
-    return found
+    return found  # type: ignore[return-value]
 
 
 def _fields(schema: bytes) -> tuple[tuple[str, str, tuple[bytes, ...]], ...]:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skiway.airport.conversion import storable
-from skiway.airport.memory import to_column
+from skiway.airport.conversion import storable, to_column
 from skiway.errors import InvalidArgument
 
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
@@ -257,7 +256,7 @@ def test_garbage_under_a_null_parent_is_never_looked_at() -> None:
     ],
 )  # fmt: skip
 def test_what_would_change_is_refused(array: pa.Array, target: pa.DataType) -> None:
-    with pytest.raises(InvalidArgument, match=r"column 'price' takes .* cannot be made one without loss"):
+    with pytest.raises(InvalidArgument, match=r"column 'price' has type .* cannot be converted to it without loss"):
         to_column(array, pa.field("price", target))
 
 

@@ -12,6 +12,7 @@ import pytest
 from airport.lockstep import Exchange
 from airport.raw import Raw, code_of, descriptor
 from skiway.airport import CatalogBuilder, InOutCall, Parameter, ScanOptions, Server, TableInOutFunction
+from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import InOutParameters, TableFunctionRequest, encode, packed
 from skiway.errors import InvalidArgument
 from skiway.model import flight_pb2 as flight
@@ -179,15 +180,17 @@ def test_arguments_of_a_near_type_are_cast(raw: Raw) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("too_few", Code.INTERNAL, "too_few must give one value for each row: 2 came in, 1 went out"),
-        ("broken", Code.INTERNAL, "seven is not allowed"),
+        ("too_few", Code.INTERNAL, "too_few must return one value per row: it got 2 rows and returned 1"),
+        ("broken", Code.INTERNAL, "internal error; see the server log, correlation id "),
         ("refused", Code.INVALID_ARGUMENT, "seven is refused"),
     ],
 )
 def test_a_function_that_fails_is_an_error_never_a_hang(raw: Raw, name: str, code: Code, message: str) -> None:
     with pytest.raises(grpc.RpcError) as failed:
         call(raw, name, "int64", pa.record_batch({"x": [7, 7]}))
-    assert (failed.value.code(), failed.value.details()) == (code, message)
+    assert failed.value.code() is code
+    correlation_id = dict(failed.value.trailing_metadata() or ())[headers.CORRELATION_ID]
+    assert failed.value.details() == (message + correlation_id if name == "broken" else message)
 
 
 def test_too_many_arguments(raw: Raw) -> None:

@@ -217,7 +217,7 @@ def test_the_type_name_reaches_the_table() -> None:
 
 
 def test_a_bound_of_another_type_is_an_error_of_the_author() -> None:
-    from skiway.airport.statistics import statistics_batch
+    from skiway.airport.server.discovery import statistics_batch
 
     with pytest.raises(InvalidArgument, match="'c'"):
         statistics_batch(pa.field("c", pa.int64()), ColumnStatistics(min="a", max="b"))

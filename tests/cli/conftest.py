@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.servers import Server, command, environment, skiway, started
+from runtime.servers import Server, skiway, started
 from skiway.cli import main
 
 ROWS = 6000
@@ -61,9 +60,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def profiled(lake: Server) -> str:
     """What a sync with statistics said; it starts Spark, in the server. Tests that use it need a longer timeout."""
-    asked = command("connectors", "sync", "raw", "--watch")
-    env = environment(SKIWAY_SERVER=lake.address)
-    synced = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=SPARK_S, check=False)
+    synced = skiway("connectors", "sync", "raw", "--watch", timeout_s=SPARK_S, SKIWAY_SERVER=lake.address)
     assert synced.returncode == 0, synced.stderr
     return synced.stderr + synced.stdout
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import Run
-from runtime.servers import Server, command, environment, started
+from runtime.servers import Server, environment, launch, started
 
 SECRET = "correct-horse-battery"
 
@@ -228,9 +228,9 @@ def test_a_job_that_waits_is_cancelled_at_once(run: Run, waiting: str) -> None:
 
 
 def test_ctrl_c_leaves_the_job_and_says_how_to_follow_it(run: Run, idle: Server, waiting: str) -> None:
-    asked = command("jobs", "watch", waiting)
     env = environment(SKIWAY_SERVER=idle.address)
-    with subprocess.Popen(asked, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with launch("jobs", "watch", waiting, env=env, **pipes) as watcher:
         assert watcher.stderr is not None
         assert watcher.stderr.readline() == f"job {waiting}: queued, waiting for a worker\n"
         os.kill(watcher.pid, signal.SIGINT)

@@ -14,7 +14,7 @@ import pytest
 import sqlglot
 
 from cli.conftest import ROWS, Run
-from runtime.servers import Server, command, environment
+from runtime.servers import Server, command, environment, skiway
 from skiway.cli.sql.pushdown import pushdown_filter
 from skiway.cli.sql.scans import lake_tables
 from skiway.client.airport.catalog import Table
@@ -410,8 +410,8 @@ def test_filters_pass_inner_joins_only(source: str, *, is_pushed: bool) -> None:
 
 def test_json_stays_one_document_however_many_rows_there_are(lake: Server) -> None:
     """As a process of its own: written as it is read, in parts."""
-    asked = command("sql", "SELECT id, customer FROM lake.raw.orders ORDER BY id", "-o", "json")
-    env = environment(SKIWAY_SERVER=lake.address)
-    done = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=100, check=True)
+    asked = ("sql", "SELECT id, customer FROM lake.raw.orders ORDER BY id", "-o", "json")
+    done = skiway(*asked, timeout_s=100, SKIWAY_SERVER=lake.address)
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [row["id"] for row in found] == list(range(ROWS))

@@ -1,4 +1,4 @@
-"""Demos for tests: the command `skiway demo` in a process of its own."""
+"""Run `skiway demo` for tests, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.servers import command, environment
+from runtime.servers import launch, skiway
 
 MAKING_S = 500
 """How long the first start may take: two minutes on a quiet machine, and this one may be anything but quiet."""
@@ -25,14 +25,7 @@ ATTACH = re.compile(r"LOCATION '(grpc://[\d.:]+)'")
 
 def demo(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a demo to its end."""
-    return subprocess.run(
-        command("demo", "--home", home, *arguments),
-        env=environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=MAKING_S,
-        check=False,
-    )
+    return skiway("demo", "--home", home, *arguments, timeout_s=MAKING_S, **env)
 
 
 def made_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
@@ -87,9 +80,7 @@ def serving(home: Path, scratch: Path, *arguments: str) -> Iterator[Serving]:
     output, errors = scratch / "output", scratch / "errors"
     doors = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen(
-            command("demo", "--home", home, *doors, *arguments), env=environment(), stdout=out, stderr=err, text=True
-        )
+        process = launch("demo", "--home", home, *doors, *arguments, stdout=out, stderr=err)
     try:
         yield Serving(process, output, errors)
     finally:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.demos import Serving, serving
-from runtime.servers import command, environment
+from runtime.servers import environment, launch
 from skiway.client import Metastore
 from skiway.demo.queries import QUERIES
 from skiway.demo.sources import SOURCES
@@ -28,16 +28,11 @@ COMMANDS = re.findall(r"^skiway (.*)$", PAGE, re.MULTILINE)
 def skiway(served: Serving, *arguments: str, at: Path | None = None) -> str:
     """What a command prints that asks the demo."""
     location = served.location().removeprefix("grpc://")
-    run = subprocess.run(
-        command(*arguments),
-        env=environment(SKIWAY_SERVER=location),
-        capture_output=True,
-        text=True,
-        cwd=at,
-        timeout=500,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with launch(*arguments, env=environment(SKIWAY_SERVER=location), cwd=at, **pipes) as run:
+        out, err = run.communicate(timeout=500)
+    assert run.returncode == 0, out + err
+    return out
 
 
 def test_the_three_questions_are_those_of_the_demo() -> None:

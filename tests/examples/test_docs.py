@@ -58,7 +58,12 @@ def test_every_option_is_in_the_guide() -> None:
     assert [name for name in options if f"`{name}`" not in rows] == []
     assert "processes" in inspect.signature(serve).parameters
     beside_server = set(inspect.signature(AirportService).parameters) - set(inspect.signature(Server).parameters)
-    assert beside_server == {"tickets", "endpoint_location"}  # what Server makes of its own options
+    assert beside_server == {
+        "tickets",
+        "endpoint_location",
+        "disclosure",
+        "log_failures",
+    }  # set by `Server`, or not needed there
 
 
 def test_the_table_of_errors_is_the_one_in_force() -> None:

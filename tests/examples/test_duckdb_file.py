@@ -293,7 +293,7 @@ def test_not_null_is_refused_by_the_file_too(shop: Shop) -> None:
 def test_rows_that_are_not_there_change_nothing(shop: Shop, change: str, *, returning: bool) -> None:
     ids = [row_id(shop, 1), 4711]
     rows: Any = pa.table({"name": ["x", "y"], "rowid": ids}) if change == "update" else ids
-    with pytest.raises(NotFound, match="1 of 2 rows are not in 'customers'"):
+    with pytest.raises(NotFound, match="1 of 2 rows no longer exist in 'customers'"):
         getattr(shop.db, change)("sales.customers", rows, returning=returning)
     assert shop.customers() == CUSTOMERS
 
@@ -423,7 +423,7 @@ REFUSED: list[tuple[type[SkiwayError], str, Callable[[AirportClient], object]]] 
     (NotFound, "gone", lambda db: db.drop_schema("gone")),
     (AlreadyExists, "sales", lambda db: db.create_schema("sales")),
     (AlreadyExists, "name", lambda db: db.add_column("sales.plain", pa.field("name", pa.string()))),
-    (SchemaNotEmpty, "drop what is in it first", lambda db: db.drop_schema("sales")),
+    (SchemaNotEmpty, "drop its tables first", lambda db: db.drop_schema("sales")),
     (Unsupported, "comments", lambda db: db.create_schema("x", comment="why not")),
     (Unsupported, "ALTER TABLE", lambda db: db.add_constraint("sales.plain", "CHECK (name <> '')")),
     (PreconditionFailed, "depend", lambda db: db.remove_column("sales.customers", "id")),
@@ -439,7 +439,7 @@ REFUSED: list[tuple[type[SkiwayError], str, Callable[[AirportClient], object]]] 
     ),
     (
         InvalidArgument,
-        "one statement",
+        "a single statement",
         lambda db: db.add_constraint("sales.plain", "PRIMARY KEY (name); DROP TABLE sales.plain"),
     ),
     (

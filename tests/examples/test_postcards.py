@@ -1,4 +1,4 @@
-"""The first programs that users type, run exactly as they were promised."""
+"""The programs in `postcards.md` run as they are written there."""
 
 from __future__ import annotations
 
@@ -16,30 +16,27 @@ from examples.scripts import load
 from skiway.airport import Server
 from skiway.client import AirportClient, Metastore
 
-
-@pytest.fixture(scope="module")
-def promised(shared: Path) -> dict[str, str]:
-    """The promised programs by the comment that each begins with."""
-    blocks = re.findall(r"```python\n# (.*?)\n(.*?)```", (shared / "design.md").read_text(), re.DOTALL)
-    return dict(blocks)
+PAGE = Path(__file__).with_name("postcards.md").read_text()
+POSTCARDS: dict[str, str] = dict(re.findall(r"```python\n# (.*?)\n(.*?)```", PAGE, re.DOTALL))
+"""The programs by the comment that each begins with."""
 
 
-def test_a_server_of_ones_own(promised: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_of_your_own(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    exec(promised["a server of one's own"], names)
+    exec(POSTCARDS["a server of your own"], names)
     assert re.fullmatch(r"grpc://127\.0\.0\.1:\d+\n", capsys.readouterr().out)
     with Server(names["demo"].build(), port=0) as server, AirportClient(server.location, "demo") as db:
         assert db.scan("sales.people").read_all().to_pydict() == {"id": [1, 2], "name": ["Ada", "Grace"]}
         assert db.call("sales.numbers", 2).read_all().to_pydict() == {"n": [0, 1]}
 
 
-def test_the_guide_begins_with_it(promised: dict[str, str]) -> None:
+def test_the_guide_begins_with_it() -> None:
     _, first, _ = next(programs(GUIDE))
-    assert ast.dump(ast.parse(first)) == ast.dump(ast.parse(promised["a server of one's own"]))
+    assert ast.dump(ast.parse(first)) == ast.dump(ast.parse(POSTCARDS["a server of your own"]))
 
 
-def test_the_same_calls_as_duckdb_makes(promised: dict[str, str]) -> None:
-    program = promised["the same calls as DuckDB makes, from Python"]
+def test_the_calls_that_duckdb_makes() -> None:
+    program = POSTCARDS["the calls that DuckDB makes, from Python"]
     with Server(load("basic").catalog(), port=0) as server:
         names: dict[str, Any] = {}
         exec(program.replace("grpc://127.0.0.1:50051", server.location), names)  # no test owns a fixed port
@@ -49,8 +46,8 @@ def test_the_same_calls_as_duckdb_makes(promised: dict[str, str]) -> None:
             assert db.scan("sales.people", columns=["name"]).read_all().to_pydict() == {"name": ["Ada", "Grace"]}
 
 
-def test_the_metastore(promised: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    program = promised["the metastore"]
+def test_the_metastore(capsys: pytest.CaptureFixture[str]) -> None:
+    program = POSTCARDS["the metastore"]
     with serving_metastore() as server, Metastore(server.address) as lake:
         for name, rows in (("people", 2), ("orders", None)):
             table = lake.tables.create(f"lake.sales.{name}", schema="{}")

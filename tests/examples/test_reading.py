@@ -51,7 +51,7 @@ def test_the_file_is_asked_with_the_where_and_the_columns_of_the_query(taxi, cap
     dear = (col("fare") > 99.9) & (col("city") == "Rome")
     rows = db.scan("trips.rides", columns=["id"], where=dear).read_all()
     (asked,) = [record.getMessage() for record in caplog.records if record.name == "examples.filters"]
-    select = re.escape('asked the file: SELECT "fare", "city", "id" FROM rides')
+    select = re.escape('query: SELECT "fare", "city", "id" FROM rides')
     assert re.fullmatch(rf"""{select} WHERE "fare" > \S*99\.9\S* AND "city" = 'Rome'""", asked), asked
     directly = database.execute("SELECT id FROM rides WHERE fare > 99.9 AND city = 'Rome'").to_arrow_table()
     assert rows.num_rows > 0

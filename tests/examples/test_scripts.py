@@ -48,7 +48,7 @@ def test_scripts_are_short(script: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_scripts_say_what_to_type(script: Path) -> None:
-    said = load(script.stem).__doc__
+    said = load(script.stem).__doc__ or ""
     catalog, _, table, _ = SCANS[script.stem]
     assert "INSTALL airport FROM community; LOAD airport;" in said
     assert re.search(rf"ATTACH '{catalog}' \(TYPE airport, LOCATION 'grpc(\+tls)?://[\w.]+:50051'\);", said)

@@ -1,4 +1,4 @@
-"""Changes to be disturbed: each prepares a world and says which call then makes the change."""
+"""The changes that fault tests interrupt: each function creates its prerequisites and returns the call to make."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from metastore.world import World, key, mask
+from metastore.resource_factory import ResourceFactory, key, mask
 from skiway.metastore import connectors, statistics
 from skiway.model import v1
 from skiway.security import MemorySecrets, SecretsStore
 
 
 @dataclass
-class Place(World):
-    """A world, with the secrets that its connectors have."""
+class Place(ResourceFactory):
+    """A resource factory that also holds the secrets of connectors."""
 
     secrets: SecretsStore = field(default_factory=MemorySecrets)
 
@@ -31,96 +31,98 @@ class Change:
 Prepare = Callable[[Place], Change]
 
 
-def create_catalog(world: World) -> Change:
+def create_catalog(factory: ResourceFactory) -> Change:
     spec = v1.CatalogSpec(display_name="new")
     return Change("CatalogService/CreateCatalog", v1.CreateCatalogRequest(spec=spec, idempotency=key("k")))
 
 
-def rename_catalog(world: World) -> Change:
+def rename_catalog(factory: ResourceFactory) -> Change:
     request = v1.UpdateCatalogRequest(
-        catalog_id=world.catalog().resource_id,
+        catalog_id=factory.catalog().resource_id,
         spec=v1.CatalogSpec(display_name="new"),
         update_mask=mask("display_name"),
     )
     return Change("CatalogService/UpdateCatalog", request)
 
 
-def delete_catalog(world: World) -> Change:
-    request = v1.DeleteCatalogRequest(catalog_id=world.catalog().resource_id)
+def delete_catalog(factory: ResourceFactory) -> Change:
+    request = v1.DeleteCatalogRequest(catalog_id=factory.catalog().resource_id)
     return Change("CatalogService/DeleteCatalog", request)
 
 
-def delete_full_catalog(world: World) -> Change:
-    full_table(world)
-    world.view()
-    request = v1.DeleteCatalogRequest(catalog_id=world.first_catalog().resource_id, require_empty=False)
+def delete_full_catalog(factory: ResourceFactory) -> Change:
+    full_table(factory)
+    factory.view()
+    request = v1.DeleteCatalogRequest(catalog_id=factory.first_catalog().resource_id, require_empty=False)
     return Change("CatalogService/DeleteCatalog", request, at_once=False)
 
 
-def create_namespace_with_its_parents(world: World) -> Change:
-    spec = v1.NamespaceSpec(display_name="z", path=["x", "y"], catalog_id=world.catalog().resource_id)
+def create_namespace_with_its_parents(factory: ResourceFactory) -> Change:
+    spec = v1.NamespaceSpec(display_name="z", path=["x", "y"], catalog_id=factory.catalog().resource_id)
     request = v1.CreateNamespaceRequest(spec=spec, idempotency=key("k"))
     return Change("NamespaceService/CreateNamespace", request)
 
 
-def move_namespace(world: World) -> Change:
-    world.namespace("b")
+def move_namespace(factory: ResourceFactory) -> Change:
+    factory.namespace("b")
     request = v1.UpdateNamespaceRequest(
-        namespace_id=world.namespace("a").resource_id, spec=v1.NamespaceSpec(path=["b", "c"]), update_mask=mask("path")
+        namespace_id=factory.namespace("a").resource_id,
+        spec=v1.NamespaceSpec(path=["b", "c"]),
+        update_mask=mask("path"),
     )
     return Change("NamespaceService/UpdateNamespace", request)
 
 
-def delete_namespace(world: World) -> Change:
-    request = v1.DeleteNamespaceRequest(namespace_id=world.namespace("a").resource_id)
+def delete_namespace(factory: ResourceFactory) -> Change:
+    request = v1.DeleteNamespaceRequest(namespace_id=factory.namespace("a").resource_id)
     return Change("NamespaceService/DeleteNamespace", request)
 
 
-def delete_full_namespace(world: World) -> Change:
-    table = full_table(world)
+def delete_full_namespace(factory: ResourceFactory) -> Change:
+    table = full_table(factory)
     request = v1.DeleteNamespaceRequest(namespace_id=table.namespace_id, require_empty=False)
     return Change("NamespaceService/DeleteNamespace", request, at_once=False)
 
 
-def create_table(world: World) -> Change:
-    place = world.namespace("sales")
+def create_table(factory: ResourceFactory) -> Change:
+    place = factory.namespace("sales")
     spec = v1.TableSpec(display_name="T", schema_json="{}", catalog_id=place.catalog_id, namespace_id=place.resource_id)
     return Change("TableService/CreateTable", v1.CreateTableRequest(spec=spec, idempotency=key("k")))
 
 
-def move_table(world: World) -> Change:
+def move_table(factory: ResourceFactory) -> Change:
     request = v1.UpdateTableRequest(
-        table_id=full_table(world).resource_id,
-        spec=v1.TableSpec(display_name="New", namespace_id=world.namespace("zzz").resource_id, description="moved"),
+        table_id=full_table(factory).resource_id,
+        spec=v1.TableSpec(display_name="New", namespace_id=factory.namespace("zzz").resource_id, description="moved"),
         update_mask=mask("display_name", "namespace_id", "description"),
     )
     return Change("TableService/UpdateTable", request)
 
 
-def delete_table(world: World) -> Change:
-    request = v1.DeleteTableRequest(table_id=full_table(world).resource_id)
+def delete_table(factory: ResourceFactory) -> Change:
+    request = v1.DeleteTableRequest(table_id=full_table(factory).resource_id)
     return Change("TableService/DeleteTable", request)
 
 
-def create_snapshot(world: World) -> Change:
-    spec = v1.SnapshotSpec(table_id=full_table(world).resource_id, snapshot_id=3)
+def create_snapshot(factory: ResourceFactory) -> Change:
+    spec = v1.SnapshotSpec(table_id=full_table(factory).resource_id, snapshot_id=3)
     spec.upstream_created_at.seconds = 3
     return Change("SnapshotService/CreateSnapshot", v1.CreateSnapshotRequest(spec=spec, idempotency=key("k")))
 
 
-def roll_back(world: World) -> Change:
-    request = v1.SetCurrentSnapshotRequest(table_id=full_table(world).resource_id, snapshot_id=1)
+def roll_back(factory: ResourceFactory) -> Change:
+    request = v1.SetCurrentSnapshotRequest(table_id=full_table(factory).resource_id, snapshot_id=1)
     return Change("SnapshotService/SetCurrentSnapshot", request)
 
 
-def delete_snapshot(world: World) -> Change:
-    request = v1.DeleteSnapshotRequest(table_id=full_table(world).resource_id, snapshot_id=1)
+def delete_snapshot(factory: ResourceFactory) -> Change:
+    request = v1.DeleteSnapshotRequest(table_id=full_table(factory).resource_id, snapshot_id=1)
     return Change("SnapshotService/DeleteSnapshot", request)
 
 
-def put_table_statistics(world: World) -> Change:
+def put_table_statistics(factory: ResourceFactory) -> Change:
     request = v1.PutTableStatsRequest(
-        table_id=full_table(world).resource_id,
+        table_id=full_table(factory).resource_id,
         snapshot_id=2,
         stats=v1.TableStats(row_count=7),
         idempotency=key("k"),
@@ -128,40 +130,40 @@ def put_table_statistics(world: World) -> Change:
     return Change("TableStatisticsService/PutTableStats", request)
 
 
-def put_column_statistics(world: World) -> Change:
-    table = full_table(world)
+def put_column_statistics(factory: ResourceFactory) -> Change:
+    table = full_table(factory)
     return Change("TableStatisticsService/PutColumnStats", [columns_of(table, number) for number in (2, 3)])
 
 
-def put_file_statistics(world: World) -> Change:
-    table = full_table(world)
+def put_file_statistics(factory: ResourceFactory) -> Change:
+    table = full_table(factory)
     return Change("TableStatisticsService/PutFileColumnStats", [files_of(table, path) for path in "bc"])
 
 
-def create_connector(world: Place) -> Change:
-    world.catalog()
+def create_connector(factory: Place) -> Change:
+    factory.catalog()
     request = v1.CreateConnectorRequest(spec=connector_spec("new"), idempotency=key("k"))
     return Change("ConnectorService/CreateConnector", request)
 
 
-def replace_credentials(world: Place) -> Change:
+def replace_credentials(factory: Place) -> Change:
     spec = v1.ConnectorSpec(description="with new ones", auth=connector_spec("another").auth)
     request = v1.UpdateConnectorRequest(
-        connector_id=connector(world).resource_id, spec=spec, update_mask=mask("description", "auth.credentials")
+        connector_id=connector(factory).resource_id, spec=spec, update_mask=mask("description", "auth.credentials")
     )
     return Change("ConnectorService/UpdateConnector", request)
 
 
-def delete_connector(world: Place) -> Change:
-    request = v1.DeleteConnectorRequest(connector_id=connector(world).resource_id)
+def delete_connector(factory: Place) -> Change:
+    request = v1.DeleteConnectorRequest(connector_id=connector(factory).resource_id)
     return Change("ConnectorService/DeleteConnector", request)
 
 
-def connector(world: Place) -> v1.Connector:
+def connector(factory: Place) -> v1.Connector:
     """A connector with credentials."""
-    world.catalog()
+    factory.catalog()
     request = v1.CreateConnectorRequest(spec=connector_spec("first"))
-    return connectors.create(world.home, request, secrets=world.secrets).connector
+    return connectors.create(factory.home, request, secrets=factory.secrets).connector
 
 
 def connector_spec(name: str) -> v1.ConnectorSpec:
@@ -175,18 +177,18 @@ def connector_spec(name: str) -> v1.ConnectorSpec:
     )
 
 
-def full_table(world: World) -> v1.Table:
+def full_table(factory: ResourceFactory) -> v1.Table:
     """A table with two snapshots, the newer of them with all kinds of statistics."""
-    table = world.table()
+    table = factory.table()
     for number in (1, 2):
-        world.snapshot(table, number, at=number)
+        factory.snapshot(table, number, at=number)
     stats = v1.TableStats(row_count=1)
     statistics.put_table(
-        world.home,
+        factory.home,
         v1.PutTableStatsRequest(table_id=table.resource_id, snapshot_id=2, stats=stats, idempotency=key("p")),
     )
-    statistics.put_columns(world.home, [columns_of(table, 1)])
-    statistics.put_files(world.home, [files_of(table, "a")])
+    statistics.put_columns(factory.home, [columns_of(table, 1)])
+    statistics.put_files(factory.home, [files_of(table, "a")])
     return table
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.doomed import Launcher
-from faults.grounds import Ground
+from faults.crashing_server import Launcher
+from faults.deployments import Deployment
 from storage.homes import running_postgres
 
 
@@ -26,10 +26,10 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture
-def new_ground(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Ground]:
+def new_deployment(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Deployment]:
     """Makes places for stores of a kind, each empty."""
 
-    def make(kind: str) -> Ground:
+    def make(kind: str) -> Deployment:
         name = f"t{uuid.uuid4().hex}"
         folder = tmp_path / name
         folder.mkdir()
@@ -37,6 +37,6 @@ def new_ground(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str]
         if kind == "postgresql":
             url = request.getfixturevalue("postgres")
             pointers = f"{url}{'&' if '?' in url else '?'}schema={name}"
-        return Ground(pointers, (folder / "blobs").as_uri(), folder)
+        return Deployment(pointers, (folder / "blobs").as_uri(), folder)
 
     return make

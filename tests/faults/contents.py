@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from metastore.wholeness import damage, kind_of
+from metastore.integrity import damage, kind_of
 from skiway.metastore.records import keys
 from skiway.metastore.statistics import file_table
 from skiway.model import v1

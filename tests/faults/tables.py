@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
-from faults.grounds import Ground
+from faults.deployments import Deployment
 from runtime.servers import eventually
 from skiway.client import AirportClient
 
@@ -63,28 +63,28 @@ def rows(*ids: int, word: str = "old") -> pa.Table:
     return pa.table({"id": ids, "word": [f"{word} {number}" for number in ids]}, schema=SCHEMA)
 
 
-def stored_files(ground: Ground) -> set[str]:
+def stored_files(deployment: Deployment) -> set[str]:
     """All files in the warehouse."""
-    return {str(path) for path in Path(ground.warehouse.root.path).rglob("*") if path.is_file()}
+    return {str(path) for path in Path(deployment.warehouse.root.path).rglob("*") if path.is_file()}
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
     """A ground as it was, to begin from again: files name others by their places, so they must be at the same."""
 
-    ground: Ground
+    deployment: Deployment
     copy: Path
 
     @classmethod
-    def of(cls, ground: Ground) -> Saved:
-        copy = ground.folder.with_name(f"{ground.folder.name}-saved")
-        shutil.copytree(ground.folder, copy, ignore=shutil.ignore_patterns("server-*"))
-        return cls(ground, copy)
+    def of(cls, deployment: Deployment) -> Saved:
+        copy = deployment.folder.with_name(f"{deployment.folder.name}-saved")
+        shutil.copytree(deployment.folder, copy, ignore=shutil.ignore_patterns("server-*"))
+        return cls(deployment, copy)
 
-    def restored(self) -> Ground:
-        shutil.rmtree(self.ground.folder)
-        shutil.copytree(self.copy, self.ground.folder)
-        return self.ground
+    def restored(self) -> Deployment:
+        shutil.rmtree(self.deployment.folder)
+        shutil.copytree(self.copy, self.deployment.folder)
+        return self.deployment
 
 
 def _in_order(table: pa.Table) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import grpc
 import jwt
 import pytest
 
-from rpc.house import Answer, Client
+from rpc.rpc_server import Answer, Client
 from runtime.servers import eventually, started
 from security.issuer import AUDIENCE, Publisher, claims, ec_key, jwk, pem, publishing, rsa_key
 from skiway.model import v1

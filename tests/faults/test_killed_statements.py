@@ -20,8 +20,18 @@ from pyiceberg.exceptions import RESTError
 from requests.exceptions import RequestException
 
 from faults import contents
-from faults.doomed import EVERY_STEP, FILES, PATIENCE_S, QUIET, WRITES, Doomed, Launcher, Step, launched
-from faults.grounds import Ground, collected, opened
+from faults.crashing_server import (
+    EVERY_STEP,
+    FILES,
+    PATIENCE_S,
+    QUIET,
+    WRITES,
+    CrashingServer,
+    Launcher,
+    Step,
+    launched,
+)
+from faults.deployments import Deployment, collected, opened
 from faults.tables import SCHEMA, Doors, Saved, State, entered, rows, stored_files
 from skiway.client import col
 from skiway.errors import SkiwayError
@@ -85,9 +95,9 @@ STATEMENTS = (
 )
 
 
-def prepared(launcher: Launcher, ground: Ground) -> Saved:
+def prepared(launcher: Launcher, deployment: Deployment) -> Saved:
     """A table of two files and three snapshots."""
-    with launched(launcher, ground, *QUIET) as server:
+    with launched(launcher, deployment, *QUIET) as server:
         server.wait_until_ready()
         with entered(server.addresses) as doors:
             doors.db.create_schema("s")
@@ -95,7 +105,7 @@ def prepared(launcher: Launcher, ground: Ground) -> Saved:
             doors.db.insert("s.t", rows(1, 2, 3))
             doors.db.insert("s.t", rows(4, 5, 6))
             doors.db.update("s.t", {"word": "older"}, where=col("id") == 1)
-    return Saved.of(ground)
+    return Saved.of(deployment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +117,19 @@ class Course:
     operations: Sequence[str]
 
 
-def undisturbed(launcher: Launcher, ground: Ground, statement: Statement) -> Course:
-    with watched(launcher, ground, statement, Step(0)) as (server, doors):
+def undisturbed(launcher: Launcher, deployment: Deployment, statement: Statement) -> Course:
+    with watched(launcher, deployment, statement, Step(0)) as (server, doors):
         before = doors.state()
         statement.make(doors)
         return Course(before, doors.state(), server.operations)
 
 
 @contextmanager
-def watched(launcher: Launcher, ground: Ground, statement: Statement, step: Step) -> Iterator[tuple[Doomed, Doors]]:
+def watched(
+    launcher: Launcher, deployment: Deployment, statement: Statement, step: Step
+) -> Iterator[tuple[CrashingServer, Doors]]:
     """A server that dies in a step of the statement. Only what it writes is counted: how often it reads, time decides."""
-    with launched(launcher, ground, *QUIET, threads=statement.threads, step=step, only=WRITES | FILES) as server:
+    with launched(launcher, deployment, *QUIET, threads=statement.threads, step=step, only=WRITES | FILES) as server:
         server.wait_until_ready()
         with entered(server.addresses) as doors:
             yield server, doors
@@ -133,46 +145,46 @@ def chosen(statement: Statement, operations: Sequence[str]) -> list[Step]:
     return [Step(swaps[0], "before"), *(Step(number, "after") for number in sorted(after))]
 
 
-def killed(launcher: Launcher, ground: Ground, statement: Statement, step: Step) -> None:
-    with watched(launcher, ground, statement, step) as (server, doors):
+def killed(launcher: Launcher, deployment: Deployment, statement: Statement, step: Step) -> None:
+    with watched(launcher, deployment, statement, step) as (server, doors):
         with pytest.raises((SkiwayError, RESTError, RequestException)):
             statement.make(doors)
         assert server.wait_until_ended() == -signal.SIGKILL, f"nobody died {step}"
 
 
-def survives(launcher: Launcher, ground: Ground, statement: Statement, *, course: Course, step: Step) -> bool:
+def survives(launcher: Launcher, deployment: Deployment, statement: Statement, *, course: Course, step: Step) -> bool:
     """Whether the statement had happened when the server was killed."""
-    killed(launcher, ground, statement, step)
-    with launched(launcher, ground, *QUIET) as server:
+    killed(launcher, deployment, statement, step)
+    with launched(launcher, deployment, *QUIET) as server:
         server.wait_until_ready()
-        with entered(server.addresses) as doors, opened(ground) as stores:
+        with entered(server.addresses) as doors, opened(deployment) as stores:
             found = doors.state()
             assert found in (course.before, course.after), f"killed {step}"
             assert contents.broken(stores) == [], f"killed {step}"
-            check_gc(ground, doors, found)
+            check_gc(deployment, doors, found)
             if found != course.after:
                 statement.make(doors)
             assert doors.state() == course.after, f"killed {step}, then made again"
-            check_gc(ground, doors, course.after)
+            check_gc(deployment, doors, course.after)
             assert (contents.broken(stores), contents.left_behind(stores)) == ([], set())
     return found == course.after
 
 
-def check_gc(ground: Ground, doors: Doors, state: State) -> None:
+def check_gc(deployment: Deployment, doors: Doors, state: State) -> None:
     """Gc removes the files that no metadata names, those alone, and no row goes with them."""
-    named, stored = doors.named_files(), stored_files(ground)
+    named, stored = doors.named_files(), stored_files(deployment)
     assert named <= stored, "what is named is there"
-    removed = {name.removeprefix("file://") for name in collected(ground, ahead_s=FOUR_DAYS_S) if "/home/" in name}
+    removed = {name.removeprefix("file://") for name in collected(deployment, ahead_s=FOUR_DAYS_S) if "/home/" in name}
     assert removed == stored - named
-    assert stored_files(ground) == named
+    assert stored_files(deployment) == named
     assert doors.state() == state
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.name)
 def test_a_server_killed_in_any_step_leaves_the_old_state_or_the_new_and_files_that_gc_removes(
-    launcher: Launcher, new_ground: Callable[[str], Ground], statement: Statement
+    launcher: Launcher, new_deployment: Callable[[str], Deployment], statement: Statement
 ) -> None:
-    saved = prepared(launcher, new_ground("sqlite"))
+    saved = prepared(launcher, new_deployment("sqlite"))
     course = undisturbed(launcher, saved.restored(), statement)
     assert course.before != course.after
     outcomes = {

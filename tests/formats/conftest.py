@@ -5,26 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from formats.written import duck, iceberg_options, iceberg_uri, written
+from formats.foreign_tables import duck, foreign_tables, iceberg_options, iceberg_uri
 from skiway.formats import Source, open_source
 
-__all__ = ["duck", "written"]
+__all__ = ["duck", "foreign_tables"]
 
 
 @pytest.fixture(scope="session")
-def iceberg(written: Path) -> Iterator[Source]:
+def iceberg(foreign_tables: Path) -> Iterator[Source]:
     """The Iceberg tables, through their SQL catalog."""
-    with open_source("iceberg", iceberg_uri(written), options=iceberg_options(written)) as source:
+    with open_source("iceberg", iceberg_uri(foreign_tables), options=iceberg_options(foreign_tables)) as source:
         yield source
 
 
 @pytest.fixture(scope="session")
-def delta(written: Path) -> Iterator[Source]:
-    with open_source("delta", str(written / "delta")) as source:
+def delta(foreign_tables: Path) -> Iterator[Source]:
+    with open_source("delta", str(foreign_tables / "delta")) as source:
         yield source
 
 
 @pytest.fixture(scope="session")
-def parquet(written: Path) -> Iterator[Source]:
-    with open_source("parquet", str(written / "parquet")) as source:
+def parquet(foreign_tables: Path) -> Iterator[Source]:
+    with open_source("parquet", str(foreign_tables / "parquet")) as source:
         yield source

@@ -8,8 +8,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from formats.foreign_tables import make_fixtures
 from formats.oracles import assert_same_rows
-from formats.written import make_fixtures
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Format, Snapshot, Source, TableHandle
 
 ICEBERG = ["types", "evolved", "named", "adopted", "many", "empty", "first_version"]
@@ -26,12 +26,12 @@ PARQUET = {
 
 @pytest.mark.parametrize("name", [("sales", each) for each in ICEBERG] + [("sales", "eu", "partitioned")])
 def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
-    iceberg: Source, written: Path, name: tuple[str, ...]
+    iceberg: Source, foreign_tables: Path, name: tuple[str, ...]
 ) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
     table = iceberg.load(name[:-1], name[-1])
-    with SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog:
+    with SqlCatalog("lake", uri=f"sqlite:///{foreign_tables}/iceberg/catalog.db") as catalog:
         oracle = catalog.load_table(name)
         found = table.snapshots()
         assert [each.id for each in found] == [each.snapshot_id for each in oracle.snapshots()]
@@ -56,11 +56,11 @@ def test_iceberg_tables_have_the_rows_that_duckdb_reads(
 @pytest.mark.needs("duckdb extensions")
 @pytest.mark.parametrize(("namespace", "name"), DELTA)
 def test_delta_versions_have_the_rows_that_duckdb_and_delta_rs_read(
-    delta: Source, written: Path, duck: duckdb.DuckDBPyConnection, namespace: tuple[str, ...], name: str
+    delta: Source, foreign_tables: Path, duck: duckdb.DuckDBPyConnection, namespace: tuple[str, ...], name: str
 ) -> None:
     from deltalake import DeltaTable
 
-    folder = str(written.joinpath("delta", *namespace, name))
+    folder = str(foreign_tables.joinpath("delta", *namespace, name))
     table = delta.load(namespace, name)
     snapshots = table.snapshots()
     assert [each.id for each in snapshots] == list(range(DeltaTable(folder).version() + 1))
@@ -71,14 +71,12 @@ def test_delta_versions_have_the_rows_that_duckdb_and_delta_rs_read(
 
 
 @pytest.mark.parametrize("name", PARQUET)
-def test_parquet_files_have_the_rows_that_duckdb_reads(parquet: Source, written: Path, name: str) -> None:
+def test_parquet_files_have_the_rows_that_duckdb_reads(parquet: Source, foreign_tables: Path, name: str) -> None:
     *namespace, last = name.split(".")
     table = parquet.load(tuple(namespace), last)
     rows = table.read(now(table)).read_all()
     with duckdb.connect() as duck:
-        sql = (
-            f"FROM read_parquet('{written}/parquet/{PARQUET[name]}', union_by_name => true, hive_partitioning => true)"
-        )
+        sql = f"FROM read_parquet('{foreign_tables}/parquet/{PARQUET[name]}', union_by_name => true, hive_partitioning => true)"
         expected = duck.execute(sql).to_arrow_table()
     assert sorted(rows.column_names) == sorted(expected.column_names)
     assert_same_rows(rows, expected.select(rows.column_names))
@@ -111,7 +109,7 @@ def test_an_older_schema_can_be_asked_for_by_id(iceberg: Source) -> None:
     assert set(rows["name"].to_pylist()) >= {"n1", "new"}
 
 
-def test_positions_name_rows(parquet: Source, written: Path) -> None:
+def test_positions_name_rows(parquet: Source, foreign_tables: Path) -> None:
     import pyarrow.parquet as pq
 
     table = parquet.load((), "plain")

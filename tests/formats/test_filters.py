@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from airport.filters.predicates import ROWS, Client, conditions
 from airport.filters.recorded import PREDICATES, WITH_FILTER, Oracle, numbers, random_rows
-from formats.asking import asked
 from formats.iceberg.test_filters import of_python, stored
 from formats.oracles import assert_same_rows
+from formats.pushed_filters import pushed_filter
 from formats.test_contents import now
 from skiway.airport import filters
 from skiway.formats import Source, TableHandle, open_source
@@ -154,7 +154,7 @@ def test_files_that_cannot_match_need_not_be_there(
 ) -> None:
     table: TableHandle = request.getfixturevalue(kind).load(namespace, name)
     everything = table.read(now(table)).read_all()
-    condition = asked(predicate, table.schema.arrow)
+    condition = pushed_filter(predicate, table.schema.arrow)
     planned = table.plan(now(table), condition)
     assert 0 < planned.num_rows <= most < table.files(now(table)).num_rows
     with absent(set(table.files(now(table))["path"].to_pylist()) - set(planned["path"].to_pylist()), tmp_path):
@@ -182,11 +182,11 @@ def absent(paths: set[str], elsewhere: Path) -> Iterator[None]:
 
 def test_row_groups_that_cannot_match_are_not_read(parquet: Source) -> None:
     table = parquet.load((), "alone")
-    condition = asked("id = 25", table.schema.arrow)
+    condition = pushed_filter("id = 25", table.schema.arrow)
     unfiltered = table.read(now(table), filter=None).read_all()
     groups = [batch.num_rows for batch in table.read(now(table), columns=["id"], filter=condition)]
     assert groups == [1]
-    wide = asked("hash(id) = 1 AND id = 25", table.schema.arrow)
+    wide = pushed_filter("hash(id) = 1 AND id = 25", table.schema.arrow)
     assert table.read(now(table), filter=wide).read_all()["id"].to_pylist() == [25]
     assert unfiltered.num_rows == 60
 
@@ -197,7 +197,7 @@ def test_a_filter_speaks_of_the_columns_of_the_schema_it_is_asked_with(iceberg: 
     own = table.schema.arrow
     places = own.get_field_index("id"), own.get_field_index("i")
     swapped = own.set(places[0], own.field("id").with_name("i")).set(places[1], own.field("i").with_name("id"))
-    condition = asked("i = 90", swapped)  # by the names of the snapshot, no file has such a value
+    condition = pushed_filter("i = 90", swapped)  # by the names of the snapshot, no file has such a value
     rows = table.read(now(table), schema=swapped, filter=condition, columns=["i"]).read_all()
     assert rows.to_pylist() == [{"i": 90}]
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from formats.asking import asked
+from formats.pushed_filters import pushed_filter
 from formats.test_contents import now
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats import Content, Source, TableHandle, open_source
@@ -227,5 +227,5 @@ def test_a_narrower_column_is_refused_not_cut(iceberg: Source) -> None:
 
 def test_a_filter_that_nobody_understands_keeps_all_rows(parquet: Source) -> None:
     table = parquet.load((), "plain")
-    condition = asked("hash(id) = 1", table.schema.arrow)
+    condition = pushed_filter("hash(id) = 1", table.schema.arrow)
     assert table.read(now(table), filter=condition).read_all().num_rows == 120

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from formats.foreign_tables import make_fixtures
 from formats.oracles import assert_same_rows
 from formats.rest_catalog import TOKEN, serving
 from formats.test_contents import ids, now
-from formats.written import make_fixtures
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
 from skiway.formats import Source, open_source
 from skiway.formats.files import _translated
@@ -25,15 +25,18 @@ PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace
 
 
 @pytest.fixture(scope="module")
-def rest(written: Path) -> Iterator[str]:
+def rest(foreign_tables: Path) -> Iterator[str]:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    with SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog, serving(catalog) as address:
+    with (
+        SqlCatalog("lake", uri=f"sqlite:///{foreign_tables}/iceberg/catalog.db") as catalog,
+        serving(catalog) as address,
+    ):
         yield address
 
 
-def test_a_rest_catalog_shows_the_same_tables_as_its_database(rest: str, written: Path, iceberg: Source) -> None:
-    options = {"warehouse": str(written / "iceberg" / "warehouse")}
+def test_a_rest_catalog_shows_the_same_tables_as_its_database(rest: str, foreign_tables: Path, iceberg: Source) -> None:
+    options = {"warehouse": str(foreign_tables / "iceberg" / "warehouse")}
     with open_source("iceberg", rest, options=options, credentials={"token": TOKEN}) as source:
         assert source.namespaces() == iceberg.namespaces()
         assert source.tables(("sales",)) == iceberg.tables(("sales",))
@@ -55,7 +58,7 @@ def test_a_wrong_token_is_told_apart_from_a_service_that_is_down(rest: str) -> N
         source.namespaces()
 
 
-def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, written: Path) -> None:
+def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, foreign_tables: Path) -> None:
     with (
         open_source("iceberg", rest, credentials={"token": TOKEN}) as source,
         pytest.raises(
@@ -63,14 +66,14 @@ def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, wri
         ),
     ):
         source.load(("sales",), "types")
-    options = {"allowed-locations": f"/nowhere, {written}/iceberg"}
+    options = {"allowed-locations": f"/nowhere, {foreign_tables}/iceberg"}
     with open_source("iceberg", rest, options=options, credentials={"token": TOKEN}) as source:
         table = source.load(("sales",), "many")
         assert ids(table, now(table)) == list(range(12))
 
 
-def test_a_folder_of_iceberg_tables_is_a_source(written: Path, iceberg: Source) -> None:
-    with open_source("iceberg", f"file://{written}/iceberg/warehouse") as source:
+def test_a_folder_of_iceberg_tables_is_a_source(foreign_tables: Path, iceberg: Source) -> None:
+    with open_source("iceberg", f"file://{foreign_tables}/iceberg/warehouse") as source:
         assert source.namespaces() == [("sales",), ("sales.eu",)]  # PyIceberg makes one folder of both
         table = source.load(("sales",), "types")
         assert_same_rows(
@@ -248,8 +251,8 @@ def test_an_address_with_nothing_there_is_said_so(tmp_path: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unknown_table_or_namespace_is_not_found(written: Path, kind: str) -> None:
-    with open_source(kind, str(written / kind)) as source:
+def test_an_unknown_table_or_namespace_is_not_found(foreign_tables: Path, kind: str) -> None:
+    with open_source(kind, str(foreign_tables / kind)) as source:
         with pytest.raises(NotFound, match=r"no table 'sales\.none'"):
             source.load(("sales",), "none")
         with pytest.raises(NotFound, match="namespace 'none'"):

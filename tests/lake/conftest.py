@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from formats.written import duck, written
+from formats.foreign_tables import duck, foreign_tables
 from lake.lakes import Lake, mirrored_lake, opened_lake
 
-__all__ = ["duck", "written"]
+__all__ = ["duck", "foreign_tables"]
 
 
 @pytest.fixture(scope="session")
-def mirrors(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+def mirrors(foreign_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """A lake whose catalogs `iceberg`, `delta` and `parquet` mirror those tables; nobody changes it."""
-    with mirrored_lake(written, tmp_path_factory.mktemp("lake")) as lake:
+    with mirrored_lake(foreign_tables, tmp_path_factory.mktemp("lake")) as lake:
         yield lake
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 from pyiceberg.catalog.rest import RestCatalog
 
-from formats.written import iceberg_options, iceberg_uri
-from rest.house import listening
+from formats.foreign_tables import iceberg_options, iceberg_uri
+from rest.rest_server import listening
 from skiway.airport import AirportService
 from skiway.client import AirportClient
 from skiway.formats import Snapshot, TableHandle, open_source
@@ -125,7 +125,7 @@ class Lake:
     def _put_files(self, table: v1.Table, handle: TableHandle, snapshot: Snapshot) -> None:
         files = stored_files(handle, snapshot, handle.files(snapshot))
         kept = v1.FileStatsSet(
-            table_id=table.resource_id, snapshot_id=snapshot.id, arrow_file=file_table.written(files)
+            table_id=table.resource_id, snapshot_id=snapshot.id, arrow_file=file_table.foreign_tables(files)
         )
         self.realm.all(FILE_STATS).create(kept)
 
@@ -202,10 +202,10 @@ def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
 
 
 @contextmanager
-def mirrored_lake(written: Path, folder: Path) -> Iterator[Lake]:
+def mirrored_lake(foreign_tables: Path, folder: Path) -> Iterator[Lake]:
     """A lake in `folder` whose catalogs `iceberg`, `delta` and `parquet` mirror the tables in `written`."""
     with opened_lake(folder) as lake:
-        lake.mirror("iceberg", iceberg_uri(written), options=iceberg_options(written))
-        lake.mirror("delta", str(written / "delta"), options={"delta.source": "filesystem"})
-        lake.mirror("parquet", str(written / "parquet"))
+        lake.mirror("iceberg", iceberg_uri(foreign_tables), options=iceberg_options(foreign_tables))
+        lake.mirror("delta", str(foreign_tables / "delta"), options={"delta.source": "filesystem"})
+        lake.mirror("parquet", str(foreign_tables / "parquet"))
         yield lake

@@ -32,12 +32,12 @@ PARQUET = {
 
 @pytest.mark.parametrize("name", [("sales", each) for each in ICEBERG] + [("sales", "eu", "partitioned")])
 def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
-    mirrors: Lake, written: Path, name: tuple[str, ...]
+    mirrors: Lake, foreign_tables: Path, name: tuple[str, ...]
 ) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
     with (
-        SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog,
+        SqlCatalog("lake", uri=f"sqlite:///{foreign_tables}/iceberg/catalog.db") as catalog,
         mirrors.client("iceberg") as db,
     ):
         oracle = catalog.load_table(name)
@@ -51,11 +51,11 @@ def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
 @pytest.mark.needs("duckdb extensions")
 @pytest.mark.parametrize("name", ["types", "evolved", "named", "many", "first_version", "adopted"])
 def test_iceberg_snapshots_have_the_rows_that_duckdb_reads(
-    mirrors: Lake, written: Path, duck: duckdb.DuckDBPyConnection, name: str
+    mirrors: Lake, foreign_tables: Path, duck: duckdb.DuckDBPyConnection, name: str
 ) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    with SqlCatalog("lake", uri=f"sqlite:///{written}/iceberg/catalog.db") as catalog:
+    with SqlCatalog("lake", uri=f"sqlite:///{foreign_tables}/iceberg/catalog.db") as catalog:
         table = catalog.load_table(("sales", name))
         location = table.metadata_location
         snapshots = [each.snapshot_id for each in table.snapshots()]
@@ -70,11 +70,11 @@ def test_iceberg_snapshots_have_the_rows_that_duckdb_reads(
 @pytest.mark.needs("duckdb extensions")
 @pytest.mark.parametrize(("schema", "name"), DELTA)
 def test_delta_versions_have_the_rows_that_duckdb_reads(
-    mirrors: Lake, written: Path, duck: duckdb.DuckDBPyConnection, schema: str, name: str
+    mirrors: Lake, foreign_tables: Path, duck: duckdb.DuckDBPyConnection, schema: str, name: str
 ) -> None:
     from deltalake import DeltaTable
 
-    folder = str(written.joinpath("delta", *([] if schema == "root" else [schema]), name))
+    folder = str(foreign_tables.joinpath("delta", *([] if schema == "root" else [schema]), name))
     with mirrors.client("delta") as db:
         for version in range(DeltaTable(folder).version() + 1):
             rows = db.scan((schema, name), at_version=version).read_all()
@@ -83,12 +83,12 @@ def test_delta_versions_have_the_rows_that_duckdb_reads(
 
 
 @pytest.mark.parametrize("name", PARQUET)
-def test_parquet_tables_have_the_rows_that_duckdb_reads(mirrors: Lake, written: Path, name: tuple[str, str]) -> None:
+def test_parquet_tables_have_the_rows_that_duckdb_reads(
+    mirrors: Lake, foreign_tables: Path, name: tuple[str, str]
+) -> None:
     with mirrors.client("parquet") as db, duckdb.connect() as duck:
         rows = db.scan(name).read_all()
-        sql = (
-            f"FROM read_parquet('{written}/parquet/{PARQUET[name]}', union_by_name => true, hive_partitioning => true)"
-        )
+        sql = f"FROM read_parquet('{foreign_tables}/parquet/{PARQUET[name]}', union_by_name => true, hive_partitioning => true)"
         expected = duck.execute(sql).to_arrow_table()
         assert_same_rows(rows, expected.select(rows.column_names))
         assert_same_rows(db.scan(name, at_version=1).read_all(), rows)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from skiway.storage import CallCounter, Stores, open_stores
 from storage.homes import Clock
 
@@ -20,13 +21,14 @@ def calls() -> CallCounter:
     return CallCounter()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite"] if os.environ.get("SKIWAY_TESTS") == "all" else ["memory"])
 def stores(request, tmp_path, clock, calls) -> Iterator[Stores]:
+    """Empty stores. That the backends behave the same is shown by the contract tests in `tests/storage`."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/pointers.db"
     with open_stores(url, clock=clock, on_call=calls) as opened:
         yield opened
 
 
 @pytest.fixture
-def world(stores, clock) -> World:
-    return World(stores, clock)
+def factory(stores, clock) -> ResourceFactory:
+    return ResourceFactory(stores, clock)

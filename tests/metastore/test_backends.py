@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metastore.wholeness import damage
-from metastore.world import World, behaviour, key, mask, refused
+from metastore.integrity import damage
+from metastore.resource_factory import ResourceFactory, behavior, key, mask, refused
 from skiway.errors import AlreadyExists, PreconditionFailed
 from skiway.metastore import statistics
 from skiway.metastore.resources import catalogs, directory, snapshots, tables
@@ -15,38 +15,38 @@ from storage.conftest import server  # noqa: F401 - a fixture
 from storage.homes import blob_home, pointer_home
 
 
-@behaviour(18)
+@behavior(18)
 @pytest.mark.parametrize(
     ("pointers", "blobs"), [("memory", "memory"), ("sqlite", "file"), ("postgresql", "file"), ("dynamodb", "s3")]
 )
 def test_resources_live_alike_on_every_backend(pointers, blobs, tmp_path, server, clock):  # noqa: F811
     places = pointer_home(pointers, tmp_path, server), blob_home(blobs, tmp_path, server)
     with places[0].pointers(clock=clock) as opened, places[1].blobs(clock=clock) as content:
-        world = World(Stores(opened, content), clock)
-        place = world.namespace("sales", "eu")
-        table = world.table(namespace=place)
+        factory = ResourceFactory(Stores(opened, content), clock)
+        place = factory.namespace("sales", "eu")
+        table = factory.table(namespace=place)
         with refused(AlreadyExists, "table.already.exists"):
-            world.table(namespace=place)
+            factory.table(namespace=place)
         update = v1.UpdateTableRequest(
             table_id=table.resource_id,
             spec=v1.TableSpec(display_name="humans"),
             update_mask=mask("display_name"),
             precondition=v1.Precondition(expected_version=1),
         )
-        assert tables.update(world.home, update).meta.pointer_version == 2
+        assert tables.update(factory.home, update).meta.pointer_version == 2
         with refused(PreconditionFailed, "version.mismatch"):
-            tables.update(world.home, update)
+            tables.update(factory.home, update)
         ref = v1.NameRef(catalog="lake", path=["sales", "eu"], name="humans")
-        found = directory.resolve_table(world.home, v1.ResolveTableRequest(ref=ref))
+        found = directory.resolve_table(factory.home, v1.ResolveTableRequest(ref=ref))
         assert found.resource_id == table.resource_id
         for number in (1, 2):
-            world.snapshot(table, number, at=number)
+            factory.snapshot(table, number, at=number)
         put = v1.PutColumnStatsRequest(
             table_id=table.resource_id, snapshot_id=2, columns=[v1.ColumnStats(column_id=1)], idempotency=key("k")
         )
-        assert statistics.put_columns(world.home, [put]).upserted == 1
-        listed = snapshots.list_(world.home, v1.ListSnapshotsRequest(table_id=table.resource_id))
+        assert statistics.put_columns(factory.home, [put]).upserted == 1
+        listed = snapshots.list_(factory.home, v1.ListSnapshotsRequest(table_id=table.resource_id))
         assert [each.snapshot_id for each in listed.snapshots] == [2, 1]
-        assert damage(world.stores) == []
-        catalogs.delete(world.home, v1.DeleteCatalogRequest(catalog_id=table.catalog_id, require_empty=False))
-        assert [each.key for each in world.stores.pointers.scan("/accounts/a1/")] == []
+        assert damage(factory.stores) == []
+        catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=table.catalog_id, require_empty=False))
+        assert [each.key for each in factory.stores.pointers.scan("/accounts/a1/")] == []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metastore.wholeness import damage
-from metastore.world import World, behaviour, key, mask
+from metastore.integrity import damage
+from metastore.resource_factory import ResourceFactory, behavior, key, mask
 from skiway.errors import Conflict, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore import Realm, statistics
 from skiway.metastore.resources import catalogs, namespaces, snapshots, tables
@@ -21,22 +21,23 @@ WRITERS = 8
 
 
 @pytest.fixture
-def servers(tmp_path) -> Iterator[tuple[World, World]]:
+def servers(tmp_path) -> Iterator[tuple[ResourceFactory, ResourceFactory]]:
     """Two that share nothing but the files."""
     url = f"sqlite:///{tmp_path}/pointers.db"
     with open_stores(url) as one, open_stores(url) as two:
-        yield World(one), World(two)
+        yield ResourceFactory(one), ResourceFactory(two)
 
 
-def race(servers: tuple[World, World], act: Callable[[Realm, int], Any]) -> list[Any]:
+def race(servers: tuple[ResourceFactory, ResourceFactory], act: Callable[[Realm, int], Any]) -> list[Any]:
     """What every writer got: a result, or an error that was raised on purpose."""
-    barrier, outcomes = Barrier(WRITERS), [None] * WRITERS
+    barrier = Barrier(WRITERS)
+    outcomes: list[Any] = [None] * WRITERS
 
     def run(number: int) -> None:
-        world = servers[number % 2]
+        factory = servers[number % 2]
         barrier.wait()
         try:
-            outcomes[number] = act(Realm(world.stores, "a1"), number)
+            outcomes[number] = act(Realm(factory.stores, "a1"), number)
         except SkiwayError as error:
             outcomes[number] = error
 
@@ -52,7 +53,7 @@ def errors(outcomes: list[Any]) -> Counter[str]:
     return Counter(each.key for each in outcomes if isinstance(each, SkiwayError))
 
 
-@behaviour(9)
+@behavior(9)
 def test_one_of_many_gets_the_name(servers):
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"))
     outcomes = race(servers, lambda realm, _: catalogs.create(realm, request))
@@ -61,7 +62,7 @@ def test_one_of_many_gets_the_name(servers):
     assert damage(servers[0].stores) == []
 
 
-@behaviour(36)
+@behavior(36)
 def test_all_with_the_same_key_get_the_same_answer(servers):
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"), idempotency=key("k"))
     outcomes = race(servers, lambda realm, _: catalogs.create(realm, request))
@@ -70,7 +71,7 @@ def test_all_with_the_same_key_get_the_same_answer(servers):
     assert catalogs.list_(servers[0].home, v1.ListCatalogsRequest()).page.total_size == 1
 
 
-@behaviour(21)
+@behavior(21)
 def test_creations_with_the_same_missing_parents_all_succeed(servers):
     catalog_id = servers[0].catalog().resource_id
 
@@ -99,7 +100,7 @@ def test_tables_of_one_namespace_are_made_without_waiting_for_each_other(servers
     assert errors(race(servers, act)) == {}
 
 
-@behaviour(24)
+@behavior(24)
 def test_a_namespace_is_never_deleted_under_its_children(servers):
     for round_ in range(5):
         place = servers[0].namespace(f"n{round_}")
@@ -127,7 +128,7 @@ def test_a_namespace_is_never_deleted_under_its_children(servers):
         assert damage(servers[0].stores) == []
 
 
-@behaviour(17)
+@behavior(17)
 def test_one_of_many_updates_at_one_version_wins(servers):
     catalog = servers[0].catalog()
 
@@ -145,7 +146,7 @@ def test_one_of_many_updates_at_one_version_wins(servers):
     assert all(isinstance(each, PreconditionFailed) for each in outcomes if isinstance(each, SkiwayError))
 
 
-@behaviour(33)
+@behavior(33)
 def test_the_newest_of_many_snapshots_is_current(servers):
     table = servers[0].table()
 

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
-from metastore.wholeness import damage
-from metastore.world import World, mask
+from metastore.integrity import damage
+from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import AlreadyExists, Conflict
 from skiway.metastore.resources import directory, namespaces, tables, views
 from skiway.model import v1
@@ -27,8 +27,8 @@ class Names(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         clock = Clock()
-        self.world = World(open_stores("memory://", clock=clock), clock)
-        self.catalog = self.world.catalog()
+        self.factory = ResourceFactory(open_stores("memory://", clock=clock), clock)
+        self.catalog = self.factory.catalog()
         self.paths: dict[str, tuple[str, ...]] = {}
         self.relations: dict[str, tuple[str, str]] = {}
         self.views: set[str] = set()
@@ -37,7 +37,7 @@ class Names(RuleBasedStateMachine):
     def create_namespace(self, path):
         taken = tuple(path) in self.paths.values()
         try:
-            made = self.world.namespace(*path, catalog=self.catalog)
+            made = self.factory.namespace(*path, catalog=self.catalog)
         except AlreadyExists:
             assert taken
             return multiple()
@@ -59,7 +59,7 @@ class Names(RuleBasedStateMachine):
         )
         wanted = (*path[:-1], name)
         allowed = wanted == path or (wanted not in self.paths.values() and not self._below(path))
-        assert self._succeeds(lambda: namespaces.update(self.world.home, request)) == allowed
+        assert self._succeeds(lambda: namespaces.update(self.factory.home, request)) == allowed
         if allowed:
             self.paths[place] = wanted
 
@@ -69,7 +69,7 @@ class Names(RuleBasedStateMachine):
         request = v1.DeleteNamespaceRequest(namespace_id=v1.ResourceId(id=place), require_empty=not everything)
         held = [each for each, (where, _) in self.relations.items() if where == place]
         allowed = path is None or everything or not (held or self._below(path))
-        assert self._succeeds(lambda: namespaces.delete(self.world.home, request)) == allowed
+        assert self._succeeds(lambda: namespaces.delete(self.factory.home, request)) == allowed
         if allowed and path is not None:
             gone = {place, *(each for each, its in self.paths.items() if its[: len(path)] == path)}
             self.paths = {each: its for each, its in self.paths.items() if each not in gone}
@@ -82,7 +82,7 @@ class Names(RuleBasedStateMachine):
         namespace = v1.Namespace(
             resource_id=v1.ResourceId(id=place), catalog_id=self.catalog.resource_id, display_name="-"
         )
-        make = self.world.view if is_view else self.world.table
+        make = self.factory.view if is_view else self.factory.table
         taken = (place, name) in self.relations.values()
         try:
             made = make(name, namespace=namespace)
@@ -105,12 +105,12 @@ class Names(RuleBasedStateMachine):
         allowed = (place, name) not in self.relations.values() or self.relations[thing] == (place, name)
         if thing in self.views:
             view = v1.UpdateViewRequest(view_id=v1.ResourceId(id=thing), spec=v1.ViewSpec(**spec), update_mask=changed)
-            done = self._succeeds(lambda: views.update(self.world.home, view))
+            done = self._succeeds(lambda: views.update(self.factory.home, view))
         else:
             table = v1.UpdateTableRequest(
                 table_id=v1.ResourceId(id=thing), spec=v1.TableSpec(**spec), update_mask=changed
             )
-            done = self._succeeds(lambda: tables.update(self.world.home, table))
+            done = self._succeeds(lambda: tables.update(self.factory.home, table))
         assert done == allowed
         if allowed:
             self.relations[thing] = (place, name)
@@ -118,14 +118,14 @@ class Names(RuleBasedStateMachine):
     @rule(thing=consumes(things))
     def delete_relation(self, thing):
         if thing in self.views:
-            views.delete(self.world.home, v1.DeleteViewRequest(view_id=v1.ResourceId(id=thing)))
+            views.delete(self.factory.home, v1.DeleteViewRequest(view_id=v1.ResourceId(id=thing)))
         else:
-            tables.delete(self.world.home, v1.DeleteTableRequest(table_id=v1.ResourceId(id=thing)))
+            tables.delete(self.factory.home, v1.DeleteTableRequest(table_id=v1.ResourceId(id=thing)))
         self.relations.pop(thing, None)
 
     @invariant()
     def store_is_whole(self):
-        assert damage(self.world.stores) == []
+        assert damage(self.factory.stores) == []
 
     @invariant()
     def listings_agree(self):
@@ -137,19 +137,19 @@ class Names(RuleBasedStateMachine):
         for thing, (place, name) in self.relations.items():
             ref = v1.NameRef(catalog="lake", path=self.paths[place], name=name)
             if thing in self.views:
-                found = directory.resolve_view(self.world.home, v1.ResolveViewRequest(ref=ref)).resource_id
+                found = directory.resolve_view(self.factory.home, v1.ResolveViewRequest(ref=ref)).resource_id
             else:
-                found = directory.resolve_table(self.world.home, v1.ResolveTableRequest(ref=ref)).resource_id
+                found = directory.resolve_table(self.factory.home, v1.ResolveTableRequest(ref=ref)).resource_id
             assert found.id == thing
 
     def teardown(self):
-        self.world.stores.close()
+        self.factory.stores.close()
 
     def _namespaces(self):
         request = v1.ListNamespacesRequest(
             catalog_id=self.catalog.resource_id, recursive=True, page=v1.PageRequest(page_size=1000)
         )
-        return namespaces.list_(self.world.home, request).namespaces
+        return namespaces.list_(self.factory.home, request).namespaces
 
     def _below(self, path):
         return any(len(its) > len(path) and its[: len(path)] == path for its in self.paths.values())

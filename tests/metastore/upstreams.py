@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from skiway.metastore import connectors
 from skiway.metastore.reconcile.outcomes import Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -41,43 +41,45 @@ def iceberg(folder: Path) -> Any:
     return catalog
 
 
-def connector(world: World, uri: str, kind: Any = v1.CK_PARQUET, name: str = "files", **more: Any) -> v1.Connector:
-    more.setdefault("destination", v1.ConnectorDestination(catalog_id=world.first_catalog().resource_id))
+def connector(
+    factory: ResourceFactory, uri: str, kind: Any = v1.CK_PARQUET, name: str = "files", **more: Any
+) -> v1.Connector:
+    more.setdefault("destination", v1.ConnectorDestination(catalog_id=factory.first_catalog().resource_id))
     spec = v1.ConnectorSpec(display_name=name, kind=kind, uri=uri, **more)
-    return connectors.create(world.home, v1.CreateConnectorRequest(spec=spec), secrets=SECRETS).connector
+    return connectors.create(factory.home, v1.CreateConnectorRequest(spec=spec), secrets=SECRETS).connector
 
 
-def iceberg_connector(world: World, folder: Path, **more: Any) -> v1.Connector:
+def iceberg_connector(factory: ResourceFactory, folder: Path, **more: Any) -> v1.Connector:
     more.setdefault("source", v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"])))
     properties = {"warehouse": f"file://{folder}/warehouse"}
-    return connector(world, f"sqlite:///{folder}/catalog.db", v1.CK_ICEBERG, properties=properties, **more)
+    return connector(factory, f"sqlite:///{folder}/catalog.db", v1.CK_ICEBERG, properties=properties, **more)
 
 
-def run(world: World, of: v1.Connector, mode: Any = CORE, profile: Any = None, **how: Any) -> Outcome:
-    return Reconciler(SECRETS, profile).run(world.home, of.resource_id, mode=mode, **how)
+def run(factory: ResourceFactory, of: v1.Connector, mode: Any = CORE, profile: Any = None, **how: Any) -> Outcome:
+    return Reconciler(SECRETS, profile).run(factory.home, of.resource_id, mode=mode, **how)
 
 
-def mirrored(world: World) -> dict[str, v1.Table]:
+def mirrored(factory: ResourceFactory) -> dict[str, v1.Table]:
     """All tables, by dotted name."""
     prefix = keys.table("a1", "")
-    found = filter(None, map(world.home.all(TABLE).follow, world.stores.pointers.scan(prefix)))
-    return {_name(world, each.value): each.value for each in found}
+    found = filter(None, map(factory.home.all(TABLE).follow, factory.stores.pointers.scan(prefix)))
+    return {_name(factory, each.value): each.value for each in found}
 
 
-def _name(world: World, table: v1.Table) -> str:
-    return ".".join((*full_path(hierarchy.namespace(world.home, table.namespace_id).value), table.display_name))
+def _name(factory: ResourceFactory, table: v1.Table) -> str:
+    return ".".join((*full_path(hierarchy.namespace(factory.home, table.namespace_id).value), table.display_name))
 
 
-def snapshots_of(world: World, table: v1.Table) -> list[v1.Snapshot]:
+def snapshots_of(factory: ResourceFactory, table: v1.Table) -> list[v1.Snapshot]:
     """Newest first."""
     return list(
         snapshots.list_(
-            world.home,
+            factory.home,
             v1.ListSnapshotsRequest(table_id=table.resource_id, page=v1.PageRequest(page_size=100)),
         ).snapshots
     )
 
 
-def current_of(world: World, table: v1.Table) -> v1.Snapshot:
+def current_of(factory: ResourceFactory, table: v1.Table) -> v1.Snapshot:
     ref = v1.SnapshotRef(special=v1.SS_CURRENT)
-    return snapshots.get(world.home, v1.GetSnapshotRequest(table_id=table.resource_id, snapshot=ref)).snapshot
+    return snapshots.get(factory.home, v1.GetSnapshotRequest(table_id=table.resource_id, snapshot=ref)).snapshot

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from skiway.pipeline.session import session
 from skiway.storage import Stores, open_stores
 from storage.homes import Clock
@@ -33,5 +33,5 @@ def stores(clock: Clock) -> Iterator[Stores]:
 
 
 @pytest.fixture
-def world(stores: Stores, clock: Clock) -> World:
-    return World(stores, clock)
+def factory(stores: Stores, clock: Clock) -> ResourceFactory:
+    return ResourceFactory(stores, clock)

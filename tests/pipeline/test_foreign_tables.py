@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from formats.asking import asked
 from formats.oracles import assert_same_rows
+from formats.pushed_filters import pushed_filter
 from skiway.formats import Content, Snapshot, Source, TableHandle, open_source
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_fixtures.py"
@@ -103,7 +103,7 @@ def test_deletion_vectors_of_delta_are_counted(delta: Source) -> None:
 def test_filters_lose_no_row_among_deletes(written: Path, iceberg: Source, name: str, predicate: str) -> None:
     table = iceberg.load(("sales",), name)
     schema = table.schema.arrow
-    found = table.read(now(table), schema=schema, filter=asked(predicate, schema)).read_all()
+    found = table.read(now(table), schema=schema, filter=pushed_filter(predicate, schema)).read_all()
     everything = expected(written, "iceberg", name, "now")
     with duckdb.connect() as duck:
         duck.register("everything", everything)
@@ -116,7 +116,7 @@ def test_filters_lose_no_row_among_deletes(written: Path, iceberg: Source, name:
 
 def test_a_filter_on_a_mapped_partition_reads_its_files_only(delta: Source) -> None:
     table = delta.load((), "mapped")
-    condition = asked("shard = 2", table.schema.arrow)
+    condition = pushed_filter("shard = 2", table.schema.arrow)
     files = table.plan(now(table), condition)
     assert 0 < files.num_rows < table.files(now(table)).num_rows
     assert set(table.read(now(table), filter=condition).read_all()["shard"].to_pylist()) == {2}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rest.house import House, opened
+from rest.rest_server import House, opened
 from skiway.storage import open_stores
 
 CLIENT = Path(__file__).parents[1] / "rest" / "spark_client.py"

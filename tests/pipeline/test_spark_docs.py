@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import connector, parquet
-from metastore.world import World
 from pipeline.lakes import SPARK, rows_of_all_types, write
 from pipeline.test_sync_spark import published, synced
 from ports import free_port
@@ -175,11 +175,11 @@ def data(tmp_path_factory) -> Path:
 def expected(data: Path, spark: Any) -> Any:
     """What Spark of this process finds."""
     with open_stores("memory://") as stores:
-        world = World(stores, utc_now)  # type: ignore[arg-type]
-        world.catalog()
-        done = synced(world, connector(world, str(data)), spark)
+        factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
+        factory.catalog()
+        done = synced(factory, connector(factory, str(data)), spark)
         assert done.errors == 0, done
-        return published(world)
+        return published(factory)
 
 
 def found_by_a_server(data: Path, folder: Path, toml: str) -> Any:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import (
     CORE,
     SECRETS,
@@ -23,7 +24,6 @@ from metastore.upstreams import (
     mirrored,
     parquet,
 )
-from metastore.world import World
 from pipeline.lakes import SPARK
 from skiway.metastore import connectors, jobs, statistics
 from skiway.metastore.jobs.queue import JobQueue
@@ -42,30 +42,30 @@ def stores() -> Iterator[Stores]:
 
 
 def test_a_sync_profiles_what_is_new_and_only_that(stores, spark, tmp_path):
-    world = World(stores, utc_now)  # type: ignore[arg-type]
-    world.catalog()
+    factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
+    factory.catalog()
     parquet(tmp_path / "up" / "people", "a", id=[1, 2, 2, None])
     catalog = iceberg(tmp_path / "ice")
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1, 2, 3]}))
     reconciler = Reconciler(SECRETS, SparkProfile(lambda: spark))
-    made = [connector(world, str(tmp_path / "up")), iceberg_connector(world, tmp_path / "ice", name="ice")]
+    made = [connector(factory, str(tmp_path / "up")), iceberg_connector(factory, tmp_path / "ice", name="ice")]
     for each in made:
         for mode in (CORE, STATS):
-            assert reconciler.run(world.home, each.resource_id, mode=mode).failures == {}
+            assert reconciler.run(factory.home, each.resource_id, mode=mode).failures == {}
     expected = {"files.people": (4, 1, 2), "sales.orders": (3, 0, 3)}
     for name, (rows, nulls, distinct) in expected.items():
-        table = mirrored(world)[name]
-        ref = v1.SnapshotRef(snapshot_id=current_of(world, table).snapshot_id)
-        found = statistics.get_table(world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref))
+        table = mirrored(factory)[name]
+        ref = v1.SnapshotRef(snapshot_id=current_of(factory, table).snapshot_id)
+        found = statistics.get_table(factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref))
         assert found.stats.row_count == rows
         columns = statistics.list_columns(
-            world.home, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref)
+            factory.home, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref)
         )
         (column,) = columns.columns
         assert (column.null_count, round(column.ndv.approx.estimate) or column.ndv.exact) == (nulls, distinct)
     for each in made:
-        assert reconciler.run(world.home, each.resource_id, mode=STATS).changed == 0
+        assert reconciler.run(factory.home, each.resource_id, mode=STATS).changed == 0
 
 
 # --- what was profiled once is never read again ---------------------------------------------------------------------
@@ -90,7 +90,7 @@ def rows(files: range) -> pa.Table:
 class Grown:
     """A table that grows by files, and how its old files are taken away."""
 
-    connect: Callable[[World], v1.Connector]
+    connect: Callable[[ResourceFactory], v1.Connector]
     grow: Callable[[range], None]
     folder: Path
 
@@ -106,7 +106,7 @@ def iceberg_of_files(folder: Path) -> Grown:
         spec.add_field("part", IdentityTransform(), "part")
     current = v1.ConnectorPolicy(scope=v1.SNS_CURRENT)
     return Grown(
-        lambda world: iceberg_connector(world, folder, policy=current),
+        lambda factory: iceberg_connector(factory, folder, policy=current),
         lambda files: table.append(rows(files)),
         folder / "warehouse",
     )
@@ -118,10 +118,10 @@ def delta_of_files(folder: Path) -> Grown:
     def grow(files: range) -> None:
         write_deltalake(folder / "orders", rows(files), partition_by=["part"], mode="append")
 
-    def connect(world: World) -> v1.Connector:
+    def connect(factory: ResourceFactory) -> v1.Connector:
         properties = {"delta.source": "filesystem"}
         current = v1.ConnectorPolicy(scope=v1.SNS_CURRENT)
-        return connector(world, str(folder), v1.CK_DELTA, properties=properties, policy=current)
+        return connector(factory, str(folder), v1.CK_DELTA, properties=properties, policy=current)
 
     return Grown(connect, grow, folder)
 
@@ -132,7 +132,7 @@ def parquet_of_files(folder: Path) -> Grown:
         for file in files:
             pq.write_table(rows(range(file, file + 1)), folder / "orders" / f"{file:04}.parquet")
 
-    return Grown(lambda world: connector(world, str(folder)), grow, folder)
+    return Grown(lambda factory: connector(factory, str(folder)), grow, folder)
 
 
 def make_unreadable(files: set[Path]) -> None:
@@ -151,20 +151,20 @@ def delete(files: set[Path]) -> None:
         path.unlink()
 
 
-def synced(world: World, of: v1.Connector, spark: Any) -> v1.Job:
+def synced(factory: ResourceFactory, of: v1.Connector, spark: Any) -> v1.Job:
     """A job from its beginning to its end, done by a worker."""
-    job_id = connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=of.resource_id)).job_id
-    run = jobs_of(world.realm, Reconciler(SECRETS, SparkProfile(lambda: spark)))
-    assert Worker(JobQueue(world.stores), run, name="w").work_once()
-    return jobs.get(world.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+    job_id = connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=of.resource_id)).job_id
+    run = jobs_of(factory.realm, Reconciler(SECRETS, SparkProfile(lambda: spark)))
+    assert Worker(JobQueue(factory.stores), run, name="w").work_once()
+    return jobs.get(factory.home, v1.GetReconcileJobRequest(job_id=job_id)).job
 
 
-def published(world: World) -> tuple[v1.TableStats, list[v1.ColumnStats]]:
+def published(factory: ResourceFactory) -> tuple[v1.TableStats, list[v1.ColumnStats]]:
     """The statistics of the only table, without what is not about its content."""
-    (table,) = mirrored(world).values()
-    ref = v1.SnapshotRef(snapshot_id=current_of(world, table).snapshot_id)
-    stats = statistics.get_table(world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
-    columns = statistics.list_columns(world.home, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref))
+    (table,) = mirrored(factory).values()
+    ref = v1.SnapshotRef(snapshot_id=current_of(factory, table).snapshot_id)
+    stats = statistics.get_table(factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
+    columns = statistics.list_columns(factory.home, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref))
     for each in (stats, *columns.columns):
         for name in ("table_id", "snapshot_id", "updated_at"):
             if name in each.DESCRIPTOR.fields_by_name:
@@ -183,42 +183,42 @@ def test_two_new_files_are_profiled_without_the_two_hundred_old_ones(spark, tmp_
     old = table.files()
     assert len(old) == FILES
     with open_stores("memory://") as first, open_stores("memory://") as second:
-        world, fresh = World(first, utc_now), World(second, utc_now)  # type: ignore[arg-type]
-        for each in (world, fresh):
+        factory, fresh = ResourceFactory(first, utc_now), ResourceFactory(second, utc_now)  # type: ignore[arg-type]
+        for each in (factory, fresh):
             each.catalog()
-        connected = table.connect(world)
-        done = synced(world, connected, spark)
+        connected = table.connect(factory)
+        done = synced(factory, connected, spark)
         assert (done.state, done.progress.files_done) == (v1.JS_SUCCEEDED, FILES), done
         table.grow(range(FILES, FILES + 2))
         whole = synced(fresh, table.connect(fresh), spark)
         assert (whole.state, whole.progress.files_done) == (v1.JS_SUCCEEDED, FILES + 2), whole
         take_away(old)
-        done = synced(world, connected, spark)
+        done = synced(factory, connected, spark)
         assert (done.state, done.progress.files_total, done.errors) == (v1.JS_SUCCEEDED, 2, 0), done
-        stats, columns = published(world)
+        stats, columns = published(factory)
         assert (stats.row_count, stats.properties["files.profiled"]) == ((FILES + 2) * 50, str(FILES + 2))
         assert {each.column_name for each in columns} == {"part", "id", "name", "price"}
         assert (stats, columns) == published(fresh)
 
 
 def test_only_chosen_columns_are_read_and_others_once_they_are_wanted(spark, stores, tmp_path):
-    world = World(stores, utc_now)  # type: ignore[arg-type]
-    world.catalog()
+    factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
+    factory.catalog()
     table = parquet_of_files(tmp_path)
     table.grow(range(3))
     source = v1.ConnectorSource(table="orders", exclude_columns=["name"])
-    made = connector(world, str(tmp_path), source=source)
-    assert synced(world, made, spark).state == v1.JS_SUCCEEDED
-    assert {each.column_name for each in published(world)[1]} == {"part", "id", "price"}
+    made = connector(factory, str(tmp_path), source=source)
+    assert synced(factory, made, spark).state == v1.JS_SUCCEEDED
+    assert {each.column_name for each in published(factory)[1]} == {"part", "id", "price"}
     request = v1.UpdateConnectorRequest(
         connector_id=made.resource_id, spec=v1.ConnectorSpec(source=v1.ConnectorSource(table="orders"))
     )
     request.update_mask.paths.append("source")
-    connectors.update(world.home, request, secrets=SECRETS)
-    done = synced(world, made, spark)
+    connectors.update(factory.home, request, secrets=SECRETS)
+    done = synced(factory, made, spark)
     assert (done.state, done.progress.files_done) == (v1.JS_SUCCEEDED, 3)
-    stats, columns = published(world)
+    stats, columns = published(factory)
     name = next(each for each in columns if each.column_name == "name")
     assert (name.null_count, name.properties["rows.profiled"]) == (22, "150")
     assert stats.properties["files.profiled"] == "3"
-    assert synced(world, made, spark).progress.files_total == 0
+    assert synced(factory, made, spark).progress.files_total == 0

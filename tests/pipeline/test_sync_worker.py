@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots_of
-from metastore.world import World, behaviour
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
 from skiway.metastore.jobs.queue import JobQueue, JobRules, Progress, Stage
@@ -37,23 +37,23 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.fixture
-def world(stores: Stores) -> World:
-    world = World(stores, utc_now)  # type: ignore[arg-type]
-    world.catalog()
-    return world
+def factory(stores: Stores) -> ResourceFactory:
+    factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
+    factory.catalog()
+    return factory
 
 
-def triggered(world: World, uri: str = "/nowhere") -> str:
-    made = connector(world, uri)
-    return connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=made.resource_id)).job_id
+def triggered(factory: ResourceFactory, uri: str = "/nowhere") -> str:
+    made = connector(factory, uri)
+    return connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=made.resource_id)).job_id
 
 
-def job(world: World, job_id: str) -> v1.Job:
-    return jobs.get(world.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+def job(factory: ResourceFactory, job_id: str) -> v1.Job:
+    return jobs.get(factory.home, v1.GetReconcileJobRequest(job_id=job_id)).job
 
 
-def worker(world: World, run: Callable[[v1.Job, Control], Outcome], rules: JobRules = RULES) -> Worker:
-    return Worker(JobQueue(world.stores, rules=rules), run, name="w", poll_s=0.01)
+def worker(factory: ResourceFactory, run: Callable[[v1.Job, Control], Outcome], rules: JobRules = RULES) -> Worker:
+    return Worker(JobQueue(factory.stores, rules=rules), run, name="w", poll_s=0.01)
 
 
 def until(holds: Callable[[], bool], seconds: float = 20) -> None:
@@ -70,12 +70,12 @@ def raising(error: Exception) -> Callable[[v1.Job, Control], Outcome]:
     return run
 
 
-def test_a_job_that_went_well_has_succeeded(world: World):
-    job_id = triggered(world)
-    assert worker(world, lambda *_: Outcome(3, 2)).work_once()
-    done = job(world, job_id)
+def test_a_job_that_went_well_has_succeeded(factory: ResourceFactory):
+    job_id = triggered(factory)
+    assert worker(factory, lambda *_: Outcome(3, 2)).work_once()
+    done = job(factory, job_id)
     assert (done.state, done.tables_scanned, done.tables_changed, done.message) == (v1.JS_SUCCEEDED, 3, 2, "")
-    assert not worker(world, lambda *_: Outcome()).work_once()
+    assert not worker(factory, lambda *_: Outcome()).work_once()
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,12 @@ def test_a_job_that_went_well_has_succeeded(world: World):
         (Outcome(3, 2, {"a": "no answer"}, transient=True), v1.JS_QUEUED, 1),
     ],
 )
-def test_failures_of_tables_are_told_and_tried_again_only_if_that_may_help(world: World, outcome, state, errors):
-    job_id = triggered(world)
-    worker(world, lambda *_: outcome).work_once()
-    done = job(world, job_id)
+def test_failures_of_tables_are_told_and_tried_again_only_if_that_may_help(
+    factory: ResourceFactory, outcome, state, errors
+):
+    job_id = triggered(factory)
+    worker(factory, lambda *_: outcome).work_once()
+    done = job(factory, job_id)
     assert (done.state, done.errors, done.table_errors[0].table) == (state, errors, "a")
     assert done.message.startswith("partial failure")
 
@@ -97,24 +99,24 @@ def test_failures_of_tables_are_told_and_tried_again_only_if_that_may_help(world
 @pytest.mark.parametrize(
     ("error", "state"), [(Unavailable("later"), v1.JS_QUEUED), (InvalidArgument("never"), v1.JS_FAILED)]
 )
-def test_a_run_that_fails_is_tried_again_only_if_that_may_help(world: World, error, state):
-    job_id = triggered(world)
-    worker(world, raising(error)).work_once()
-    assert (job(world, job_id).state, job(world, job_id).message) == (state, str(error))
+def test_a_run_that_fails_is_tried_again_only_if_that_may_help(factory: ResourceFactory, error, state):
+    job_id = triggered(factory)
+    worker(factory, raising(error)).work_once()
+    assert (job(factory, job_id).state, job(factory, job_id).message) == (state, str(error))
 
 
-def test_a_fault_of_ours_is_told_without_details(world: World):
-    job_id = triggered(world)
-    worker(world, raising(ZeroDivisionError("secret"))).work_once()
-    assert "secret" not in job(world, job_id).message
-    assert job(world, job_id).state == v1.JS_QUEUED
+def test_a_fault_of_ours_is_told_without_details(factory: ResourceFactory):
+    job_id = triggered(factory)
+    worker(factory, raising(ZeroDivisionError("secret"))).work_once()
+    assert "secret" not in job(factory, job_id).message
+    assert job(factory, job_id).state == v1.JS_QUEUED
 
 
-def test_attempts_are_used_up(world: World):
-    job_id = triggered(world)
-    with worker(world, raising(Unavailable("later"))):
-        until(lambda: job(world, job_id).state == v1.JS_FAILED)
-    assert job(world, job_id).attempt == 3
+def test_attempts_are_used_up(factory: ResourceFactory):
+    job_id = triggered(factory)
+    with worker(factory, raising(Unavailable("later"))):
+        until(lambda: job(factory, job_id).state == v1.JS_FAILED)
+    assert job(factory, job_id).attempt == 3
 
 
 def waiting(begun: threading.Event) -> Callable[[v1.Job, Control], Outcome]:
@@ -129,41 +131,41 @@ def waiting(begun: threading.Event) -> Callable[[v1.Job, Control], Outcome]:
     return run
 
 
-def test_the_lease_is_renewed_while_the_work_lasts(world: World):
-    job_id, begun = triggered(world), threading.Event()
+def test_the_lease_is_renewed_while_the_work_lasts(factory: ResourceFactory):
+    job_id, begun = triggered(factory), threading.Event()
     quick = JobRules(lease_s=0.6)
-    with worker(world, waiting(begun), quick):
+    with worker(factory, waiting(begun), quick):
         begun.wait(10)
-        first = job(world, job_id).lease_expires_at.ToDatetime(UTC)
-        until(lambda: job(world, job_id).lease_expires_at.ToDatetime(UTC) > first + timedelta(seconds=0.7))
-        assert job(world, job_id).attempt == 1
+        first = job(factory, job_id).lease_expires_at.ToDatetime(UTC)
+        until(lambda: job(factory, job_id).lease_expires_at.ToDatetime(UTC) > first + timedelta(seconds=0.7))
+        assert job(factory, job_id).attempt == 1
 
 
-def test_a_cancelled_job_stops_within_a_renewal(world: World):
-    job_id, begun = triggered(world), threading.Event()
-    with worker(world, waiting(begun), JobRules(lease_s=0.6)):
+def test_a_cancelled_job_stops_within_a_renewal(factory: ResourceFactory):
+    job_id, begun = triggered(factory), threading.Event()
+    with worker(factory, waiting(begun), JobRules(lease_s=0.6)):
         begun.wait(10)
-        jobs.cancel(world.home, v1.CancelReconcileJobRequest(job_id=job_id))
-        until(lambda: job(world, job_id).state == v1.JS_CANCELLED, seconds=5)
+        jobs.cancel(factory.home, v1.CancelReconcileJobRequest(job_id=job_id))
+        until(lambda: job(factory, job_id).state == v1.JS_CANCELLED, seconds=5)
 
 
-def test_a_worker_that_stops_gives_its_job_back(world: World):
-    job_id, begun = triggered(world), threading.Event()
-    working = worker(world, waiting(begun))
+def test_a_worker_that_stops_gives_its_job_back(factory: ResourceFactory):
+    job_id, begun = triggered(factory), threading.Event()
+    working = worker(factory, waiting(begun))
     working.start()
     begun.wait(10)
     assert working.stop()
-    given_back = job(world, job_id)
+    given_back = job(factory, job_id)
     assert (given_back.state, given_back.attempt) == (v1.JS_QUEUED, 0)
-    assert worker(world, lambda *_: Outcome(1)).work_once()
-    assert job(world, job_id).state == v1.JS_SUCCEEDED
+    assert worker(factory, lambda *_: Outcome(1)).work_once()
+    assert job(factory, job_id).state == v1.JS_SUCCEEDED
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_a_worker_does_so_many_jobs_at_once_as_it_is_told(world: World, at_once):
-    made = [connector(world, "/nowhere", name=f"c{number}") for number in range(6)]
+def test_a_worker_does_so_many_jobs_at_once_as_it_is_told(factory: ResourceFactory, at_once):
+    made = [connector(factory, "/nowhere", name=f"c{number}") for number in range(6)]
     for each in made:
-        connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=each.resource_id))
+        connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=each.resource_id))
     meeting, lock, now, most = threading.Barrier(at_once), threading.Lock(), [0], [0]
 
     def run(job: v1.Job, control: Control) -> Outcome:
@@ -175,20 +177,20 @@ def test_a_worker_does_so_many_jobs_at_once_as_it_is_told(world: World, at_once)
             now[0] -= 1
         return Outcome(1, 1)
 
-    with Worker(JobQueue(world.stores, rules=RULES), run, name="w", poll_s=0.01, at_once=at_once):
-        until(lambda: len(done(world)) == 6)
+    with Worker(JobQueue(factory.stores, rules=RULES), run, name="w", poll_s=0.01, at_once=at_once):
+        until(lambda: len(done(factory)) == 6)
     assert most == [at_once]
 
 
-def done(world: World) -> list[v1.Job]:
+def done(factory: ResourceFactory) -> list[v1.Job]:
     request = v1.ListReconcileJobsRequest(state=v1.JS_SUCCEEDED)
-    return list(jobs.list_(world.home, request).jobs)
+    return list(jobs.list_(factory.home, request).jobs)
 
 
-def test_a_worker_that_stops_gives_all_its_jobs_back(world: World):
+def test_a_worker_that_stops_gives_all_its_jobs_back(factory: ResourceFactory):
     for number in range(2):
-        made = connector(world, "/nowhere", name=f"c{number}")
-        connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=made.resource_id))
+        made = connector(factory, "/nowhere", name=f"c{number}")
+        connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=made.resource_id))
     busy = threading.Barrier(3)
 
     def run(job: v1.Job, control: Control) -> Outcome:
@@ -197,57 +199,57 @@ def test_a_worker_that_stops_gives_all_its_jobs_back(world: World):
             control.check()
             time.sleep(0.005)
 
-    working = Worker(JobQueue(world.stores, rules=RULES), run, name="w", poll_s=0.01, at_once=2)
+    working = Worker(JobQueue(factory.stores, rules=RULES), run, name="w", poll_s=0.01, at_once=2)
     working.start()
     busy.wait(20)
     assert working.stop()
-    states = [(each.state, each.attempt) for each in jobs.list_(world.home, v1.ListReconcileJobsRequest()).jobs]
+    states = [(each.state, each.attempt) for each in jobs.list_(factory.home, v1.ListReconcileJobsRequest()).jobs]
     assert states == [(v1.JS_QUEUED, 0)] * 2
 
 
-def test_a_worker_that_must_go_gives_back_what_does_not_stop(world: World):
+def test_a_worker_that_must_go_gives_back_what_does_not_stop(factory: ResourceFactory):
     """As Spark does not, in the middle of a batch."""
-    job_id, begun, end = triggered(world), threading.Event(), threading.Event()
+    job_id, begun, end = triggered(factory), threading.Event(), threading.Event()
 
     def run(job: v1.Job, control: Control) -> Outcome:
         begun.set()
         end.wait(20)
         return Outcome(7, 7)
 
-    working = worker(world, run)
+    working = worker(factory, run)
     working.start()
     begun.wait(10)
     assert not working.stop(patience_s=0.1)
-    assert (job(world, job_id).state, job(world, job_id).attempt) == (v1.JS_QUEUED, 0)
-    assert worker(world, lambda *_: Outcome(1, 1)).work_once()
+    assert (job(factory, job_id).state, job(factory, job_id).attempt) == (v1.JS_QUEUED, 0)
+    assert worker(factory, lambda *_: Outcome(1, 1)).work_once()
     end.set()
     until(lambda: not working._threads[0].is_alive())
-    assert (job(world, job_id).state, job(world, job_id).tables_scanned) == (v1.JS_SUCCEEDED, 1)
+    assert (job(factory, job_id).state, job(factory, job_id).tables_scanned) == (v1.JS_SUCCEEDED, 1)
 
 
-def test_progress_is_written_down_while_the_work_goes_on(world: World):
-    job_id, told = triggered(world), threading.Event()
+def test_progress_is_written_down_while_the_work_goes_on(factory: ResourceFactory):
+    job_id, told = triggered(factory), threading.Event()
 
     def run(job: v1.Job, control: Control) -> Outcome:
         control.report(Progress(1, stage=Stage(v1.CAP_STATS_ONLY_ASYNC, 3, 1, ("a", "b"), 10, 4)))
         assert told.wait(20)
         return Outcome(3, 2)
 
-    with worker(world, run):
-        until(lambda: job(world, job_id).progress.files_done == 4)
-        seen = job(world, job_id)
+    with worker(factory, run):
+        until(lambda: job(factory, job_id).progress.files_done == 4)
+        seen = job(factory, job_id)
         told.set()
-        until(lambda: job(world, job_id).state == v1.JS_SUCCEEDED)
+        until(lambda: job(factory, job_id).state == v1.JS_SUCCEEDED)
     assert (seen.state, seen.tables_scanned, list(seen.progress.tables)) == (v1.JS_RUNNING, 1, ["a", "b"])
     assert (seen.progress.tables_done, seen.progress.tables_total, seen.progress.files_total) == (1, 3, 10)
-    assert job(world, job_id).tables_scanned == 3
+    assert job(factory, job_id).tables_scanned == 3
 
 
-def test_telling_progress_often_writes_seldom(world: World, monkeypatch):
+def test_telling_progress_often_writes_seldom(factory: ResourceFactory, monkeypatch):
     writes = []
     real = JobQueue.progress
     monkeypatch.setattr(JobQueue, "progress", lambda *asked: (writes.append(1), real(*asked))[1])
-    job_id = triggered(world)
+    job_id = triggered(factory)
 
     def run(job: v1.Job, control: Control) -> Outcome:
         ends = time.monotonic() + 1.0
@@ -255,16 +257,16 @@ def test_telling_progress_often_writes_seldom(world: World, monkeypatch):
             control.report(Progress(1))
         return Outcome(1, 1)
 
-    worker(world, run).work_once()
+    worker(factory, run).work_once()
     assert 1 <= len(writes) <= 4
-    assert job(world, job_id).state == v1.JS_SUCCEEDED
+    assert job(factory, job_id).state == v1.JS_SUCCEEDED
 
 
-@behaviour(73)
-def test_a_worker_that_lost_its_lease_writes_nothing_more(world: World):
-    job_id = triggered(world)
+@behavior(73)
+def test_a_worker_that_lost_its_lease_writes_nothing_more(factory: ResourceFactory):
+    job_id = triggered(factory)
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
-    queue = JobQueue(world.stores, rules=JobRules(lease_s=10), clock=lambda: now[0], jitter=lambda: 0.0)
+    queue = JobQueue(factory.stores, rules=JobRules(lease_s=10), clock=lambda: now[0], jitter=lambda: 0.0)
     now[0] = datetime.now(UTC) + timedelta(seconds=1)
     lease = queue.lease("slow")
     assert lease is not None
@@ -278,24 +280,24 @@ def test_a_worker_that_lost_its_lease_writes_nothing_more(world: World):
         assert other is not None
         held.report(Progress(tables_scanned=99))
         assert held.must_stop()
-    assert job(world, job_id).tables_scanned == 0
-    assert job(world, job_id).lease_owner == "other"
+    assert job(factory, job_id).tables_scanned == 0
+    assert job(factory, job_id).lease_owner == "other"
 
 
-def test_a_job_makes_both_passes_in_the_account_it_belongs_to(world: World, tmp_path):
+def test_a_job_makes_both_passes_in_the_account_it_belongs_to(factory: ResourceFactory, tmp_path):
     parquet(tmp_path, "people", id=[1, 2])
-    job_id = triggered(world, str(tmp_path))
+    job_id = triggered(factory, str(tmp_path))
 
     def profile(realm, table_id, snapshot, *, handle, **_) -> None:
         stats = v1.TableStats(row_count=2)
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
 
-    run = jobs_of(world.realm, Reconciler(SECRETS, profile))
-    assert worker(world, run).work_once()
-    assert job(world, job_id).state == v1.JS_SUCCEEDED, job(world, job_id)
-    (table,) = mirrored(world).values()
+    run = jobs_of(factory.realm, Reconciler(SECRETS, profile))
+    assert worker(factory, run).work_once()
+    assert job(factory, job_id).state == v1.JS_SUCCEEDED, job(factory, job_id)
+    (table,) = mirrored(factory).values()
     ref = v1.SnapshotRef(special=v1.SS_CURRENT)
-    found = statistics.get_table(world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref))
+    found = statistics.get_table(factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref))
     assert found.stats.row_count == 2
 
 
@@ -339,17 +341,17 @@ def process(url: str, pause_s: float, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, url, str(pause_s), name], stdout=subprocess.PIPE, text=True)
 
 
-def contents(world: World) -> dict[str, Any]:
+def contents(factory: ResourceFactory) -> dict[str, Any]:
     """What a run leaves behind, without ids and times."""
     found = {}
-    for name, table in mirrored(world).items():
-        (snapshot,) = snapshots_of(world, table)
-        files = statistics.file_statistics(world.home, table.resource_id.id, snapshot.snapshot_id)
+    for name, table in mirrored(factory).items():
+        (snapshot,) = snapshots_of(factory, table)
+        files = statistics.file_statistics(factory.home, table.resource_id.id, snapshot.snapshot_id)
         found[name] = (table.schema_json, snapshot.summary["total-data-files"], files.to_pylist())
     return found
 
 
-@behaviour(73)
+@behavior(73)
 def test_a_worker_that_is_killed_loses_its_job_to_another_and_nothing_else(tmp_path: Path):
     for number in range(6):
         parquet(tmp_path / "up", f"t{number}", id=[number, number + 1])
@@ -357,9 +359,9 @@ def test_a_worker_that_is_killed_loses_its_job_to_another_and_nothing_else(tmp_p
     for name in ("killed", "undisturbed"):
         url = f"sqlite:///{tmp_path}/{name}.db"
         with open_stores(url) as stores:
-            world = World(stores, utc_now)  # type: ignore[arg-type]
-            world.catalog()
-            job_id = triggered(world, str(tmp_path / "up"))
+            factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
+            factory.catalog()
+            job_id = triggered(factory, str(tmp_path / "up"))
             if name == "killed":
                 victim = process(url, 30.0, "victim")
                 assert victim.stdout is not None
@@ -367,14 +369,14 @@ def test_a_worker_that_is_killed_loses_its_job_to_another_and_nothing_else(tmp_p
                 os.kill(victim.pid, signal.SIGKILL)
                 victim.wait()
                 victim.stdout.close()
-                assert (job(world, job_id).state, len(mirrored(world))) == (v1.JS_RUNNING, 1)
-                ends = job(world, job_id).lease_expires_at.ToDatetime(UTC)
+                assert (job(factory, job_id).state, len(mirrored(factory))) == (v1.JS_RUNNING, 1)
+                ends = job(factory, job_id).lease_expires_at.ToDatetime(UTC)
                 until(lambda ends=ends: ends < datetime.now(UTC))  # type: ignore[misc]
                 JobQueue(stores, rules=JobRules(base_backoff_s=0.001), jitter=lambda: 0.0).reclaim()
             heir = process(url, 0.0, "heir")
             heir.communicate(timeout=60)
-            done = job(world, job_id)
+            done = job(factory, job_id)
             assert (done.state, done.tables_scanned) == (v1.JS_SUCCEEDED, 6), done
             assert done.attempt == (2 if name == "killed" else 1)
-            results.append(contents(world))
+            results.append(contents(factory))
     assert results[0] == results[1]

@@ -17,9 +17,9 @@ import pytest
 
 from airport.raw import AIRPORT, Raw, descriptor
 from lake.lakes import opened_lake
-from rest.house import opened as opened_rest
-from rpc.house import opened as opened_rpc
-from rpc.house import serving
+from rest.rest_server import opened as opened_rest
+from rpc.rpc_server import opened as opened_rpc
+from rpc.rpc_server import serving
 from skiway.airport import CatalogBuilder, Server
 from skiway.airport.wire.payloads import encode
 from skiway.errors import Internal
@@ -57,10 +57,8 @@ def raising(error: Exception) -> Any:
     return act
 
 
-def everything_in(error: grpc.RpcError) -> str:
-    sent = [error.details() or "", *(str(part) for pair in error.trailing_metadata() or () for part in pair)]
-    sent += [str(part) for pair in error.initial_metadata() or () for part in pair]
-    return " ".join(sent)
+def everything_in(error: Any) -> str:
+    return f"{error.details()} {error.trailing_metadata()} {error.initial_metadata()}"
 
 
 @pytest.mark.parametrize("error", [*FOREIGN, OURS], ids=repr)

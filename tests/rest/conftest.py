@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rest.house import House, opened
+from rest.rest_server import RestServer, opened
 from skiway.storage import Stores, open_stores
 
 
@@ -16,6 +16,6 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.fixture
-def house(stores: Stores, tmp_path: Path) -> Iterator[House]:
-    with opened(stores, tmp_path) as house:
-        yield house
+def rest_server(stores: Stores, tmp_path: Path) -> Iterator[RestServer]:
+    with opened(stores, tmp_path) as rest_server:
+        yield rest_server

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rest.house import House, listening
+from rest.rest_server import RestServer, listening
 from skiway.requests import MAX_HEADER_LENGTH
 from skiway.rest import RestOptions
 from skiway.rest.errors import BY_CLASS, BY_KEY, MISSING
@@ -20,9 +20,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
 CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_client_on_the_page_prints_what_it_shows(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    house.callers.known["None"] = house.callers.known["anybody"]  # what PyIceberg sends without a token
-    exec(CLIENT.replace("http://127.0.0.1:8181/iceberg", house.uri), {})
+def test_the_client_on_the_page_prints_what_it_shows(
+    rest_server: RestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest_server.callers.known["None"] = rest_server.callers.known["anybody"]  # what PyIceberg sends without a token
+    exec(CLIENT.replace("http://127.0.0.1:8181/iceberg", rest_server.uri), {})
     assert capsys.readouterr().out in PAGE
 
 

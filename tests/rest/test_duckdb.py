@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 
 from formats.oracles import extended
-from rest.house import House
+from rest.rest_server import RestServer
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
 
 
 @pytest.fixture
-def duck(house: House, tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def duck(rest_server: RestServer, tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     with extended(tmp_path / "extensions") as duck:
-        duck.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{house.uri}', AUTHORIZATION_TYPE 'none')")
+        duck.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{rest_server.uri}', AUTHORIZATION_TYPE 'none')")
         yield duck
 
 
-def test_duckdb_reads_what_pyiceberg_wrote(house: House, duck: duckdb.DuckDBPyConnection) -> None:
-    catalog = house.pyiceberg()
+def test_duckdb_reads_what_pyiceberg_wrote(rest_server: RestServer, duck: duckdb.DuckDBPyConnection) -> None:
+    catalog = rest_server.pyiceberg()
     catalog.create_namespace("sales")
     table = catalog.create_table("sales.people", PEOPLE.schema)
     table.append(PEOPLE)
@@ -37,7 +37,7 @@ def test_duckdb_reads_what_pyiceberg_wrote(house: House, duck: duckdb.DuckDBPyCo
     assert then == [(3,)]
 
 
-def test_pyiceberg_reads_what_duckdb_wrote(house: House, duck: duckdb.DuckDBPyConnection) -> None:
+def test_pyiceberg_reads_what_duckdb_wrote(rest_server: RestServer, duck: duckdb.DuckDBPyConnection) -> None:
     for statement in (
         "CREATE SCHEMA lake.sales",
         "CREATE TABLE lake.sales.people (id BIGINT, name VARCHAR)",
@@ -47,7 +47,7 @@ def test_pyiceberg_reads_what_duckdb_wrote(house: House, duck: duckdb.DuckDBPyCo
         "CREATE TABLE lake.sales.made AS SELECT 42 AS answer",
     ):
         duck.execute(statement)
-    catalog = house.pyiceberg()
+    catalog = rest_server.pyiceberg()
     rows = sorted(catalog.load_table("sales.people").scan().to_arrow().to_pylist(), key=lambda row: row["id"])
     assert rows == [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Hopper"}]
     assert catalog.load_table("sales.made").scan().to_arrow().to_pylist() == [{"answer": 42}]

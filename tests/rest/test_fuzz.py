@@ -13,19 +13,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rest.house import House, opened
+from rest.rest_server import RestServer, opened
 from skiway.storage import open_stores
 
 HERE = "/v1/lake/namespaces/sales/tables"
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
     folder: Path = tmp_path_factory.mktemp("fuzz")
-    with open_stores("memory://") as stores, opened(stores, folder) as house:
-        house.pyiceberg().create_namespace("sales")
-        house.pyiceberg().create_table("sales.people", pa.schema({"id": pa.int64()})).append(pa.table({"id": [1]}))
-        yield house
+    with open_stores("memory://") as stores, opened(stores, folder) as rest_server:
+        rest_server.pyiceberg().create_namespace("sales")
+        rest_server.pyiceberg().create_table("sales.people", pa.schema({"id": pa.int64()})).append(
+            pa.table({"id": [1]})
+        )
+        yield rest_server
 
 
 ANYTHING = st.recursive(
@@ -163,13 +165,13 @@ CALLS = st.one_of(
 
 @given(call=CALLS)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_body_is_answered_with_an_internal_error(house: House, call: tuple[str, Any]) -> None:
+def test_no_body_is_answered_with_an_internal_error(rest_server: RestServer, call: tuple[str, Any]) -> None:
     path, body = call
-    answer = house.call("POST", path, json.dumps(body).encode())
+    answer = rest_server.call("POST", path, json.dumps(body).encode())
     assert answer.status_code < 500, answer.text
     if answer.status_code >= 400:
         assert answer.json()["error"]["code"] == answer.status_code
-    assert house.call("GET", f"{HERE}/people").status_code in (200, 404)
+    assert rest_server.call("GET", f"{HERE}/people").status_code in (200, 404)
 
 
 @given(
@@ -177,14 +179,14 @@ def test_no_body_is_answered_with_an_internal_error(house: House, call: tuple[st
     method=st.sampled_from(["GET", "POST", "DELETE", "HEAD"]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_path_is_answered_with_an_internal_error(house: House, path: str, method: str) -> None:
+def test_no_path_is_answered_with_an_internal_error(rest_server: RestServer, path: str, method: str) -> None:
     from urllib.parse import quote
 
     for where in (f"/{quote(path, safe='/%+')}", f"/v1/lake/namespaces/{quote(path, safe='%+')}"):
-        assert house.call(method, where).status_code < 500
+        assert rest_server.call(method, where).status_code < 500
 
 
 @given(body=st.binary(max_size=60))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_bytes_are_answered_with_an_internal_error(house: House, body: bytes) -> None:
-    assert house.call("POST", f"{HERE}/people", body).status_code == 400
+def test_no_bytes_are_answered_with_an_internal_error(rest_server: RestServer, body: bytes) -> None:
+    assert rest_server.call("POST", f"{HERE}/people", body).status_code == 400

@@ -18,12 +18,12 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from rest.house import JSON, House, listening, opened
+from rest.rest_server import JSON, RestServer, listening, opened
 from skiway import errors
 from skiway.metastore import Realm
 from skiway.requests import Access
 from skiway.rest import RestApp, RestOptions
-from skiway.rest.calls import Answer, RestCall
+from skiway.rest.calls import RestCall, RestResponse
 from skiway.rest.errors import BY_CLASS, BY_KEY, failed
 from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
@@ -41,11 +41,11 @@ HERE = "/v1/lake/namespaces/sales/tables"
 
 
 @pytest.fixture
-def shop(house: House) -> House:
+def shop(rest_server: RestServer) -> RestServer:
     """With a namespace and a table."""
-    assert house.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}).status_code == 200
-    assert house.call("POST", HERE, PEOPLE).status_code == 200
-    return house
+    assert rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}).status_code == 200
+    assert rest_server.call("POST", HERE, PEOPLE).status_code == 200
+    return rest_server
 
 
 def error(response: httpx.Response) -> tuple[int, str]:
@@ -65,24 +65,24 @@ def set_property(**properties: str) -> dict[str, Any]:
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def test_config_names_the_prefix_and_just_what_is_served(house: House) -> None:
-    house.world.catalog("my lake")
-    found = house.call("GET", "/v1/config?warehouse=my%20lake").json()
+def test_config_names_the_prefix_and_just_what_is_served(rest_server: RestServer) -> None:
+    rest_server.factory.catalog("my lake")
+    found = rest_server.call("GET", "/v1/config?warehouse=my%20lake").json()
     assert found["overrides"] == {"prefix": "my%20lake"}
     assert set(found["endpoints"]) == {route.endpoint for route in ROUTES if "{prefix}" in route.path}
     assert found["idempotency-key-lifetime"] == "PT900S"
 
 
-def test_without_a_warehouse_the_only_catalog_is_meant(house: House) -> None:
-    assert house.call("GET", "/v1/config").json()["overrides"] == {"prefix": "lake"}
-    house.world.catalog("other")
-    refused = house.call("GET", "/v1/config")
+def test_without_a_warehouse_the_only_catalog_is_meant(rest_server: RestServer) -> None:
+    assert rest_server.call("GET", "/v1/config").json()["overrides"] == {"prefix": "lake"}
+    rest_server.factory.catalog("other")
+    refused = rest_server.call("GET", "/v1/config")
     assert error(refused) == (400, "BadRequestException")
     assert "lake, other" in refused.text
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if "{prefix}" in route.path], ids=lambda each: each.name)
-def test_every_endpoint_that_is_declared_is_there(shop: House, route: Any) -> None:
+def test_every_endpoint_that_is_declared_is_there(shop: RestServer, route: Any) -> None:
     path = route.path.format(prefix="lake", namespace="sales", table="people")
     answer = shop.call(route.method, path, {} if route.method == "POST" else None)
     assert answer.status_code in (200, 204, 400, 409), answer.text
@@ -145,7 +145,7 @@ def test_every_endpoint_that_is_declared_is_there(shop: House, route: Any) -> No
     ],
 )
 def test_errors_are_told_as_the_specification_says(
-    shop: House, method: str, path: str, body: Any, expected: tuple[int, str]
+    shop: RestServer, method: str, path: str, body: Any, expected: tuple[int, str]
 ) -> None:
     assert error(shop.call(method, path, body)) == expected
 
@@ -174,7 +174,7 @@ def test_errors_are_told_as_the_specification_says(
     ],
 )
 def test_sentences_begin_as_clients_of_iceberg_know_them(
-    shop: House, method: str, path: str, body: Any, beginning: str
+    shop: RestServer, method: str, path: str, body: Any, beginning: str
 ) -> None:
     message = shop.call(method, path, body).json()["error"]["message"]
     assert message.startswith(beginning), message
@@ -197,8 +197,8 @@ def test_a_fault_of_the_server_is_told_without_details(stores: Stores, tmp_path:
     def realm_of(caller: object) -> Realm:
         raise RuntimeError("the secret is 42")
 
-    with opened(stores, tmp_path, realm_of=realm_of) as house:
-        answer = house.call("GET", "/v1/config", x_correlation_id="look-here")
+    with opened(stores, tmp_path, realm_of=realm_of) as rest_server:
+        answer = rest_server.call("GET", "/v1/config", x_correlation_id="look-here")
     assert error(answer) == (500, "InternalServerError")
     assert "look-here" in answer.text
     assert "42" not in answer.text
@@ -209,8 +209,8 @@ def test_what_the_store_cannot_do_now_may_be_tried_later(stores: Stores, tmp_pat
     def realm_of(caller: object) -> Realm:
         raise errors.Unavailable("the store does not answer")
 
-    with opened(stores, tmp_path, realm_of=realm_of) as house:
-        answer = house.call("GET", "/v1/config")
+    with opened(stores, tmp_path, realm_of=realm_of) as rest_server:
+        answer = rest_server.call("GET", "/v1/config")
     assert error(answer) == (503, "ServiceUnavailableException")
     assert answer.headers["retry-after"] == "1"
 
@@ -219,7 +219,7 @@ def test_what_the_store_cannot_do_now_may_be_tried_later(stores: Stores, tmp_pat
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.permissions], ids=lambda each: each.name)
-def test_nothing_is_told_to_those_who_may_not(shop: House, route: Any) -> None:
+def test_nothing_is_told_to_those_who_may_not(shop: RestServer, route: Any) -> None:
     path = route.path.format(prefix="lake", namespace="sales", table="people")
     body = {} if route.method == "POST" else None
     for caller, status in (("forger", 401), ("nobody", 403), ("platform", 403)):
@@ -232,15 +232,15 @@ def test_nothing_is_told_to_those_who_may_not(shop: House, route: Any) -> None:
     assert shop.call("GET", f"{HERE}/people").status_code == 200
 
 
-def test_accounts_do_not_see_each_other(shop: House) -> None:
-    shop.world.account("a2")
+def test_accounts_do_not_see_each_other(shop: RestServer) -> None:
+    shop.factory.account("a2")
     answer = shop.call("GET", f"{HERE}/people", authorization="Bearer stranger")
     assert error(answer) == (404, "NoSuchWarehouseException")
 
 
-def test_tokens_are_not_made_here(house: House) -> None:
+def test_tokens_are_not_made_here(rest_server: RestServer) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
-    answer = httpx.post(f"{house.uri}/v1/oauth/tokens", content=b"grant_type=client_credentials", headers=form)
+    answer = httpx.post(f"{rest_server.uri}/v1/oauth/tokens", content=b"grant_type=client_credentials", headers=form)
     assert (answer.status_code, answer.json()["error"]) == (400, "unsupported_grant_type")
 
 
@@ -263,8 +263,8 @@ def test_tokens_are_not_made_here(house: House) -> None:
         (b"[" * 100_000, "nested too deep"),
     ],
 )
-def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(house: House, body: bytes, said: str) -> None:
-    answer = house.call("POST", "/v1/lake/namespaces", body)
+def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(rest_server: RestServer, body: bytes, said: str) -> None:
+    answer = rest_server.call("POST", "/v1/lake/namespaces", body)
     assert error(answer) == (400, "BadRequestException")
     assert said in answer.json()["error"]["message"]
 
@@ -285,13 +285,13 @@ def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(house: House, body: 
         (set_property(**{"write.data.path": "s3://other/place"}), "folder"),
     ],
 )
-def test_a_commit_that_is_wrong_is_refused_with_the_field(shop: House, body: Any, said: str) -> None:
+def test_a_commit_that_is_wrong_is_refused_with_the_field(shop: RestServer, body: Any, said: str) -> None:
     answer = shop.call("POST", f"{HERE}/people", body)
     assert error(answer) == (400, "BadRequestException")
     assert said in answer.json()["error"]["message"]
 
 
-def test_a_staged_table_needs_all_its_parts(shop: House) -> None:
+def test_a_staged_table_needs_all_its_parts(shop: RestServer) -> None:
     body = {"requirements": [{"type": "assert-create"}], "updates": []}
     answer = shop.call("POST", f"{HERE}/new", body)
     assert error(answer) == (400, "BadRequestException")
@@ -300,12 +300,12 @@ def test_a_staged_table_needs_all_its_parts(shop: House) -> None:
 
 
 @pytest.fixture
-def narrow(stores: Stores, tmp_path: Path) -> Iterator[House]:
-    with opened(stores, tmp_path, options=RestOptions(max_body_bytes=1000)) as house:
-        yield house
+def narrow(stores: Stores, tmp_path: Path) -> Iterator[RestServer]:
+    with opened(stores, tmp_path, options=RestOptions(max_body_bytes=1000)) as rest_server:
+        yield rest_server
 
 
-def test_a_body_that_is_too_large_is_refused_announced_or_not(narrow: House) -> None:
+def test_a_body_that_is_too_large_is_refused_announced_or_not(narrow: RestServer) -> None:
     def parts() -> Iterator[bytes]:
         for _ in range(50):
             yield b" " * 100
@@ -317,18 +317,18 @@ def test_a_body_that_is_too_large_is_refused_announced_or_not(narrow: House) -> 
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_what_a_page_in_a_browser_can_send_unasked_is_refused(house: House, media: str) -> None:
-    answer = house.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=media)
+def test_what_a_page_in_a_browser_can_send_unasked_is_refused(rest_server: RestServer, media: str) -> None:
+    answer = rest_server.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=media)
     assert error(answer) == (415, "UnsupportedMediaTypeException")
-    assert house.call("HEAD", "/v1/lake/namespaces/a").status_code == 404
+    assert rest_server.call("HEAD", "/v1/lake/namespaces/a").status_code == 404
 
 
-def test_a_client_that_goes_away_changes_nothing(house: House) -> None:
-    address = urlsplit(house.uri)
+def test_a_client_that_goes_away_changes_nothing(rest_server: RestServer) -> None:
+    address = urlsplit(rest_server.uri)
     head = b"POST /iceberg/v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     with socket.create_connection((address.hostname or "", address.port or 0)) as client:
         client.sendall(head + b'content-length: 1000\r\n\r\n{"namespace": ["a"]}')
-    assert house.call("GET", "/v1/lake/namespaces").json()["namespaces"] == []
+    assert rest_server.call("GET", "/v1/lake/namespaces").json()["namespaces"] == []
 
 
 # --- paths ------------------------------------------------------------------------------------------------------------
@@ -337,22 +337,22 @@ def test_a_client_that_goes_away_changes_nothing(house: House) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/lake/namespaces/..", "/v1/lake/namespaces/%2e%2e", "/v1/lake/namespaces/%2e%2e%2f.."]
 )
-def test_dots_lead_nowhere(shop: House, path: str) -> None:
+def test_dots_lead_nowhere(shop: RestServer, path: str) -> None:
     assert error(shop.get_untouched(path)) == (404, "NoSuchNamespaceException")
     assert error(shop.get_untouched(f"{HERE}/{path.rpartition('/')[2]}")) == (404, "NoSuchTableException")
 
 
-def test_names_are_decoded_once(house: House) -> None:
-    house.call("POST", "/v1/lake/namespaces", {"namespace": ["a%2Fb", "c d"]})
-    assert house.call("GET", "/v1/lake/namespaces/a%252Fb%1Fc%20d").json()["namespace"] == ["a%2Fb", "c d"]
-    assert house.call("GET", "/v1/lake/namespaces/a%252Fb%1Fc+d").json()["namespace"] == ["a%2Fb", "c d"]
-    assert house.call("HEAD", "/v1/lake/namespaces/a%2Fb%1Fc%20d").status_code == 404
+def test_names_are_decoded_once(rest_server: RestServer) -> None:
+    rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["a%2Fb", "c d"]})
+    assert rest_server.call("GET", "/v1/lake/namespaces/a%252Fb%1Fc%20d").json()["namespace"] == ["a%2Fb", "c d"]
+    assert rest_server.call("GET", "/v1/lake/namespaces/a%252Fb%1Fc+d").json()["namespace"] == ["a%2Fb", "c d"]
+    assert rest_server.call("HEAD", "/v1/lake/namespaces/a%2Fb%1Fc%20d").status_code == 404
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_has_the_table_is_told_so(shop: House) -> None:
+def test_a_client_that_has_the_table_is_told_so(shop: RestServer) -> None:
     first = shop.call("GET", f"{HERE}/people")
     etag = first.headers["etag"]
     again = shop.call("GET", f"{HERE}/people", if_none_match=f'"other", W/{etag}')
@@ -364,25 +364,25 @@ def test_a_client_that_has_the_table_is_told_so(shop: House) -> None:
     assert changed.json()["metadata"]["properties"]["a"] == "b"
 
 
-def test_a_staged_table_is_nowhere_until_it_is_committed(shop: House) -> None:
+def test_a_staged_table_is_nowhere_until_it_is_committed(shop: RestServer) -> None:
     staged = shop.call("POST", HERE, {**PEOPLE, "name": "new", "stage-create": True}).json()
     assert "metadata-location" not in staged
     assert shop.call("HEAD", f"{HERE}/new").status_code == 404
     assert staged["metadata"]["location"].startswith(shop.warehouse.folder())
 
 
-def test_answers_are_the_same_for_those_who_commit_and_those_who_load(shop: House) -> None:
+def test_answers_are_the_same_for_those_who_commit_and_those_who_load(shop: RestServer) -> None:
     committed = shop.call("POST", f"{HERE}/people", set_property(a="b")).json()
     assert committed == shop.call("GET", f"{HERE}/people").json()
     assert Path(urlsplit(committed["metadata-location"]).path).is_file()
 
 
-def test_no_credentials_of_the_warehouse_are_told(shop: House) -> None:
+def test_no_credentials_of_the_warehouse_are_told(shop: RestServer) -> None:
     shop.warehouse.properties.update({"s3.secret-access-key": "hush", "s3.region": "north"})  # type: ignore[attr-defined]
     assert shop.call("GET", f"{HERE}/people").json()["config"] == {"s3.region": "north"}
 
 
-def test_reports_are_taken(shop: House) -> None:
+def test_reports_are_taken(shop: RestServer) -> None:
     assert shop.call("POST", f"{HERE}/people/metrics", {"report-type": "scan-report", "x": 1}).status_code == 204
     assert error(shop.call("POST", f"{HERE}/people/metrics", {})) == (400, "BadRequestException")
 
@@ -390,7 +390,7 @@ def test_reports_are_taken(shop: House) -> None:
 # --- calls that are sent twice ----------------------------------------------------------------------------------------
 
 
-def test_a_call_with_a_key_is_done_once(shop: House) -> None:
+def test_a_call_with_a_key_is_done_once(shop: RestServer) -> None:
     body = {"requirements": [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1}], "updates": []}
     body["updates"] = [{"action": "set-properties", "updates": {"a": "b"}}]
     first = shop.call("POST", f"{HERE}/people", body, idempotency_key="k1")
@@ -404,14 +404,14 @@ def test_a_call_with_a_key_is_done_once(shop: House) -> None:
     assert shop.call("DELETE", f"{HERE}/twice", idempotency_key="k4").status_code == 404
 
 
-def test_errors_of_the_caller_are_told_again(house: House) -> None:
-    early = house.call("POST", "/v1/lake/namespaces/sales/tables", PEOPLE, idempotency_key="k")
-    house.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]})
-    assert house.call("POST", HERE, PEOPLE, idempotency_key="k").content == early.content
+def test_errors_of_the_caller_are_told_again(rest_server: RestServer) -> None:
+    early = rest_server.call("POST", "/v1/lake/namespaces/sales/tables", PEOPLE, idempotency_key="k")
+    rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]})
+    assert rest_server.call("POST", HERE, PEOPLE, idempotency_key="k").content == early.content
     assert early.status_code == 404
 
 
-def test_a_key_is_for_one_call_only(shop: House) -> None:
+def test_a_key_is_for_one_call_only(shop: RestServer) -> None:
     shop.call("POST", f"{HERE}/people", set_property(a="b"), idempotency_key="k")
     for other in (
         shop.call("POST", f"{HERE}/people", set_property(a="c"), idempotency_key="k"),
@@ -422,7 +422,7 @@ def test_a_key_is_for_one_call_only(shop: House) -> None:
     assert error(shop.call("DELETE", f"{HERE}/people", idempotency_key="k" * 200)) == (400, "BadRequestException")
 
 
-def test_what_the_server_failed_to_do_may_be_tried_again(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_server_failed_to_do_may_be_tried_again(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from skiway.metastore.resources import namespaces
 
     def fail(*_: object) -> None:
@@ -436,7 +436,7 @@ def test_what_the_server_failed_to_do_may_be_tried_again(shop: House, monkeypatc
     assert again.status_code == 200
 
 
-def test_the_same_call_twice_at_once_is_done_once(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_call_twice_at_once_is_done_once(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from skiway.metastore.resources import namespaces
 
     inside, may_go, create = threading.Event(), threading.Event(), namespaces.create
@@ -464,7 +464,7 @@ def test_a_call_whose_server_died_can_be_made_again_after_a_minute(tmp_path: Pat
         def realm_of(caller: Any) -> Realm:
             return Realm(stores, caller.account_id, clock=clock)
 
-        with opened(stores, tmp_path, realm_of=realm_of) as house:
+        with opened(stores, tmp_path, realm_of=realm_of) as rest_server:
             path, body = "/v1/lake/namespaces", b'{"namespace": ["new"]}'
             route = next(each for each in ROUTES if each.name == "CreateNamespace")
             call = RestCall(
@@ -477,19 +477,19 @@ def test_a_call_whose_server_died_can_be_made_again_after_a_minute(tmp_path: Pat
                 target=f"/iceberg{path}?",
                 body=body,
             )
-            realm = realm_of(house.callers.known["anybody"])
+            realm = realm_of(rest_server.callers.known["anybody"])
             with pytest.raises(Killed):
                 once(replace(realm, stores=replace(stores, pointers=Abandoned(stores.pointers))), call, die)
-            assert house.call("POST", path, body, idempotency_key="k").status_code == 503
+            assert rest_server.call("POST", path, body, idempotency_key="k").status_code == 503
             clock.advance(61)
-            assert house.call("POST", path, body, idempotency_key="k").status_code == 200
+            assert rest_server.call("POST", path, body, idempotency_key="k").status_code == 200
 
 
 class Killed(BaseException):
     """The end of a process."""
 
 
-def die() -> Answer:
+def die() -> RestResponse:
     raise Killed
 
 
@@ -517,17 +517,17 @@ def test_more_calls_than_can_wait_are_turned_away_and_the_loop_goes_on(stores: S
         return Realm(stores, caller.account_id)
 
     options = RestOptions(workers=1, waiting=1)
-    with opened(stores, tmp_path, realm_of=realm_of, options=options) as house, ThreadPoolExecutor(2) as pool:
-        served = [pool.submit(house.call, "GET", "/v1/config") for _ in range(2)]
-        while (refused := house.call("GET", "/v1/nothing")).status_code == 404 and house.app._running < 2:
+    with opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server, ThreadPoolExecutor(2) as pool:
+        served = [pool.submit(rest_server.call, "GET", "/v1/config") for _ in range(2)]
+        while (refused := rest_server.call("GET", "/v1/nothing")).status_code == 404 and rest_server.app._running < 2:
             time.sleep(0)
         assert refused.status_code == 404  # answered by the loop, while all threads are busy
-        assert error(house.call("GET", "/v1/config")) == (503, "ServiceUnavailableException")
+        assert error(rest_server.call("GET", "/v1/config")) == (503, "ServiceUnavailableException")
         free.set()
         assert [each.result().status_code for each in served] == [200, 200]
 
 
-def test_calls_that_lost_a_race_are_made_again(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_lost_a_race_are_made_again(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from skiway.metastore.resources import namespaces
 
     update, lost = namespaces.update, []
@@ -549,9 +549,9 @@ def test_calls_that_lost_a_race_are_made_again(shop: House, monkeypatch: pytest.
 # --- what is told of calls --------------------------------------------------------------------------------------------
 
 
-def test_every_answer_carries_a_correlation_id(house: House) -> None:
-    assert house.call("GET", "/v1/config", x_correlation_id="mine").headers["x-correlation-id"] == "mine"
-    made = house.call("GET", "/v1/nothing", x_correlation_id="x" * 200).headers["x-correlation-id"]
+def test_every_answer_carries_a_correlation_id(rest_server: RestServer) -> None:
+    assert rest_server.call("GET", "/v1/config", x_correlation_id="mine").headers["x-correlation-id"] == "mine"
+    made = rest_server.call("GET", "/v1/nothing", x_correlation_id="x" * 200).headers["x-correlation-id"]
     assert made
     assert made != "x" * 200
 
@@ -560,10 +560,10 @@ def test_calls_are_counted_and_audited(stores: Stores, tmp_path: Path) -> None:
     metrics = Metrics()
     with (
         closing(AuditLog(tmp_path / "audit")) as audit,
-        opened(stores, tmp_path, metrics=metrics, audit=audit) as house,
+        opened(stores, tmp_path, metrics=metrics, audit=audit) as rest_server,
     ):
-        house.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, x_correlation_id="c1")
-        house.call("GET", "/v1/lake/namespaces/nothing", authorization="Bearer reader")
+        rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, x_correlation_id="c1")
+        rest_server.call("GET", "/v1/lake/namespaces/nothing", authorization="Bearer reader")
     lines = [json.loads(line) for line in (tmp_path / "audit" / "namespace.log").read_text().splitlines()]
     told = [(each["operation"], each["outcome"], each["subject"]) for each in lines]
     assert told == [
@@ -578,7 +578,7 @@ def test_calls_are_counted_and_audited(stores: Stores, tmp_path: Path) -> None:
     }
 
 
-def test_what_one_server_commits_another_loads(shop: House, stores: Stores) -> None:
+def test_what_one_server_commits_another_loads(shop: RestServer, stores: Stores) -> None:
     other = RestApp(
         Access(lambda caller: Realm(stores, caller.account_id), shop.callers, PermissionAuthorizer()),
         warehouse=shop.warehouse,

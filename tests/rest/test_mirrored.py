@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
 
 from metastore.mirrors import connector
-from rest.house import House, listening, opened
+from rest.rest_server import RestServer, listening, opened
 from skiway.formats import TableHandle, open_source
 from skiway.metastore import Realm
 from skiway.model import v1
@@ -53,15 +53,15 @@ def upstream(tmp_path: Path) -> Upstream:
 
 
 @pytest.fixture
-def house(stores: Stores, tmp_path: Path, upstream: Upstream) -> Iterator[House]:
+def rest_server(stores: Stores, tmp_path: Path, upstream: Upstream) -> Iterator[RestServer]:
     """With a catalog `mirror` of a connector `partner`: a table of each format."""
-    with opened(stores, tmp_path, mirrors=upstream) as house:
-        partner = connector(house.world, "partner", uri=f"file://{upstream.folder}")
-        mirror = house.world.catalog("mirror", connector_ref=partner.resource_id.id)
-        place = house.world.namespace("sales", catalog=mirror)
+    with opened(stores, tmp_path, mirrors=upstream) as rest_server:
+        partner = connector(rest_server.factory, "partner", uri=f"file://{upstream.folder}")
+        mirror = rest_server.factory.catalog("mirror", connector_ref=partner.resource_id.id)
+        place = rest_server.factory.namespace("sales", catalog=mirror)
         for name, kind in (("people", v1.TF_ICEBERG), ("events", v1.TF_DELTA), ("files", v1.TF_PARQUET)):
-            house.world.table(name, namespace=place, upstream=ref(partner, kind))
-        yield house
+            rest_server.factory.table(name, namespace=place, upstream=ref(partner, kind))
+        yield rest_server
 
 
 def ref(of: v1.Connector, kind: Any) -> v1.UpstreamRef:
@@ -74,19 +74,19 @@ def ref(of: v1.Connector, kind: Any) -> v1.UpstreamRef:
     )
 
 
-def test_rows_are_read_as_they_are_upstream(house: House, upstream: Upstream) -> None:
-    catalog = house.pyiceberg("mirror")
+def test_rows_are_read_as_they_are_upstream(rest_server: RestServer, upstream: Upstream) -> None:
+    catalog = rest_server.pyiceberg("mirror")
     assert catalog.list_tables("sales") == [("sales", "people")]
     assert catalog.load_table("sales.people").scan().to_arrow().to_pylist() == PEOPLE.to_pylist()
-    etag = house.call("GET", f"{HERE}/people").headers["etag"]
-    assert house.call("GET", f"{HERE}/people", if_none_match=etag).status_code == 304
+    etag = rest_server.call("GET", f"{HERE}/people").headers["etag"]
+    assert rest_server.call("GET", f"{HERE}/people", if_none_match=etag).status_code == 304
     upstream.table.append(PEOPLE)
-    assert house.call("GET", f"{HERE}/people", if_none_match=etag).status_code == 200
+    assert rest_server.call("GET", f"{HERE}/people", if_none_match=etag).status_code == 200
     assert catalog.load_table("sales.people").scan().to_arrow().num_rows == 6
 
 
-def test_tables_of_other_formats_are_none_here(house: House) -> None:
-    catalog = house.pyiceberg("mirror")
+def test_tables_of_other_formats_are_none_here(rest_server: RestServer) -> None:
+    catalog = rest_server.pyiceberg("mirror")
     for name, said in (("events", "of format delta"), ("files", "of format parquet")):
         assert not catalog.table_exists(f"sales.{name}")
         with pytest.raises(NoSuchTableError, match=said):
@@ -112,18 +112,20 @@ def test_tables_of_other_formats_are_none_here(house: House) -> None:
         ),
     ],
 )
-def test_changes_are_refused_with_the_name_of_the_connector(house: House, method: str, path: str, body: Any) -> None:
-    answer = house.call(method, path, body)
+def test_changes_are_refused_with_the_name_of_the_connector(
+    rest_server: RestServer, method: str, path: str, body: Any
+) -> None:
+    answer = rest_server.call(method, path, body)
     assert answer.status_code == 403
     assert answer.json()["error"]["type"] == "ForbiddenException"
     assert "connector partner" in answer.json()["error"]["message"]
 
 
-def test_a_mirrored_table_among_managed_ones_is_read_only_too(house: House, upstream: Upstream) -> None:
-    partner = connector(house.world, "friend", uri=f"file://{upstream.folder}")
-    place = house.world.namespace("sales", catalog=house.world.first_catalog())
-    house.world.table("people", namespace=place, upstream=ref(partner, v1.TF_ICEBERG))
-    table = house.pyiceberg().load_table("sales.people")
+def test_a_mirrored_table_among_managed_ones_is_read_only_too(rest_server: RestServer, upstream: Upstream) -> None:
+    partner = connector(rest_server.factory, "friend", uri=f"file://{upstream.folder}")
+    place = rest_server.factory.namespace("sales", catalog=rest_server.factory.first_catalog())
+    rest_server.factory.table("people", namespace=place, upstream=ref(partner, v1.TF_ICEBERG))
+    table = rest_server.pyiceberg().load_table("sales.people")
     before = len(upstream.table.metadata.snapshots)
     with pytest.raises(ForbiddenError, match="connector friend"):
         table.append(PEOPLE)
@@ -132,14 +134,14 @@ def test_a_mirrored_table_among_managed_ones_is_read_only_too(house: House, upst
         "source": {"namespace": ["sales"], "name": "people"},
         "destination": {"namespace": ["sales"], "name": "p"},
     }
-    assert house.call("POST", "/v1/lake/tables/rename", rename).status_code == 403
-    assert house.call("DELETE", "/v1/lake/namespaces/sales/tables/people").status_code == 403
+    assert rest_server.call("POST", "/v1/lake/tables/rename", rename).status_code == 403
+    assert rest_server.call("DELETE", "/v1/lake/namespaces/sales/tables/people").status_code == 403
 
 
-def test_without_connectors_only_managed_tables_are_served(stores: Stores, house: House) -> None:
+def test_without_connectors_only_managed_tables_are_served(stores: Stores, rest_server: RestServer) -> None:
     alone = RestApp(
-        Access(lambda caller: Realm(stores, caller.account_id), house.callers, PermissionAuthorizer()),
-        warehouse=house.warehouse,
+        Access(lambda caller: Realm(stores, caller.account_id), rest_server.callers, PermissionAuthorizer()),
+        warehouse=rest_server.warehouse,
     )
     with closing(alone), listening(alone) as uri:
         assert httpx.get(f"{uri}{HERE}").json()["identifiers"] == []

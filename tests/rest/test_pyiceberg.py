@@ -25,15 +25,15 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from metastore.world import behaviour
-from rest.house import House
+from metastore.resource_factory import behavior
+from rest.rest_server import RestServer
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
 
 
 @pytest.fixture
-def catalog(house: House) -> RestCatalog:
-    found = house.pyiceberg()
+def catalog(rest_server: RestServer) -> RestCatalog:
+    found = rest_server.pyiceberg()
     found.create_namespace("sales")
     return found
 
@@ -42,7 +42,7 @@ def rows(catalog: RestCatalog, name: str) -> list[dict[str, object]]:
     return sorted(catalog.load_table(name).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
 
 
-@behaviour(86)
+@behavior(86)
 def test_rows_that_were_appended_are_read_back(catalog: RestCatalog) -> None:
     table = catalog.create_table("sales.people", PEOPLE.schema)
     table.append(PEOPLE)
@@ -118,14 +118,14 @@ def test_tables_are_renamed_also_into_another_namespace(catalog: RestCatalog) ->
         catalog.rename_table("sales.taken", "archive.people")
 
 
-def test_dropped_tables_are_gone_and_purged_ones_leave_no_files(catalog: RestCatalog, house: House) -> None:
+def test_dropped_tables_are_gone_and_purged_ones_leave_no_files(catalog: RestCatalog, rest_server: RestServer) -> None:
     for name in ("sales.kept", "sales.purged"):
         catalog.create_table(name, PEOPLE.schema).append(PEOPLE)
     folder = catalog.load_table("sales.purged").location()
     catalog.drop_table("sales.kept")
     catalog.purge_table("sales.purged")
     assert catalog.list_tables("sales") == []
-    assert not house.warehouse.everything().walk(house.warehouse.files(folder).reach.roots[0])
+    assert not rest_server.warehouse.everything().walk(rest_server.warehouse.files(folder).reach.roots[0])
     with pytest.raises(NoSuchTableError):
         catalog.load_table("sales.kept")
     with pytest.raises(NoSuchTableError):
@@ -147,17 +147,17 @@ def test_namespaces_have_levels_and_properties(catalog: RestCatalog) -> None:
     assert not catalog.namespace_exists(("sales", "eu", "north"))
 
 
-def test_listings_come_in_pages(catalog: RestCatalog, house: House) -> None:
-    paged = house.pyiceberg(**{"rest-page-size": "2"})
+def test_listings_come_in_pages(catalog: RestCatalog, rest_server: RestServer) -> None:
+    paged = rest_server.pyiceberg(**{"rest-page-size": "2"})
     for number in range(5):
         catalog.create_table(f"sales.t{number}", PEOPLE.schema)
         catalog.create_namespace(("sales", f"n{number}"))
     assert paged.list_tables("sales") == [("sales", f"t{number}") for number in range(5)]
     assert paged.list_namespaces("sales") == [("sales", f"n{number}") for number in range(5)]
-    first = house.call("GET", "/v1/lake/namespaces/sales/tables?pageSize=2").json()
+    first = rest_server.call("GET", "/v1/lake/namespaces/sales/tables?pageSize=2").json()
     assert len(first["identifiers"]) == 2
     assert first["next-page-token"]
-    whole = house.call("GET", "/v1/lake/namespaces/sales/tables").json()
+    whole = rest_server.call("GET", "/v1/lake/namespaces/sales/tables").json()
     assert len(whole["identifiers"]) == 5
     assert whole["next-page-token"] is None
 
@@ -171,16 +171,16 @@ def test_names_may_hold_any_character(catalog: RestCatalog, name: str) -> None:
     assert catalog.load_table((name, "inner", name)).scan().to_arrow().num_rows == 3
 
 
-def test_only_snapshots_with_a_name_are_loaded_on_demand(catalog: RestCatalog, house: House) -> None:
+def test_only_snapshots_with_a_name_are_loaded_on_demand(catalog: RestCatalog, rest_server: RestServer) -> None:
     table = catalog.create_table("sales.people", PEOPLE.schema)
     for _ in range(3):
         table.append(PEOPLE)
-    few = house.pyiceberg(**{"snapshot-loading-mode": "refs"}).load_table("sales.people")
+    few = rest_server.pyiceberg(**{"snapshot-loading-mode": "refs"}).load_table("sales.people")
     assert [each.snapshot_id for each in few.metadata.snapshots] == [table.metadata.current_snapshot_id]
     assert len(catalog.load_table("sales.people").metadata.snapshots) == 3
 
 
-def test_errors_are_the_clients_own(catalog: RestCatalog, house: House) -> None:
+def test_errors_are_the_clients_own(catalog: RestCatalog, rest_server: RestServer) -> None:
     catalog.create_table("sales.people", PEOPLE.schema)
     with pytest.raises(NamespaceAlreadyExistsError):
         catalog.create_namespace("sales")
@@ -196,12 +196,12 @@ def test_errors_are_the_clients_own(catalog: RestCatalog, house: House) -> None:
         catalog.load_table("sales.nothing")
     with pytest.raises(BadRequestError, match="server chooses"):
         catalog.create_table("sales.other", PEOPLE.schema, location="file:///tmp/elsewhere")
-    house.callers.known["anybody"] = house.callers.known["reader"]
+    rest_server.callers.known["anybody"] = rest_server.callers.known["reader"]
     with pytest.raises(ForbiddenError):
         catalog.drop_table("sales.people")
 
 
-@behaviour(86)
+@behavior(86)
 def test_a_stale_commit_fails(catalog: RestCatalog) -> None:
     catalog.create_table("sales.people", PEOPLE.schema)
     early, late = catalog.load_table("sales.people"), catalog.load_table("sales.people")
@@ -211,12 +211,12 @@ def test_a_stale_commit_fails(catalog: RestCatalog) -> None:
     assert [field.name for field in catalog.load_table("sales.people").schema().fields] == ["id", "name", "one"]
 
 
-def test_eight_appenders_at_once_lose_no_row_and_double_none(catalog: RestCatalog, house: House) -> None:
+def test_eight_appenders_at_once_lose_no_row_and_double_none(catalog: RestCatalog, rest_server: RestServer) -> None:
     catalog.create_table("sales.numbers", pa.schema({"id": pa.int64()}))
     start, each = threading.Barrier(8), 3
 
     def append(worker: int) -> None:
-        mine = house.pyiceberg()
+        mine = rest_server.pyiceberg()
         start.wait()
         for number in range(each):
             while True:

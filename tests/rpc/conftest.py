@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rpc.house import Client, House, opened
+from rpc.rpc_server import Client, RpcServer, opened
 from skiway.storage import Stores, open_stores
 
 
@@ -15,11 +15,11 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.fixture
-def house(stores: Stores) -> Iterator[House]:
-    with opened(stores) as house:
-        yield house
+def rpc_server(stores: Stores) -> Iterator[RpcServer]:
+    with opened(stores) as rpc_server:
+        yield rpc_server
 
 
 @pytest.fixture
-def client(house: House) -> Client:
-    return house.client
+def client(rpc_server: RpcServer) -> Client:
+    return rpc_server.client

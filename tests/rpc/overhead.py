@@ -15,7 +15,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from rpc.house import Callers, principal
+from rpc.rpc_server import Callers, principal
 from skiway.config.telemetry import Telemetry, Traces
 from skiway.metastore import Realm
 from skiway.model import v1

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from metastore.world import World, mask
+from metastore.resource_factory import ResourceFactory, mask
 from skiway.metastore import connectors, queries
 from skiway.model import v1
 from skiway.security import MemorySecrets
@@ -47,15 +47,15 @@ class Lake:
         return v1.NameRef(catalog="lake", path=["sales"], name="adults")
 
 
-def lake(world: World) -> Lake:
-    catalog, namespace, table, view = world.catalog(), world.namespace("sales"), world.table(), world.view()
-    world.snapshot(table, 1, at=1)
-    world.snapshot(table, 2, at=2)
+def lake(factory: ResourceFactory) -> Lake:
+    catalog, namespace, table, view = factory.catalog(), factory.namespace("sales"), factory.table(), factory.view()
+    factory.snapshot(table, 1, at=1)
+    factory.snapshot(table, 2, at=2)
     asked = v1.CreateConnectorRequest(spec=connector_spec(display_name="files"))
-    connector = connectors.create(world.home, asked, secrets=MemorySecrets()).connector
-    job = connectors.trigger(world.home, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
+    connector = connectors.create(factory.home, asked, secrets=MemorySecrets()).connector
+    job = connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
     begun = queries.begin(
-        world.home,
+        factory.home,
         v1.BeginQueryRequest(
             default_catalog_id=catalog.resource_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
         ),

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from rpc.house import METHODS, House
 from rpc.requests import REQUESTS, Lake, id_paths, lake, put
+from rpc.rpc_server import METHODS, RpcServer
 from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import ABSENT, Put
@@ -77,18 +77,18 @@ def test_ids_are_found_in_most_requests():
 
 
 @pytest.mark.parametrize(("operation", "path"), LOOKED_AT, ids=[f"{op}-{'.'.join(path)}" for op, path in LOOKED_AT])
-def test_an_id_of_another_account_is_one_that_does_not_exist(operation, path, house: House):
-    house.world.account("a2")
-    made = lake(house.world)
+def test_an_id_of_another_account_is_one_that_does_not_exist(operation, path, rpc_server: RpcServer):
+    rpc_server.factory.account("a2")
+    made = lake(rpc_server.factory)
     stats = REQUESTS["TableStatisticsService/PutTableStats"](made)
-    assert house.client("TableStatisticsService/PutTableStats", stats).code is CODE.OK
-    house.world.stores.pointers.apply([Put(keys.connector("a1", "k1"), "blob", expect=ABSENT)])
+    assert rpc_server.client("TableStatisticsService/PutTableStats", stats).code is CODE.OK
+    rpc_server.factory.stores.pointers.apply([Put(keys.connector("a1", "k1"), "blob", expect=ABSENT)])
     request = REQUESTS[operation](made)
     request = request[0] if isinstance(request, list) else request
     mine = resource(operation, path, made)
-    before = list(house.world.stores.pointers.scan(""))
+    before = list(rpc_server.factory.stores.pointers.scan(""))
 
-    client = house.client.as_("member")
+    client = rpc_server.client.as_("member")
     answer = client(operation, with_id(request, path, foreign(mine)))
     lenient = METHODS[operation].name.startswith(LENIENT) and path[0] != "prefix"
     if lenient:
@@ -96,7 +96,7 @@ def test_an_id_of_another_account_is_one_that_does_not_exist(operation, path, ho
         assert str(answer.message) in ("", "page {\n}\n")
     else:
         assert (answer.code, answer.error.code) == (CODE.NOT_FOUND, v1.MC_NOT_FOUND), answer.text
-    assert list(house.world.stores.pointers.scan("")) == before
+    assert list(rpc_server.factory.stores.pointers.scan("")) == before
 
     found = client(operation, with_id(request, path, mine))
     assert found.code is not CODE.NOT_FOUND, found.text

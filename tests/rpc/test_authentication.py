@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 
-from rpc.house import behaviour, opened
 from rpc.requests import REQUESTS, lake
+from rpc.rpc_server import behavior, opened
 from skiway.security import DevAuthenticator, TokenAuthenticator, new_token
 
 CODE = grpc.StatusCode
@@ -23,7 +23,7 @@ class Accounts:
         return "a1"
 
 
-@behaviour(79)
+@behavior(79)
 def test_tokens_let_in_their_bearers_with_what_their_roles_allow(stores):
     ada, reader, gone = (
         new_token(name, "a1", roles=roles)
@@ -31,16 +31,16 @@ def test_tokens_let_in_their_bearers_with_what_their_roles_allow(stores):
     )
     platform = new_token("boss", "", roles=["platform-admin"])
     entries = [ada.entry, reader.entry, platform.entry]
-    with opened(stores, authenticator=TokenAuthenticator(lambda: entries, accounts=Accounts())) as house:
-        request = REQUESTS[CREATE](lake(house.world))
+    with opened(stores, authenticator=TokenAuthenticator(lambda: entries, accounts=Accounts())) as rpc_server:
+        request = REQUESTS[CREATE](lake(rpc_server.factory))
         codes = {
             token.entry.name: [
-                house.client.as_(token.text.reveal())(operation, request).code for operation in (CREATE, LIST)
+                rpc_server.client.as_(token.text.reveal())(operation, request).code for operation in (CREATE, LIST)
             ]
             for token in (ada, reader, platform, gone)
         }
-        accounts = house.client.as_(platform.text.reveal())("AccountService/ListAccounts")
-        malformed = house.client(LIST, authorization="Bearer")
+        accounts = rpc_server.client.as_(platform.text.reveal())("AccountService/ListAccounts")
+        malformed = rpc_server.client(LIST, authorization="Bearer")
     assert codes == {
         "ada": [CODE.OK, CODE.OK],
         "reader": [CODE.PERMISSION_DENIED, CODE.OK],
@@ -52,10 +52,10 @@ def test_tokens_let_in_their_bearers_with_what_their_roles_allow(stores):
 
 
 def test_in_development_a_header_chooses_the_account(stores):
-    with opened(stores, authenticator=DevAuthenticator(Accounts())) as house:
-        house.world.account("a2")
-        lake(house.world)
-        client = house.client.as_("")
+    with opened(stores, authenticator=DevAuthenticator(Accounts())) as rpc_server:
+        rpc_server.factory.account("a2")
+        lake(rpc_server.factory)
+        client = rpc_server.client.as_("")
         assert len(client(LIST).message.catalogs) == 1
         assert len(client(LIST, x_skiway_account="a2").message.catalogs) == 0
         assert client(LIST, x_skiway_account="a3").code is CODE.UNAUTHENTICATED

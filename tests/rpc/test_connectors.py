@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rpc.house import House, behaviour, opened
 from rpc.requests import lake
+from rpc.rpc_server import RpcServer, behavior, opened
 from skiway.client import Metastore
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, TimedOut, Unsupported
 from skiway.metastore.jobs.queue import JobQueue, Progress
@@ -17,9 +17,9 @@ from skiway.model import v1
 
 
 @pytest.fixture
-def db(house: House) -> Iterator[Metastore]:
-    house.world.catalog()
-    with Metastore(house.address, token="everybody") as client:
+def db(rpc_server: RpcServer) -> Iterator[Metastore]:
+    rpc_server.factory.catalog()
+    with Metastore(rpc_server.address, token="everybody") as client:
         yield client
 
 
@@ -46,7 +46,7 @@ def test_a_connector_is_made_changed_listed_and_deleted(db: Metastore, folder):
         db.connectors.create("files", kind="csv", uri=folder, catalog="lake")
 
 
-@behaviour(69)
+@behavior(69)
 def test_a_connector_is_tried(db: Metastore, folder):
     made = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake")
     assert db.connectors.validate(made).ok
@@ -55,7 +55,7 @@ def test_a_connector_is_tried(db: Metastore, folder):
     assert not db.connectors.validate(spec=v1.ConnectorSpec(kind=v1.CK_PARQUET, uri="/nowhere")).ok
 
 
-@behaviour(70)
+@behavior(70)
 def test_tables_are_captured_at_once(db: Metastore, folder):
     made = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake", namespace="raw")
     answer = db.connectors.capture(made)
@@ -67,12 +67,12 @@ def test_tables_are_captured_at_once(db: Metastore, folder):
         db.connectors.capture(made, table="nope")
 
 
-def test_jobs_are_followed_and_cancelled(db: Metastore, folder, house: House):
+def test_jobs_are_followed_and_cancelled(db: Metastore, folder, rpc_server: RpcServer):
     made = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake")
     job = db.connectors.sync(made)
     assert (job.state, job.is_over) == ("queued", False)
     assert db.connectors.sync(made).id == job.id
-    queue = JobQueue(house.world.stores)
+    queue = JobQueue(rpc_server.factory.stores)
     lease = queue.lease("w")
     assert lease is not None
     assert db.jobs.get(job).state == "running"
@@ -89,19 +89,19 @@ def test_jobs_are_followed_and_cancelled(db: Metastore, folder, house: House):
         list(db.jobs(state="over"))
 
 
-def test_jobs_of_another_account_do_not_exist(house: House):
-    made = lake(house.world)
-    house.world.account("a2")
+def test_jobs_of_another_account_do_not_exist(rpc_server: RpcServer):
+    made = lake(rpc_server.factory)
+    rpc_server.factory.account("a2")
     for operation in ("GetReconcileJob", "CancelReconcileJob"):
         request = getattr(v1, f"{operation}Request")(job_id=made.job_id)
-        answer = house.client.as_("stranger")(f"ConnectorService/{operation}", request)
+        answer = rpc_server.client.as_("stranger")(f"ConnectorService/{operation}", request)
         assert answer.code.name == "NOT_FOUND"
-    assert house.client.as_("stranger")("ConnectorService/ListReconcileJobs").message.jobs == []
+    assert rpc_server.client.as_("stranger")("ConnectorService/ListReconcileJobs").message.jobs == []
 
 
 def test_the_limit_of_streams_counts_answers_too(stores):
-    with opened(stores, max_streams=0) as house:
-        made = lake(house.world)
+    with opened(stores, max_streams=0) as rpc_server:
+        made = lake(rpc_server.factory)
         request = v1.FetchScanBundleRequest(query_id=made.query_id, table_id=made.table.resource_id)
-        refused = house.client("QueryService/FetchScanBundle", request)
+        refused = rpc_server.client("QueryService/FetchScanBundle", request)
         assert (refused.code.name, refused.error.message_key) == ("RESOURCE_EXHAUSTED", "streams.limit")

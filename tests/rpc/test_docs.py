@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rpc.house import METHODS, SERVICES, opened
+from rpc.rpc_server import METHODS, SERVICES, opened
 from skiway import errors
 from skiway.config.server import Errors
 from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
@@ -33,9 +33,9 @@ class OneAccount:
 
 def test_the_client_on_the_page_prints_what_it_shows(stores, capsys):
     code, printed = CLIENT
-    with opened(stores, authenticator=DevAuthenticator(OneAccount())) as house:
-        names: dict = {}
-        exec(code.replace("127.0.0.1:50051", house.address), names)
+    with opened(stores, authenticator=DevAuthenticator(OneAccount())) as rpc_server:
+        names: dict[str, object] = {}
+        exec(code.replace("127.0.0.1:50051", rpc_server.address), names)
         names["channel"].close()
     assert capsys.readouterr().out == printed
 

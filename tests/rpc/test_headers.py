@@ -8,9 +8,9 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from rpc.house import Client, House, behaviour, opened, principal, serving
+from rpc.rpc_server import Client, RpcServer, behavior, opened, principal, serving
 from skiway.model import v1
-from skiway.requests.headers import QUERY_ID, read_context
+from skiway.requests.calls import QUERY_ID, read_context
 from skiway.telemetry.context import CallContext, current_call
 
 CODE = grpc.StatusCode
@@ -20,11 +20,11 @@ UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ALL = {"x_correlation_id": "c-1", "x_query_id": "q-1", "x_engine_kind": "duckdb", "x_engine_version": "1.5.5"}
 
 
-def ours(metadata: dict) -> dict:
+def ours(metadata: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in metadata.items() if name.startswith("x-")}
 
 
-@behaviour(80)
+@behavior(80)
 @pytest.mark.parametrize(("operation", "code"), [(LIST, CODE.OK), (GET, CODE.INVALID_ARGUMENT)])
 def test_headers_come_back_before_and_after_the_answer_also_of_an_error(operation, code, client: Client):
     answer = client(operation, **ALL)
@@ -33,7 +33,7 @@ def test_headers_come_back_before_and_after_the_answer_also_of_an_error(operatio
     assert ours(answer.headers) == ours(answer.trailers) == expected
 
 
-@behaviour(80)
+@behavior(80)
 def test_headers_come_back_to_strangers_too(client: Client):
     answer = client.as_("")(LIST, x_correlation_id="c-1")
     assert answer.code is CODE.UNAUTHENTICATED
@@ -41,7 +41,7 @@ def test_headers_come_back_to_strangers_too(client: Client):
     assert answer.error.correlation_id == "c-1"
 
 
-@behaviour(80)
+@behavior(80)
 def test_a_correlation_id_is_made_where_there_is_none(client: Client):
     first, second = (client(GET, x_correlation_id=blank) for blank in ("", "  "))
     for answer in (first, second):
@@ -52,7 +52,7 @@ def test_a_correlation_id_is_made_where_there_is_none(client: Client):
     assert first.error.correlation_id != second.error.correlation_id
 
 
-@behaviour(80)
+@behavior(80)
 def test_a_header_that_is_too_long_is_refused_and_not_sent_back(client: Client):
     answer = client(LIST, x_correlation_id="c" * 129)
     assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "header.invalid")
@@ -72,7 +72,7 @@ def test_what_cannot_be_printed_is_refused(value):
     assert value not in refusal.message
 
 
-@behaviour(80)
+@behavior(80)
 @pytest.mark.parametrize(
     ("given", "kind", "version"),
     [
@@ -89,13 +89,13 @@ def test_a_version_counts_only_beside_a_kind(given, kind, version, stores):
         seen.append(current_call())
         return v1.ListCatalogsResponse()
 
-    with opened(stores, services=serving(LIST, act)) as house:
-        answer = house.client(LIST, **given)
+    with opened(stores, services=serving(LIST, act)) as rpc_server:
+        answer = rpc_server.client(LIST, **given)
     assert [(call.engine_kind, call.engine_version) for call in seen] == [(kind, version)]
     assert (answer.headers.get("x-engine-kind", ""), answer.headers.get("x-engine-version", "")) == (kind, version)
 
 
-@behaviour(80)
+@behavior(80)
 def test_a_function_sees_for_whom_it_works(stores):
     seen = []
 
@@ -103,9 +103,9 @@ def test_a_function_sees_for_whom_it_works(stores):
         seen.append(current_call())
         return v1.ListCatalogsResponse()
 
-    with opened(stores, services=serving(LIST, act), credentials=("authorization", "x-session")) as house:
-        house.callers.add(principal("ada", "catalog.read"))
-        house.client.as_("ada")(LIST, **ALL, x_session="s3cret")
+    with opened(stores, services=serving(LIST, act), credentials=("authorization", "x-session")) as rpc_server:
+        rpc_server.callers.add(principal("ada", "catalog.read"))
+        rpc_server.client.as_("ada")(LIST, **ALL, x_session="s3cret")
     (call,) = seen
     assert (call.account_id, call.subject, call.operation, call.query_id) == ("a1", "ada", LIST, "q-1")
     assert call.authorization == {"authorization": "Bearer ada", "x-session": "s3cret"}
@@ -113,8 +113,8 @@ def test_a_function_sees_for_whom_it_works(stores):
     assert current_call() is None
 
 
-def test_calls_at_the_same_time_keep_their_ids_apart(house: House):
-    calls = {f"c-{number}": house.client.begin(GET, x_correlation_id=f"c-{number}") for number in range(50)}
+def test_calls_at_the_same_time_keep_their_ids_apart(rpc_server: RpcServer):
+    calls = {f"c-{number}": rpc_server.client.begin(GET, x_correlation_id=f"c-{number}") for number in range(50)}
     for wanted, call in calls.items():
         assert call.code() is CODE.INVALID_ARGUMENT
         assert dict(call.trailing_metadata())["x-correlation-id"] == wanted

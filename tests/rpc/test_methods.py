@@ -14,8 +14,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.rpc import error_details_pb2
 
 import skiway.model.v1
-from rpc.house import EVERYTHING, METHODS, SERVICES, House, behaviour, principal
 from rpc.requests import REQUESTS, lake
+from rpc.rpc_server import EVERYTHING, METHODS, SERVICES, RpcServer, behavior, principal
 from skiway.model import v1
 from skiway.security import NOBODY
 
@@ -63,53 +63,53 @@ def test_names_of_methods_tell_whether_they_change_anything(operation):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_method_answers_over_the_wire(operation, house: House):
-    house.world.account("empty")
-    made = lake(house.world)
+def test_every_method_answers_over_the_wire(operation, rpc_server: RpcServer):
+    rpc_server.factory.account("empty")
+    made = lake(rpc_server.factory)
     for first in ("PutTableStats", "PutColumnStats", "PutFileColumnStats"):
-        stored = house.client(f"TableStatisticsService/{first}", REQUESTS[f"TableStatisticsService/{first}"](made))
+        stored = rpc_server.client(f"TableStatisticsService/{first}", REQUESTS[f"TableStatisticsService/{first}"](made))
         assert stored.code is CODE.OK, stored.text
-    client = house.client.as_("platform") if operation.startswith("AccountService") else house.client
+    client = rpc_server.client.as_("platform") if operation.startswith("AccountService") else rpc_server.client
     answer = client(operation, REQUESTS[operation](made), **ENGINE)
     assert answer.code is CODE.OK, answer.text
     assert answer.message.ByteSize() > 0
 
 
-@behaviour(79)
+@behavior(79)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_any_one_permission_of_a_method_is_enough_and_all_others_are_not(operation, house: House):
+def test_any_one_permission_of_a_method_is_enough_and_all_others_are_not(operation, rpc_server: RpcServer):
     permissions = METHODS[operation].rule.permissions
     account = "" if operation.startswith("AccountService") else "a1"
-    house.callers.add(principal("all others", *(EVERYTHING - set(permissions)), account_id=account))
+    rpc_server.callers.add(principal("all others", *(EVERYTHING - set(permissions)), account_id=account))
     for permission in permissions:
-        house.callers.add(principal(permission, permission, account_id=account))
+        rpc_server.callers.add(principal(permission, permission, account_id=account))
     assert permissions
-    request = REQUESTS[operation](lake(house.world))
+    request = REQUESTS[operation](lake(rpc_server.factory))
     for permission in permissions:
-        assert house.client.as_(permission)(operation, request).code not in (
+        assert rpc_server.client.as_(permission)(operation, request).code not in (
             CODE.PERMISSION_DENIED,
             CODE.UNAUTHENTICATED,
         )
-    denied = house.client.as_("all others")(operation, request)
+    denied = rpc_server.client.as_("all others")(operation, request)
     assert (denied.code, denied.error.message_key) == (CODE.PERMISSION_DENIED, "permission.missing")
 
 
-@behaviour(79)
+@behavior(79)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_nobody_is_not_let_in(operation, house: House):
-    request = REQUESTS[operation](lake(house.world))
-    unknown = house.client.as_("")(operation, request)
+def test_nobody_is_not_let_in(operation, rpc_server: RpcServer):
+    request = REQUESTS[operation](lake(rpc_server.factory))
+    unknown = rpc_server.client.as_("")(operation, request)
     assert (unknown.code, unknown.error.message_key) == (CODE.UNAUTHENTICATED, "token.missing")
-    house.callers.add(NOBODY, name="ghost")
-    empty = house.client.as_("ghost")(operation, request)
+    rpc_server.callers.add(NOBODY, name="ghost")
+    empty = rpc_server.client.as_("ghost")(operation, request)
     assert (empty.code, empty.error.message_key) == (CODE.UNAUTHENTICATED, "principal.missing")
 
 
-@behaviour(34)
+@behavior(34)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_platform_may_use_the_service_for_accounts_only(operation, house: House):
-    house.world.account("empty")
-    answer = house.client.as_("platform")(operation, REQUESTS[operation](lake(house.world)))
+def test_the_platform_may_use_the_service_for_accounts_only(operation, rpc_server: RpcServer):
+    rpc_server.factory.account("empty")
+    answer = rpc_server.client.as_("platform")(operation, REQUESTS[operation](lake(rpc_server.factory)))
     if operation.startswith("AccountService/"):
         assert answer.code is CODE.OK
     else:
@@ -118,51 +118,53 @@ def test_the_platform_may_use_the_service_for_accounts_only(operation, house: Ho
         assert answer.text.endswith("call it with credentials of an account")
 
 
-@behaviour(34)
-def test_a_member_of_an_account_sees_that_one_only(house: House):
-    house.world.account("a2")
-    seen = house.client.as_("member")("AccountService/ListAccounts").message.accounts
+@behavior(34)
+def test_a_member_of_an_account_sees_that_one_only(rpc_server: RpcServer):
+    rpc_server.factory.account("a2")
+    seen = rpc_server.client.as_("member")("AccountService/ListAccounts").message.accounts
     assert [account.resource_id.id for account in seen] == ["a1"]
 
 
-@behaviour(34)
-def test_who_may_make_accounts_looks_after_all_from_within_one(house: House):
-    made = house.client("AccountService/CreateAccount", REQUESTS["AccountService/CreateAccount"](lake(house.world)))
+@behavior(34)
+def test_who_may_make_accounts_looks_after_all_from_within_one(rpc_server: RpcServer):
+    made = rpc_server.client(
+        "AccountService/CreateAccount", REQUESTS["AccountService/CreateAccount"](lake(rpc_server.factory))
+    )
     assert made.code is CODE.OK, made.text
     assert (
-        house.client(
+        rpc_server.client(
             "AccountService/GetAccount", v1.GetAccountRequest(account_id=made.message.account.resource_id)
         ).code
         is CODE.OK
     )
-    seen = house.client("AccountService/ListAccounts").message.accounts
+    seen = rpc_server.client("AccountService/ListAccounts").message.accounts
     assert {account.resource_id.id for account in seen} == {"a1", made.message.account.resource_id.id}
-    assert house.client("CatalogService/ListCatalogs").message.catalogs[0].resource_id.account_id == "a1"
+    assert rpc_server.client("CatalogService/ListCatalogs").message.catalogs[0].resource_id.account_id == "a1"
 
 
 @pytest.mark.parametrize(
     "path", ["TableService/Nope", "skiway.v1.NopeService/GetTable", "skiway.v2.TableService/GetTable"]
 )
-def test_what_is_not_served_is_unimplemented(path, house: House):
-    assert house.client(path, b"").code is CODE.UNIMPLEMENTED
+def test_what_is_not_served_is_unimplemented(path, rpc_server: RpcServer):
+    assert rpc_server.client(path, b"").code is CODE.UNIMPLEMENTED
 
 
-def test_the_door_tells_what_it_serves(house: House):
-    assert house.door.service_names == tuple(service.full_name for service in SERVICES)
-    assert "skiway.v1.TableService" in house.door.service_names
+def test_the_door_tells_what_it_serves(rpc_server: RpcServer):
+    assert rpc_server.door.service_names == tuple(service.full_name for service in SERVICES)
+    assert "skiway.v1.TableService" in rpc_server.door.service_names
 
 
-@behaviour(82)
-def test_engines_tell_of_themselves_in_headers(house: House):
+@behavior(82)
+def test_engines_tell_of_themselves_in_headers(rpc_server: RpcServer):
     get = "SystemObjectsService/GetSystemObjects"
     request = v1.GetSystemObjectsRequest(engine_kind="duckdb", engine_version="1.5.5")
     for headers, key, header in (
         ({}, "builtin.engine.kind.required", "x-engine-kind"),
         ({"x_engine_kind": "duckdb"}, "builtin.engine.version.required", "x-engine-version"),
     ):
-        refused = house.client(get, request, **headers)
+        refused = rpc_server.client(get, request, **headers)
         assert (refused.code, refused.error.message_key) == (CODE.INVALID_ARGUMENT, key)
         (violation,) = refused.detail(error_details_pb2.BadRequest).field_violations
         assert violation.field == header
-    found = house.client(get, v1.GetSystemObjectsRequest(), **ENGINE).message.registry
+    found = rpc_server.client(get, v1.GetSystemObjectsRequest(), **ENGINE).message.registry
     assert "list_transform" in {function.name for function in found.functions}

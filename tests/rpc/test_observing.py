@@ -13,8 +13,8 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from rpc.house import House, behaviour, opened, raising, serving
 from rpc.requests import REQUESTS, column_stats, lake
+from rpc.rpc_server import RpcServer, behavior, opened, raising, serving
 from skiway.config.telemetry import Audit, Telemetry
 from skiway.config.telemetry import Traces as TraceSettings
 from skiway.errors import Contention, Internal
@@ -58,11 +58,11 @@ def readings(metrics: Metrics, metric: definitions.Metric) -> dict[tuple[str, ..
 
 
 def test_calls_are_counted_and_timed_by_account_method_and_outcome(stores, metrics):
-    with opened(stores, metrics=metrics) as house:
+    with opened(stores, metrics=metrics) as rpc_server:
         for _ in range(3):
-            house.client(LIST)
-        house.client(GET)
-        house.client.as_("")(LIST)
+            rpc_server.client(LIST)
+        rpc_server.client(GET)
+        rpc_server.client.as_("")(LIST)
     expected = {
         ("a1", "CatalogService", "ListCatalogs", "OK"): 3,
         ("a1", "CatalogService", "GetCatalog", "INVALID_ARGUMENT"): 1,
@@ -82,8 +82,8 @@ def test_a_call_under_way_is_counted_as_active(stores, metrics):
         seen.append(readings(metrics, definitions.RPC_ACTIVE))
         return v1.ListCatalogsResponse()
 
-    with opened(stores, services=serving(LIST, act), metrics=metrics) as house:
-        house.client(LIST)
+    with opened(stores, services=serving(LIST, act), metrics=metrics) as rpc_server:
+        rpc_server.client(LIST)
     assert seen == [{("CatalogService", "ListCatalogs"): 1}]
 
 
@@ -93,8 +93,8 @@ def test_faults_and_attempts_are_counted(stores, metrics):
     def act(realm, request):
         raise next(tries)
 
-    with opened(stores, services=serving(CREATE, act), metrics=metrics) as house:
-        house.client(CREATE)
+    with opened(stores, services=serving(CREATE, act), metrics=metrics) as rpc_server:
+        rpc_server.client(CREATE)
     assert readings(metrics, definitions.RPC_RETRIES) == {("CatalogService", "CreateCatalog"): 2}
     assert readings(metrics, definitions.RPC_ERRORS) == {("a1", "CatalogService", "CreateCatalog", "INTERNAL"): 1}
 
@@ -103,12 +103,12 @@ def test_faults_and_attempts_are_counted(stores, metrics):
 
 
 def test_every_call_is_recorded_with_who_what_and_how_it_ended(stores, audit, tmp_path):
-    with opened(stores, audit=audit) as house:
-        made = house.client(
+    with opened(stores, audit=audit) as rpc_server:
+        made = rpc_server.client(
             CREATE, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake")), x_correlation_id="c-1"
         )
-        house.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="nope")), x_query_id="q-1")
-        house.client.as_("")(LIST)
+        rpc_server.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="nope")), x_query_id="q-1")
+        rpc_server.client.as_("")(LIST)
     created, missed, unknown = records(tmp_path, "catalog")
     assert (created["operation"], created["outcome"], created["correlation_id"]) == (CREATE, "OK", "c-1")
     assert (created["account_id"], created["subject"]) == ("a1", "everybody")
@@ -134,30 +134,30 @@ def test_every_call_is_recorded_with_who_what_and_how_it_ended(stores, audit, tm
     ],
 )
 def test_services_have_categories_of_their_own(operation, category, resources, stores, audit, tmp_path):
-    with opened(stores, audit=audit) as house:
-        house.client(operation, REQUESTS[operation](lake(house.world)))
+    with opened(stores, audit=audit) as rpc_server:
+        rpc_server.client(operation, REQUESTS[operation](lake(rpc_server.factory)))
     (record,) = records(tmp_path, category)
     assert (record["operation"], record["resources"].keys()) == (operation, resources)
 
 
 def test_a_call_is_recorded_before_its_answer_leaves(stores, audit, tmp_path):
-    with opened(stores, audit=audit) as house:
+    with opened(stores, audit=audit) as rpc_server:
         for number in range(20):
-            house.client(LIST)
+            rpc_server.client(LIST)
             assert len(records(tmp_path, "catalog")) == number + 1
 
 
 def test_a_call_that_cannot_be_recorded_fails_where_that_is_required(stores, tmp_path):
     (tmp_path / "catalog.log").mkdir()
     audit = AuditLog(tmp_path, Audit(required=True))
-    with opened(stores, audit=audit) as house:
-        answer = house.client(LIST)
+    with opened(stores, audit=audit) as rpc_server:
+        answer = rpc_server.client(LIST)
     assert (answer.code, answer.error.message_key) == (CODE.UNAVAILABLE, "audit.unwritable")
 
 
 def test_ids_of_any_kind_and_length_are_recorded(stores, audit, tmp_path):
-    with opened(stores, audit=audit) as house:
-        house.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="x" * 5000, kind=99)))  # type: ignore[arg-type]
+    with opened(stores, audit=audit) as rpc_server:
+        rpc_server.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="x" * 5000, kind=99)))  # type: ignore[arg-type]
     (record,) = records(tmp_path, "catalog")
     assert record["resources"] == {"catalog": "x" * 100}
 
@@ -165,7 +165,7 @@ def test_ids_of_any_kind_and_length_are_recorded(stores, audit, tmp_path):
 # -- spans and logs -----------------------------------------------------------------------------------------------
 
 
-@behaviour(80)
+@behavior(80)
 def test_a_span_is_in_the_trace_of_the_caller(stores):
     spans, trace, inside = InMemorySpanExporter(), "0af7651916cd43dd8448eb211c80319c", []
 
@@ -174,9 +174,9 @@ def test_a_span_is_in_the_trace_of_the_caller(stores):
         return v1.ListCatalogsResponse()
 
     traces = Traces.start(Telemetry(traces=TraceSettings(enabled=True)), processor=SimpleSpanProcessor(spans))
-    with opened(stores, services=serving(LIST, act), traces=traces) as house:
-        house.client(LIST, traceparent=f"00-{trace}-b7ad6b7169203331-01", x_correlation_id="c-1")
-        house.client(GET)
+    with opened(stores, services=serving(LIST, act), traces=traces) as rpc_server:
+        rpc_server.client(LIST, traceparent=f"00-{trace}-b7ad6b7169203331-01", x_correlation_id="c-1")
+        rpc_server.client(GET)
     traces.close()
     listed, got = spans.get_finished_spans()
     assert (listed.name, listed.attributes["correlation_id"]) == (LIST, "c-1")
@@ -195,14 +195,14 @@ def test_a_fault_is_logged_for_its_call(stores, caplog):
     logger, handler = logging.getLogger("skiway.rpc"), Listening()
     logger.addHandler(handler)
     try:
-        with opened(stores, services=raising(Internal("broken"))) as house:
-            house.client(LIST, x_correlation_id="c-1")
+        with opened(stores, services=raising(Internal("broken"))) as rpc_server:
+            rpc_server.client(LIST, x_correlation_id="c-1")
     finally:
         logger.removeHandler(handler)
     assert [(call.correlation_id, call.subject, call.operation) for call in told] == [("c-1", "everybody", LIST)]
 
 
-def test_without_telemetry_calls_are_served_all_the_same(house: House):
-    made = lake(house.world)
-    assert house.client("TableStatisticsService/PutColumnStats", [column_stats(made, 1)]).code is CODE.OK
-    assert len(catalogs.list_(house.world.home, v1.ListCatalogsRequest()).catalogs) == 1
+def test_without_telemetry_calls_are_served_all_the_same(rpc_server: RpcServer):
+    made = lake(rpc_server.factory)
+    assert rpc_server.client("TableStatisticsService/PutColumnStats", [column_stats(made, 1)]).code is CODE.OK
+    assert len(catalogs.list_(rpc_server.factory.home, v1.ListCatalogsRequest()).catalogs) == 1

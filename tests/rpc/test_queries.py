@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from metastore.planning.test_planner import column, file
-from rpc.house import House, behaviour, counted, opened, serving, until
 from rpc.requests import lake
+from rpc.rpc_server import RpcServer, behavior, counted, opened, serving, until
 from skiway.client import Metastore
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore import statistics
@@ -22,12 +22,12 @@ CODE = grpc.StatusCode
 
 
 @pytest.fixture
-def db(house: House) -> Iterator[Metastore]:
-    made = lake(house.world)
+def db(rpc_server: RpcServer) -> Iterator[Metastore]:
+    made = lake(rpc_server.factory)
     files = [file(f"f{number:03d}", column("x", min=str(number), max=str(number))) for number in range(50)]
     request = v1.PutFileColumnStatsRequest(table_id=made.table.resource_id, snapshot_id=2, files=files)
-    statistics.put_files(house.world.home, [request])
-    with Metastore(house.address, token="everybody") as client:
+    statistics.put_files(rpc_server.factory.home, [request])
+    with Metastore(rpc_server.address, token="everybody") as client:
         yield client
 
 
@@ -57,24 +57,24 @@ def test_an_error_inside_aborts_the_query(db: Metastore):
     assert db.queries.get(query.id).message.state == v1.LS_ENDED_ABORT
 
 
-@behaviour(54)
-def test_errors_of_a_streamed_answer_are_told_like_others(db: Metastore, house: House):
+@behavior(54)
+def test_errors_of_a_streamed_answer_are_told_like_others(db: Metastore, rpc_server: RpcServer):
     query = db.queries.begin(catalog="lake")
     with pytest.raises(NotFound) as unpinned:
         query.scan("lake.sales.people")
     assert unpinned.value.key == "query.table.not.pinned"
-    missing = house.client(FETCH, v1.FetchScanBundleRequest(query_id=query.id))
+    missing = rpc_server.client(FETCH, v1.FetchScanBundleRequest(query_id=query.id))
     assert (missing.code, missing.error.message_key) == (CODE.INVALID_ARGUMENT, "query.table.id.required")
-    broken = house.client(FETCH, b"\xff\xff")
+    broken = rpc_server.client(FETCH, b"\xff\xff")
     assert (broken.code, broken.error.message_key) == (CODE.INVALID_ARGUMENT, "message.malformed")
     assert broken.trailers["x-correlation-id"]
 
 
-@behaviour(59)
-def test_a_query_of_another_account_does_not_exist(db: Metastore, house: House):
+@behavior(59)
+def test_a_query_of_another_account_does_not_exist(db: Metastore, rpc_server: RpcServer):
     query = db.queries.begin("lake.sales.people", catalog="lake")
-    house.world.account("a2")
-    stranger = house.client.as_("stranger")
+    rpc_server.factory.account("a2")
+    stranger = rpc_server.client.as_("stranger")
     for name in ("RenewQuery", "EndQuery", "GetQuery"):
         answer = stranger(f"QueryService/{name}", getattr(v1, f"{name}Request")(query_id=query.id))
         assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not.found")
@@ -89,9 +89,9 @@ def test_an_error_after_some_messages_ends_the_stream_with_it(stores):
         raise InvalidArgument("half way", key="field")
 
     metrics = Metrics()
-    with opened(stores, services=serving(FETCH, act), metrics=metrics) as house:
+    with opened(stores, services=serving(FETCH, act), metrics=metrics) as rpc_server:
         seen: list[v1.FetchScanBundleResponse] = []
-        call = house.client.begin(FETCH, v1.FetchScanBundleRequest())
+        call = rpc_server.client.begin(FETCH, v1.FetchScanBundleRequest())
         with pytest.raises(grpc.RpcError):
             seen.extend(call._call)  # as far as it goes
         assert (len(seen), call.code(), call.details()) == (1, CODE.INVALID_ARGUMENT, "half way")
@@ -109,8 +109,8 @@ def test_a_client_that_is_gone_makes_no_more_messages(stores):
         finally:
             over.set()
 
-    with opened(stores, services=serving(FETCH, act)) as house:
-        call = house.client.begin(FETCH, v1.FetchScanBundleRequest())._call
+    with opened(stores, services=serving(FETCH, act)) as rpc_server:
+        call = rpc_server.client.begin(FETCH, v1.FetchScanBundleRequest())._call
         next(call)
         call.cancel()
         assert over.wait(20)
@@ -125,8 +125,8 @@ def test_a_slow_client_slows_the_server_down(stores):
             made[0] += 1
             yield v1.FetchScanBundleResponse(data_files=[v1.ScanFile(file_path="x" * 100_000)])
 
-    with opened(stores, services=serving(FETCH, act)) as house:
-        call = house.client.begin(FETCH, v1.FetchScanBundleRequest())._call
+    with opened(stores, services=serving(FETCH, act)) as rpc_server:
+        call = rpc_server.client.begin(FETCH, v1.FetchScanBundleRequest())._call
         next(call)
         last = -1
         while made[0] != last:  # until nothing moves any more

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rpc.house import House
+from rpc.rpc_server import RpcServer
 from skiway.client import Metastore
 from skiway.formats.web_access import ANSWER_S, CONNECT_S, Addresses
 from skiway.metastore import statistics
@@ -27,26 +27,26 @@ PAGE = (DOCS / "sources.md").read_text()
 
 
 @pytest.fixture
-def at_work(house: House) -> Iterator[House]:
+def at_work(rpc_server: RpcServer) -> Iterator[RpcServer]:
     """A house whose jobs are done, without Spark."""
-    house.world.catalog()
+    rpc_server.factory.catalog()
 
     def profile(realm, table_id, snapshot, *, handle, **_) -> None:
         stats = v1.TableStats(row_count=1)
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
 
-    run = jobs_of(house.world.realm, Reconciler(MemorySecrets(), profile))
-    with Worker(JobQueue(house.world.stores), run, name="w", poll_s=0.05):
-        yield house
+    run = jobs_of(rpc_server.factory.realm, Reconciler(MemorySecrets(), profile))
+    with Worker(JobQueue(rpc_server.factory.stores), run, name="w", poll_s=0.05):
+        yield rpc_server
 
 
-def test_the_program_on_the_page_prints_what_it_shows(at_work: House, tmp_path, capsys):
+def test_the_program_on_the_page_prints_what_it_shows(at_work: RpcServer, tmp_path, capsys):
     program = CODE.replace("127.0.0.1:50051", at_work.address).replace('token="..."', 'token="everybody"')
     exec(program, {"data": str(tmp_path)})
     assert capsys.readouterr().out == PRINTED
 
 
-def test_the_shorter_examples_run_too(at_work: House, tmp_path, capsys):
+def test_the_shorter_examples_run_too(at_work: RpcServer, tmp_path, capsys):
     pq.write_table(pa.table({"id": [1]}), tmp_path / "people.parquet")
     (policy,) = re.findall(r"```python\n(policy = .*?)```", PAGE, re.DOTALL)
     (watching,) = re.findall(r"```python\n(for job in .*?)```", (DOCS / "jobs.md").read_text(), re.DOTALL)
@@ -59,7 +59,7 @@ def test_the_shorter_examples_run_too(at_work: House, tmp_path, capsys):
         assert (stored.enabled, stored.max_parallel, stored.interval.seconds) == (True, 4, 3600)
 
 
-def test_the_page_says_how_long_and_which(house: House):
+def test_the_page_says_how_long_and_which(rpc_server: RpcServer):
     said = " ".join(PAGE.split())
     assert f"after {PATIENCE_S:g} s at the latest" in said
     assert f"never more than {MOST_LANES}" in said

@@ -13,8 +13,8 @@ from grpc_status import rpc_status
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rpc.house import Client, behaviour, opened, principal, raising
 from rpc.requests import lake
+from rpc.rpc_server import Client, behavior, opened, principal, raising
 from skiway import errors
 from skiway.config.server import Errors
 from skiway.metastore.records import errors as failures
@@ -51,9 +51,9 @@ OPEN = [kind for kind in TREE if kind not in (errors.Internal, errors.SkiwayErro
 
 
 def answer_to(error: Exception, stores, caller: str = "everybody", *, headers: Mapping[str, str] | None = None, **door):
-    with opened(stores, services=raising(error), **door) as house:
-        house.callers.add(principal("ada", "catalog.read", locale="xx-YY"))
-        return house.client.as_(caller)(LIST, **(headers or {}))
+    with opened(stores, services=raising(error), **door) as rpc_server:
+        rpc_server.callers.add(principal("ada", "catalog.read", locale="xx-YY"))
+        return rpc_server.client.as_(caller)(LIST, **(headers or {}))
 
 
 def test_every_error_of_the_tree_has_its_status():
@@ -61,7 +61,7 @@ def test_every_error_of_the_tree_has_its_status():
     assert {kind: code_of(kind("x")) for kind in TREE} == {kind: code for kind, (code, _) in EXPECTED.items()}
 
 
-@behaviour(81)
+@behavior(81)
 @pytest.mark.parametrize("kind", OPEN)
 def test_an_error_is_told_with_code_key_parameters_and_details(kind, stores):
     answer = answer_to(
@@ -104,21 +104,23 @@ def test_the_standard_library_reads_the_details(client: Client):
     ]
 
 
-@behaviour(24)
-def test_name_collisions_already_exist_and_other_conflicts_abort(house):
-    made = lake(house.world)
+@behavior(24)
+def test_name_collisions_already_exist_and_other_conflicts_abort(rpc_server):
+    made = lake(rpc_server.factory)
     create = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"))
-    taken = house.client("CatalogService/CreateCatalog", create)
+    taken = rpc_server.client("CatalogService/CreateCatalog", create)
     assert (taken.code, taken.error.code) == (CODE.ALREADY_EXISTS, v1.MC_CONFLICT)
     assert (taken.error.message_key, taken.error.params["name"]) == ("catalog.already.exists", "lake")
-    full = house.client("CatalogService/DeleteCatalog", v1.DeleteCatalogRequest(catalog_id=made.catalog.resource_id))
+    full = rpc_server.client(
+        "CatalogService/DeleteCatalog", v1.DeleteCatalogRequest(catalog_id=made.catalog.resource_id)
+    )
     assert (full.code, full.error.code) == (CODE.ABORTED, v1.MC_CONFLICT)
     assert full.error.message_key == "catalog.not_empty"
 
 
-@behaviour(25)
-def test_updates_without_a_mask_with_a_wrong_one_or_a_wrong_kind_are_refused(house):
-    made = lake(house.world)
+@behavior(25)
+def test_updates_without_a_mask_with_a_wrong_one_or_a_wrong_kind_are_refused(rpc_server):
+    made = lake(rpc_server.factory)
     wrong_kind = v1.ResourceId(id=made.table.resource_id.id, kind=v1.RK_TABLE)
     for request, key in (
         (v1.UpdateCatalogRequest(catalog_id=made.catalog.resource_id), "update.mask.required"),
@@ -128,11 +130,11 @@ def test_updates_without_a_mask_with_a_wrong_one_or_a_wrong_kind_are_refused(hou
         ),
         (v1.UpdateCatalogRequest(catalog_id=wrong_kind, update_mask={"paths": ["description"]}), "kind"),
     ):
-        answer = house.client("CatalogService/UpdateCatalog", request)
+        answer = rpc_server.client("CatalogService/UpdateCatalog", request)
         assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, key)
 
 
-@behaviour(81)
+@behavior(81)
 @pytest.mark.parametrize(
     "error",
     [
@@ -203,7 +205,7 @@ def second_language(monkeypatch):
     monkeypatch.setattr(failures, "sentences", sentences)
 
 
-@behaviour(81)
+@behavior(81)
 @pytest.mark.parametrize(
     ("caller", "accepted", "said"),
     [
@@ -229,7 +231,7 @@ def test_the_language_is_that_of_the_call_then_of_the_caller_then_english(
     assert answer.error.params == {"resource": "catalog", "id": "c1"}
 
 
-@behaviour(81)
+@behavior(81)
 @pytest.mark.parametrize("key", ["view", "table", "namespace", "made.up", ""])
 def test_without_fitting_words_an_error_stays_as_it_was_raised(key, stores, second_language):
     error = errors.NotFound("as it was raised", key=key, id="v1")
@@ -244,7 +246,7 @@ def test_only_short_tags_are_looked_for(monkeypatch):
 # -- length -------------------------------------------------------------------------------------------------------
 
 
-@behaviour(81)
+@behavior(81)
 def test_long_texts_are_cut_in_the_middle(stores):
     answer = answer_to(errors.NotFound("head " + "x" * 9000 + " tail", key="k", id="y" * 9000), stores)
     assert answer.code is CODE.NOT_FOUND

@@ -1,4 +1,4 @@
-"""Real servers for tests: the command `skiway serve` in a process of its own, on a free port, with a home of its own."""
+"""Run `skiway` commands for tests, above all `skiway serve`: each in its own process, with its own home and free ports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from runtime import preloaded
 from skiway.model import v1
 
 START_S = 60.0
@@ -27,15 +28,29 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of the tests, without settings of the person who runs them."""
+    """The environment of the tests without Skiway's settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SKIWAY")} | more
 
 
-def skiway(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+def launch(*arguments: str | Path, fresh: bool = False, **options: Any) -> subprocess.Popen[str]:
+    """Start a command; `options` are those of `Popen`. A `fresh` one runs in a new interpreter, as users run it."""
+    options = {"env": environment()} | options
+    if fresh or not preloaded.available():
+        return subprocess.Popen(command(*arguments), text=True, **options)
+    return preloaded.PreloadedProcess([*map(str, arguments)], text=True, **options)
+
+
+def skiway(
+    *arguments: str | Path, timeout_s: float = START_S, fresh: bool = False, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        command(*arguments), env=environment(**env), capture_output=True, text=True, timeout=START_S, check=False
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with launch(*arguments, env=environment(**env), fresh=fresh, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(command(*arguments), process.returncode, out, err)
 
 
 @dataclass
@@ -68,21 +83,19 @@ class Server:
 
 
 @contextmanager
-def started(home: Path, *arguments: str, ready_file: Path | None = None) -> Iterator[Server]:
+def started(home: Path, *arguments: str, ready_file: Path | None = None, fresh: bool = False) -> Iterator[Server]:
     """A server that is ready; killed at the end of the block, unless it has ended."""
-    with starting(home, *arguments, ready_file=ready_file) as server:
+    with starting(home, *arguments, ready_file=ready_file, fresh=fresh) as server:
         wait_until_ready(server)
         yield server
 
 
 @contextmanager
-def starting(home: Path, *arguments: str, ready_file: Path | None = None) -> Iterator[Server]:
+def starting(home: Path, *arguments: str, ready_file: Path | None = None, fresh: bool = False) -> Iterator[Server]:
     """A server that begins to start."""
     file = ready_file or home.parent / f"ready-{time.monotonic_ns()}.json"
-    asked = command(
-        "serve", "--home", home, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", file, *arguments
-    )
-    with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    places = ("--home", home, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", file)
+    with launch("serve", *places, *arguments, fresh=fresh, stderr=subprocess.PIPE) as process:
         try:
             yield Server(process, file)
         finally:

@@ -13,8 +13,8 @@ import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from metastore.world import World, key, mask
-from rpc.house import Answer, Client
+from metastore.resource_factory import ResourceFactory, key, mask
+from rpc.rpc_server import Answer, Client
 from runtime.servers import started
 from skiway.model import v1
 from skiway.storage import Stores, open_stores, utc_now
@@ -40,7 +40,7 @@ class Ground:
 
     client: Client
     stores: Stores
-    world: World
+    factory: ResourceFactory
     catalog: v1.Catalog
     namespace: v1.Namespace
     table: v1.Table
@@ -65,26 +65,26 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores,
         grpc.insecure_channel(server.address) as channel,
     ):
-        world = World(stores, utc_now, ids=lambda: str(uuid.uuid4()))
-        table = world.table()
+        factory = ResourceFactory(stores, utc_now, ids=lambda: str(uuid.uuid4()))
+        table = factory.table()
         for number in (1, 2):
-            world.snapshot(table, number, at=number)
-        world.account("a2")
+            factory.snapshot(table, number, at=number)
+        factory.account("a2")
         yield Ground(
             Client(channel, caller=""),
             stores,
-            world,
-            world.first_catalog(),
-            world.first_namespace(),
+            factory,
+            factory.first_catalog(),
+            factory.first_namespace(),
             table,
-            world.view(),
+            factory.view(),
             _other(stores),
         )
         assert server.stop() == 0
         assert "Traceback" not in server.output()
 
 
-class _Other(World):
+class _Other(ResourceFactory):
     """The same, in account `a2`."""
 
     @property
@@ -93,9 +93,9 @@ class _Other(World):
 
 
 def _other(stores: Stores) -> v1.Table:
-    world = _Other(stores, utc_now, ids=lambda: str(uuid.uuid4()))
-    table = world.table()
-    world.snapshot(table, 1)
+    factory = _Other(stores, utc_now, ids=lambda: str(uuid.uuid4()))
+    table = factory.table()
+    factory.snapshot(table, 1)
     return table
 
 

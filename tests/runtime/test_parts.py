@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metastore.world import World, mask
+from metastore.resource_factory import ResourceFactory, mask
 from skiway.config import Settings, load
 from skiway.errors import InvalidArgument, NotFound, Unauthorized
 from skiway.metastore.resources import catalogs
@@ -207,93 +207,93 @@ def later() -> datetime:
 
 
 @pytest.fixture
-def world():
+def factory():
     with open_stores("memory://") as stores:
-        yield World(stores)
+        yield ResourceFactory(stores)
 
 
-def outdated(world: World) -> str:
+def outdated(factory: ResourceFactory) -> str:
     """The address of a blob that nothing names any more."""
-    catalog = world.catalog()
-    before = {pointer.blob_uri for pointer in world.stores.pointers.scan()}
+    catalog = factory.catalog()
+    before = {pointer.blob_uri for pointer in factory.stores.pointers.scan()}
     spec = v1.CatalogSpec(description="changed")
     request = v1.UpdateCatalogRequest(catalog_id=catalog.resource_id, spec=spec, update_mask=mask("description"))
-    catalogs.update(world.home, request)
-    (gone,) = before - {pointer.blob_uri for pointer in world.stores.pointers.scan()}
+    catalogs.update(factory.home, request)
+    (gone,) = before - {pointer.blob_uri for pointer in factory.stores.pointers.scan()}
     return gone
 
 
-def gone_by(world: World, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
-    rounds = sweeps.once_round(world.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
+def gone_by(factory: ResourceFactory, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
+    rounds = sweeps.once_round(factory.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
     found: dict[str, list[str]] = {}
     for name, done in rounds:
         found.setdefault(name, []).extend(done.removed)
     return found
 
 
-def test_a_dry_round_names_what_the_next_one_removes(world):
-    unused = outdated(world)
+def test_a_dry_round_names_what_the_next_one_removes(factory):
+    unused = outdated(factory)
     nothing = {"pointer": [], "jobs": [], "secrets": [], "cas": []}
-    would_go = gone_by(world, dry_run=True)
+    would_go = gone_by(factory, dry_run=True)
     assert would_go == {**nothing, "cas": [unused]}
-    assert world.stores.blobs.head(unused) is not None
-    assert gone_by(world, dry_run=False) == would_go
-    assert world.stores.blobs.head(unused) is None
-    assert gone_by(world, dry_run=False) == nothing
+    assert factory.stores.blobs.head(unused) is not None
+    assert gone_by(factory, dry_run=False) == would_go
+    assert factory.stores.blobs.head(unused) is None
+    assert gone_by(factory, dry_run=False) == nothing
 
 
-def test_a_round_goes_through_all_pages(world):
+def test_a_round_goes_through_all_pages(factory):
     for number in range(7):
-        world.catalog(f"c{number}")
-    unused = outdated(world)
-    assert gone_by(world, dry_run=True, gc__cas__page_size="2", gc__pointer__page_size="2")["cas"] == [unused]
+        factory.catalog(f"c{number}")
+    unused = outdated(factory)
+    assert gone_by(factory, dry_run=True, gc__cas__page_size="2", gc__pointer__page_size="2")["cas"] == [unused]
 
 
-def test_the_age_that_blobs_must_have_is_a_setting(world):
-    outdated(world)
-    assert gone_by(world, dry_run=True, gc__cas__min_age_ms="7200000")["cas"] == []
+def test_the_age_that_blobs_must_have_is_a_setting(factory):
+    outdated(factory)
+    assert gone_by(factory, dry_run=True, gc__cas__min_age_ms="7200000")["cas"] == []
 
 
-def sweep_named(world: World, name: str, **flags: str) -> Sweep:
-    made = sweeps.sweeps(world.stores, MemorySecrets(), settings(**flags).gc, clock=later)
+def sweep_named(factory: ResourceFactory, name: str, **flags: str) -> Sweep:
+    made = sweeps.sweeps(factory.stores, MemorySecrets(), settings(**flags).gc, clock=later)
     return next(each for each in made if each.name == name)
 
 
-def test_sweeps_have_the_times_of_their_settings(world):
+def test_sweeps_have_the_times_of_their_settings(factory):
     flags = {"gc__cas__tick_every": "90s", "gc__cas__max_tick_millis": "250", "gc__pointer__enabled": "false"}
-    cas, pointer = sweep_named(world, "cas", **flags), sweep_named(world, "pointer", **flags)
+    cas, pointer = sweep_named(factory, "cas", **flags), sweep_named(factory, "pointer", **flags)
     assert (cas.every_s, cas.slice_s, cas.enabled) == (90.0, 0.25, True)
     assert not pointer.enabled
-    idempotency = sweep_named(world, "idempotency")
+    idempotency = sweep_named(factory, "idempotency")
     assert (idempotency.every_s, idempotency.slice_s, idempotency.batch_limit) == (60.0, 1.5, 2000)
 
 
-def test_steps_of_sweeps_count_what_they_removed(world):
-    outdated(world)
-    done = sweep_named(world, "cas").step(None)
+def test_steps_of_sweeps_count_what_they_removed(factory):
+    outdated(factory)
+    done = sweep_named(factory, "cas").step(None)
     assert (done.removed, done.next_token) == (1, None)
 
 
-def test_expired_keys_are_freed_page_by_page(world):
+def test_expired_keys_are_freed_page_by_page(factory):
     for number in range(5):
-        world.stores.pointers.compare_and_set(
+        factory.stores.pointers.compare_and_set(
             f"/gone/{number}", "x", expect=0, expires_at=datetime(2020, 1, 1, tzinfo=UTC)
         )
-    step = sweep_named(world, "idempotency", gc__idempotency__page_size="2").step
+    step = sweep_named(factory, "idempotency", gc__idempotency__page_size="2").step
     assert [step(None).next_token is None for _ in range(3)] == [False, False, True]
 
 
-def test_finished_jobs_go_after_their_time(world):
+def test_finished_jobs_go_after_their_time(factory):
     from skiway.metastore.records.kinds import JOB
     from skiway.metastore.records.realm import timestamp
 
     long_ago = timestamp(datetime(2020, 1, 1, tzinfo=UTC))
     job = v1.Job(account_id="a1", job_id="j1", state=v1.JS_SUCCEEDED, finished_at=long_ago)
-    world.home.all(JOB).create(job)
-    assert sweep_named(world, "jobs", gc__reconcile_jobs__retention_ms="999999999999").step(None).removed == 0
-    assert sweep_named(world, "jobs").step(None).removed == 1
-    assert world.stores.pointers.get(JOB.key(job)) is None
-    assert not sweep_named(world, "jobs", gc__reconcile_jobs__enabled="false").enabled
+    factory.home.all(JOB).create(job)
+    assert sweep_named(factory, "jobs", gc__reconcile_jobs__retention_ms="999999999999").step(None).removed == 0
+    assert sweep_named(factory, "jobs").step(None).removed == 1
+    assert factory.stores.pointers.get(JOB.key(job)) is None
+    assert not sweep_named(factory, "jobs", gc__reconcile_jobs__enabled="false").enabled
 
 
 def test_gc_is_measured():
@@ -317,11 +317,11 @@ def test_gc_is_measured():
         assert line in text
 
 
-def test_what_accounts_store_is_measured(world):
-    world.catalog()
+def test_what_accounts_store_is_measured(factory):
+    factory.catalog()
     metrics = Metrics()
-    measure_usage(metrics, world.stores, settings().metrics.storage)
-    pointers = world.stores.pointers.count("/accounts/a1/")
+    measure_usage(metrics, factory.stores, settings().metrics.storage)
+    pointers = factory.stores.pointers.count("/accounts/a1/")
     assert f'skiway_service_storage_account_pointers{{account="a1"}} {pointers}.0' in metrics.prometheus_text()
 
 

@@ -19,8 +19,8 @@ from urllib.parse import quote
 import grpc
 import pytest
 
-from metastore.world import mask
-from rpc.house import Answer, Client
+from metastore.resource_factory import mask
+from rpc.rpc_server import Answer, Client
 from runtime.servers import Server, skiway, started
 from security.issuer import AUDIENCE, jwk, publishing, rsa_key, token
 from skiway.model import v1

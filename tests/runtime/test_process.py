@@ -46,7 +46,7 @@ class Stream:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_is_ready_when_its_file_says_so_and_ends_when_told(home, tmp_path, number):
     ready = tmp_path / "ready.json"
-    with started(home, ready_file=ready) as server:
+    with started(home, ready_file=ready, fresh=True) as server:
         assert json.loads(ready.read_text()) == {
             "rpc": server.address,
             "airport": f"grpc://{server.address}",

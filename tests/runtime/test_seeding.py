@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metastore import wholeness
+from metastore import integrity
 from skiway.errors import PreconditionFailed, Unavailable
 from skiway.metastore import PLATFORM, Realm, statistics
 from skiway.metastore.resources import accounts, catalogs, directory, snapshots, tables
@@ -38,7 +38,7 @@ def realm(stores: Stores) -> Realm:
 
 
 def damage(stores: Stores) -> list[str]:
-    return [each for each in wholeness.damage(stores) if not each.startswith("/platform/seeds/")]
+    return [each for each in integrity.damage(stores) if not each.startswith("/platform/seeds/")]
 
 
 def pointers(stores: Stores) -> list[Pointer]:

@@ -26,11 +26,11 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def refused(home: Path, *arguments: str | Path, grpc: str = "127.0.0.1:0") -> str:
+def refused(home: Path, *arguments: str | Path, grpc: str = "127.0.0.1:0", fresh: bool = False) -> str:
     """The sentence that a server says instead of starting."""
     ready = home.parent / "ready.json"
     asked = ("--home", home, "--grpc", grpc, "--http", "127.0.0.1:0", "--ready-file", ready, *arguments)
-    ended = skiway("serve", *asked)
+    ended = skiway("serve", *asked, fresh=fresh)
     assert ended.returncode == 1, ended.stderr
     assert ended.stdout == ""
     assert not ready.exists()
@@ -40,7 +40,7 @@ def refused(home: Path, *arguments: str | Path, grpc: str = "127.0.0.1:0") -> st
 
 
 def test_a_port_in_use(home, taken):
-    said = refused(home, grpc=taken)
+    said = refused(home, grpc=taken, fresh=True)
     assert f"cannot listen on {taken}: address already in use; choose another address" in said
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from metastore.upstreams import parquet
 from pipeline.catalogs import bad_catalog
-from runtime.servers import END_S, command, environment, eventually, skiway, started
+from runtime.servers import END_S, eventually, launch, skiway, started
 from skiway.client import Metastore
 from skiway.errors import PermissionDenied
 from skiway.model import v1
@@ -34,8 +34,7 @@ def lake(tmp_path) -> Iterator[Metastore]:
 
 @contextmanager
 def worker(home: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    asked = command("worker", "--home", home, *QUICK, *arguments)
-    with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with launch("worker", "--home", home, *QUICK, *arguments, stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:
@@ -125,7 +124,7 @@ def test_two_workers_and_a_server_on_one_store_do_not_disturb_each_other(lake: M
         (("--home", ".", "--set", "kv=memory"), "kv is in memory"),
         (("--home", ".", "--set", "secrets=memory"), "secrets is in memory"),
         (("--home", ".", "--set", "reconciler.spark.remote=host:15002"), "such as sc://host:15002"),
-        (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "their names start with 'spark.'"),
+        (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "start with 'spark.'"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why(tmp_path: Path, monkeypatch, arguments, said):

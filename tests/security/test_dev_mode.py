@@ -43,7 +43,7 @@ def test_without_any_account_nobody_gets_in():
     assert refused.value.key == "account.none"
 
 
-@pytest.mark.behaviour(79)
+@pytest.mark.behavior(79)
 def test_the_developer_may_do_everything():
     found = DevAuthenticator(ACCOUNTS).authenticate({})
     assert (found.subject, found.roles) == ("dev-user", {"developer"})

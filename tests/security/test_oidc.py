@@ -6,8 +6,10 @@ import base64
 import hashlib
 import hmac
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import jwt
 import pytest
@@ -56,7 +58,7 @@ def encoded(**changes):
     return jwt.api_jws.encode(json.dumps(body).encode(), rsa_key(), algorithm="RS256")
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 def test_a_good_token_names_its_bearer():
     found = authenticator().authenticate(bearer(token(roles=["Administrator", "offline_access"], locale="de-CH")))
     assert (found.subject, found.account_id, found.locale) == ("ada", "acme", "de-CH")
@@ -65,7 +67,7 @@ def test_a_good_token_names_its_bearer():
     assert found.expires_at == NOW + timedelta(minutes=5)
 
 
-KEYS = {
+KEYS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"], rsa_key),
     "ES256": ec_key,
     "ES384": partial(ec_key, ec.SECP384R1),
@@ -80,7 +82,7 @@ def test_every_accepted_algorithm_works(algorithm):
     assert authenticator(key).authenticate(bearer(token(key, algorithm))).subject == "ada"
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 @pytest.mark.parametrize("headers", [{}, {"authorization": ""}, {"cookie": "a=b"}])
 def test_a_call_without_a_token_is_refused(headers):
     with pytest.raises(Unauthorized, match="authorization: Bearer <token>") as refused:
@@ -88,7 +90,7 @@ def test_a_call_without_a_token_is_refused(headers):
     assert refused.value.key == "token.missing"
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 @pytest.mark.parametrize(
     "sent",
     [
@@ -114,7 +116,7 @@ def test_a_signed_token_whose_claims_are_no_object_is_malformed():
     assert refusal(sent).key == "token.malformed"
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 def test_an_expired_token_is_refused_after_the_leeway():
     last = NOW - LEEWAY
     assert authenticator().authenticate(bearer(token(exp=last + SECOND))).subject == "ada"
@@ -122,7 +124,7 @@ def test_an_expired_token_is_refused_after_the_leeway():
     assert (found.key, "valid until 2031-05-06T07:07:39+00:00" in found.message) == ("token.expired", True)
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 def test_a_token_is_not_valid_before_its_time_less_the_leeway():
     assert authenticator().authenticate(bearer(token(nbf=NOW + LEEWAY))).subject == "ada"
     found = refusal(token(nbf=NOW + LEEWAY + SECOND))
@@ -151,7 +153,7 @@ def test_the_subject_must_be_a_name(subject):
     assert refusal(encoded(sub=subject)).params == {"claim": "sub"}
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 @pytest.mark.parametrize("audience", ["billing", ["billing", "moon"], None, 7])
 def test_a_token_for_another_audience_is_refused(audience):
     found = refusal(encoded(aud=audience))
@@ -173,12 +175,12 @@ def test_the_issuer_may_be_left_open_where_the_key_is_given():
     assert authenticator(issuer="").authenticate(bearer(token(iss=None))).subject == "ada"
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 def test_a_token_signed_by_somebody_else_is_refused():
     assert refusal(token(rsa_key("stranger"))).key == "token.signature"
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 def test_a_token_whose_claims_were_changed_is_refused():
     head, _, signature = token().split(".")
     changed = segment({**claims(exp=4e9, nbf=0, iat=0), "account_id": "globex"})
@@ -227,7 +229,7 @@ def test_published_keys_need_an_issuer():
 # where the token is
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 def test_the_session_header_wins_over_authorization():
     setup = authenticator(headers=TokenHeaders(session="x-engine-session"))
     both = {"x-engine-session": token(sub="engine"), "authorization": f"Bearer {token(sub='ada')}"}
@@ -295,7 +297,7 @@ def test_the_accounts_existence_need_not_be_checked():
     assert setup.authenticate(bearer(token(account_id="initech"))).account_id == "initech"
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 @pytest.mark.parametrize("absent", [None, "", "  ", []])
 def test_without_an_account_only_the_platforms_role_gets_in_and_only_it_counts(absent):
     found = authenticator().authenticate(

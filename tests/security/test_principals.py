@@ -30,7 +30,7 @@ def principal(*roles: str, **facts: str) -> Principal:
     return Principal("ada", facts.get("account", "acme"), frozenset(roles), Roles().permissions(roles))
 
 
-@pytest.mark.behaviour(79)
+@pytest.mark.behavior(79)
 @pytest.mark.parametrize("role", MATRIX)
 def test_a_role_allows_exactly_its_row_of_the_matrix(role):
     authorizer, caller = PermissionAuthorizer(), principal(role)
@@ -48,13 +48,13 @@ def test_the_matrix_of_this_test_has_every_role():
     assert set(Roles().table()) == set(MATRIX)
 
 
-@pytest.mark.behaviour(79)
+@pytest.mark.behavior(79)
 @pytest.mark.parametrize("roles", [(), ("offline_access",), ("", "  ")])
 def test_a_caller_without_a_known_role_may_read(roles):
     assert Roles().permissions(roles) == READ
 
 
-@pytest.mark.behaviour(79)
+@pytest.mark.behavior(79)
 def test_names_of_roles_have_no_case_and_unknown_ones_are_ignored():
     assert Roles().permissions(["Administrator ", "offline_access"]) == MATRIX["administrator"]
 
@@ -79,12 +79,12 @@ def test_the_platform_administrators_role_cannot_be_blank_or_another_role(name):
         Roles(platform_admin=name)
 
 
-@pytest.mark.behaviour(79)
+@pytest.mark.behavior(79)
 def test_any_one_of_the_permissions_is_enough():
     PermissionAuthorizer().require(principal("delete-account"), "account.write", "account.delete")
 
 
-@pytest.mark.behaviour(79)
+@pytest.mark.behavior(79)
 def test_a_refusal_names_the_permission_the_caller_its_roles_and_who_has_it():
     with pytest.raises(PermissionDenied) as refused:
         PermissionAuthorizer().require(principal("default", "guest"), "table.write")
@@ -101,7 +101,7 @@ def test_a_refusal_on_the_platform_says_so():
         PermissionAuthorizer().require(principal("platform-admin", account=""), "moon.write")
 
 
-@pytest.mark.behaviour(79)
+@pytest.mark.behavior(79)
 def test_the_empty_principal_is_not_denied_but_unknown():
     with pytest.raises(Unauthorized) as refused:
         PermissionAuthorizer().require(NOBODY, "table.read")

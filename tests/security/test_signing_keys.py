@@ -89,7 +89,7 @@ def test_nothing_is_fetched_for_what_is_no_token(publisher, keys):
     assert not publisher.asked
 
 
-@pytest.mark.behaviour(78)
+@pytest.mark.behavior(78)
 def test_a_new_key_is_fetched_when_a_token_names_it(publisher, stopwatch, enter):
     enter()
     publisher.keys = [jwk(rsa_key("next"), "two")]

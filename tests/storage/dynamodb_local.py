@@ -1,6 +1,6 @@
-"""DynamoDB as Amazon ships it for a machine of one's own: transactions as the service has them, also concurrent ones.
+"""DynamoDB Local, Amazon's own emulator: unlike moto it implements transactions, also concurrent ones.
 
-Run as a program, it only fetches the jars: the first time that takes longer than a test may.
+Run as a program, this module only downloads the jars, which takes longer than a test may.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ AGAIN_AFTER_S = 600
 def running_dynamodb() -> Iterator[str]:
     """A server with its tables in memory; its address."""
     if not fetched(patience_s=60):
-        # A network is no part that a machine has or lacks, so this is a skip everywhere.
-        pytest.skip("DynamoDB Local could not be fetched from Maven's registry; to get it: run once with a network")
+        pytest.skip("needs DynamoDB Local; to get it: run once with a network")
     port = free_port()
     command = [
         ensure_java(), f"-Dsqlite4java.library.path={JARS}", "-cp", f"{JARS}/*",

@@ -19,7 +19,9 @@ import pytest
 
 from skiway.storage import BlobStore, PointerStore, open_blobs, open_pointers
 
-POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb", "dynamodb-local")
+POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb-local")
+if os.environ.get("SKIWAY_TESTS") == "all":
+    POINTER_KINDS += ("dynamodb",)  # moto, which is slow and knows less than DynamoDB Local
 SHARED_KINDS = POINTER_KINDS[1:]  # what several processes can open
 BLOB_KINDS = ("memory", "file", "s3")
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -100,5 +101,6 @@ def change_all(store: PointerStore, size: int, version: int) -> None:
 
 
 if __name__ == "__main__":
-    result = {"race": race, "crash": crash, "repeat": repeat}[sys.argv[1]](**json.loads(sys.argv[2]))
+    programs: dict[str, Callable[..., Any]] = {"race": race, "crash": crash, "repeat": repeat}
+    result = programs[sys.argv[1]](**json.loads(sys.argv[2]))
     print(json.dumps(result))

@@ -1,10 +1,19 @@
-"""Write Airport servers: DuckDB attaches them and finds tables and functions made of Python and Arrow."""
+"""The library for writing Airport servers, which DuckDB attaches to query tables and functions made of Python and Arrow.
 
+This package is the whole API for authors: build a catalog, or implement the interfaces, and serve it. The server behind it
+is in `skiway.airport.server`, pushed-down filters are in `skiway.airport.filters`, a ready-made database is in
+`skiway.airport.memory`, and geometry columns are in `skiway.airport.geometry`.
+"""
+
+# Build a catalog from functions
 from skiway.airport.builder import CatalogBuilder, SchemaBuilder
+
+# Implement a catalog: interfaces and capabilities
 from skiway.airport.catalog import (
     Bindable,
     Catalog,
     CatalogVersion,
+    ColumnStatistics,
     HasStatistics,
     Planned,
     Schema,
@@ -16,7 +25,11 @@ from skiway.airport.catalog import (
     TransactionStatus,
     Versioned,
 )
+
+# Change definitions: CREATE, DROP and ALTER
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable
+
+# Functions
 from skiway.airport.functions import (
     ANY,
     InOutCall,
@@ -26,6 +39,8 @@ from skiway.airport.functions import (
     TableInOutFunction,
     Volatility,
 )
+
+# The current request, authentication, authorization and observation
 from skiway.airport.request import (
     Authenticator,
     BearerAuth,
@@ -35,12 +50,19 @@ from skiway.airport.request import (
     ServedCall,
     current_request,
 )
+
+# Read rows
 from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
+
+# Serve catalogs
 from skiway.airport.server.lookup import CatalogResolver, Catalogs
 from skiway.airport.server.server import Server, Tls, serve
 from skiway.airport.server.service import AirportService, Limits
-from skiway.airport.statistics import ColumnStatistics
+
+# Let DuckDB read files itself
 from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCall, FunctionCallRequest, SchemaRequest, TableRef
+
+# Write rows: INSERT, UPDATE and DELETE
 from skiway.airport.writing import (
     Deletable,
     DeletableBatch,
@@ -54,65 +76,26 @@ from skiway.airport.writing import (
     Write,
 )
 
-__all__ = [
-    "ANY",
-    "AirportService",
-    "Authenticator",
-    "BearerAuth",
-    "Bindable",
-    "Catalog",
-    "CatalogAuthorizer",
-    "CatalogBuilder",
-    "CatalogResolver",
-    "CatalogVersion",
-    "Catalogs",
-    "ColumnStatistics",
-    "CreateTable",
-    "Deletable",
-    "DeletableBatch",
-    "DmlOptions",
-    "DmlResult",
-    "DynamicCatalog",
-    "DynamicSchema",
-    "DynamicSchemaTableRef",
-    "DynamicTable",
-    "FunctionCall",
-    "FunctionCallRequest",
-    "HasStatistics",
-    "InOutCall",
-    "Insertable",
-    "Limits",
-    "Observer",
-    "Parameter",
-    "Planned",
-    "Request",
-    "ScalarFunction",
-    "ScanOptions",
-    "Schema",
-    "SchemaBuilder",
-    "SchemaRequest",
-    "ServedCall",
-    "Server",
-    "SharedListing",
-    "Statement",
-    "Table",
-    "TableFunction",
-    "TableInOutFunction",
-    "TableRef",
-    "TimePoint",
-    "TimeTravel",
-    "Tls",
-    "TransactionManager",
-    "TransactionStatus",
-    "Transactional",
-    "Updatable",
-    "UpdatableBatch",
-    "Versioned",
-    "Volatility",
-    "Writable",
-    "Write",
-    "current_request",
-    "find_rowid_column",
-    "project_schema",
-    "serve",
-]
+__all__ = [  # noqa: RUF022  (grouped by topic)
+    # serve
+    "serve", "Server", "Tls", "Limits", "AirportService", "Catalogs", "CatalogResolver",
+    # requests, authentication and observation
+    "Request", "current_request", "Authenticator", "BearerAuth", "CatalogAuthorizer", "Observer", "ServedCall",
+    # build a catalog
+    "CatalogBuilder", "SchemaBuilder",
+    # implement a catalog
+    "Catalog", "Schema", "Table", "Versioned", "CatalogVersion", "SharedListing",
+    "Transactional", "TransactionManager", "TransactionStatus",
+    # read
+    "ScanOptions", "TimePoint", "TimeTravel", "Planned", "Bindable", "HasStatistics", "ColumnStatistics",
+    "find_rowid_column", "project_schema",
+    # table references
+    "TableRef", "DynamicSchemaTableRef", "FunctionCall", "FunctionCallRequest", "SchemaRequest",
+    # write
+    "Insertable", "Updatable", "UpdatableBatch", "Deletable", "DeletableBatch", "DmlOptions", "DmlResult",
+    "Writable", "Write", "Statement",
+    # change definitions
+    "DynamicCatalog", "DynamicSchema", "DynamicTable", "CreateTable",
+    # functions
+    "ScalarFunction", "TableFunction", "TableInOutFunction", "InOutCall", "Parameter", "Volatility", "ANY",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Catalogs from plain functions: the postcard way to write a server."""
+"""Builds catalogs from plain functions and decorators, the shortest way to write a server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 
 from skiway.airport.catalog import (
+    UNREACHABLE_SCHEMA,
     Catalog,
     CatalogVersion,
+    ColumnStatistics,
     HasStatistics,
     Schema,
     SharedListing,
@@ -18,11 +20,16 @@ from skiway.airport.catalog import (
     TimeTravel,
     Versioned,
 )
-from skiway.airport.decorators import DecoratedScalar, DecoratedTable
-from skiway.airport.functions import ScalarFunction, TableFunction, TableInOutFunction, Volatility, signature
+from skiway.airport.functions import (
+    DecoratedScalar,
+    DecoratedTable,
+    ScalarFunction,
+    TableFunction,
+    TableInOutFunction,
+    Volatility,
+    signature,
+)
 from skiway.airport.scan import ArrowData, ScanOptions, TimePoint
-from skiway.airport.server.discovery import UNREACHABLE
-from skiway.airport.statistics import ColumnStatistics
 from skiway.airport.table_refs import FunctionCall, FunctionCallRequest, TableRef
 from skiway.errors import AlreadyExists, InvalidArgument
 
@@ -34,9 +41,9 @@ SchemaAt = Callable[[TimePoint], pa.Schema | None]
 
 
 class CatalogBuilder:
-    """Collects schemas, tables and functions; `build` makes a catalog of them that never changes.
+    """Collects schemas, tables and functions, and builds an immutable catalog from them.
 
-    `version` tells clients that kept an older one apart from this one.
+    Increase `version` when the catalog changes, so that clients refresh what they cached.
     """
 
     def __init__(self, name: str = "", *, version: int = 1) -> None:
@@ -45,23 +52,23 @@ class CatalogBuilder:
         self._schemas: dict[str, SchemaBuilder] = {}
 
     def schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> SchemaBuilder:
-        """A new schema."""
-        if name == UNREACHABLE:
-            raise InvalidArgument("DuckDB cannot look into an attached schema named 'main': choose another name")
+        """Add a schema."""
+        if name == UNREACHABLE_SCHEMA:
+            raise InvalidArgument("DuckDB cannot query an attached schema named 'main': choose another name")
         if not name:
             raise InvalidArgument("a schema needs a name")
         if name in self._schemas:
-            raise AlreadyExists(f"schema {name!r} was made before")
+            raise AlreadyExists(f"schema {name!r} already exists")
         self._schemas[name] = SchemaBuilder(name, comment, tags or {})
         return self._schemas[name]
 
     def build(self) -> Catalog:
-        """The catalog with all that was added until now."""
+        """Build a catalog from everything added so far."""
         return _BuiltCatalog(self.name, self._version, [builder.build() for builder in self._schemas.values()])
 
 
 class SchemaBuilder:
-    """Collects the objects of one schema. Each method returns what it was given, so functions stay callable."""
+    """Collects the tables and functions of a schema. Decorated functions are returned unchanged and stay callable."""
 
     def __init__(self, name: str, comment: str, tags: Mapping[str, str]) -> None:
         self.name = name
@@ -96,10 +103,11 @@ class SchemaBuilder:
         statistics: Callable[[str, str], ColumnStatistics] | None = None,
         schema_at: SchemaAt | None = None,
     ) -> Any:
-        """Add a `Table`, or decorate a scan function that becomes one.
+        """Add a `Table`, or decorate a scan function to add it as a table.
 
-        `statistics(column, duckdb_type)` tells the optimizer about columns. `schema_at(time_point)` opens time travel:
-        it gives the schema of then, or None if the table did not exist; the scan finds the point in its options.
+        `statistics(column, duckdb_type)` returns column statistics for the optimizer. `schema_at(time_point)` enables
+        time travel: it returns the schema at that point in time, or None if the table did not exist. The scan function
+        gets the point in its options.
         """
         if table is not None:
             self._add(self._tables, table)
@@ -108,11 +116,10 @@ class SchemaBuilder:
             raise InvalidArgument("@schema.table needs schema=pa.schema({…}), or a Table to add")
 
         def decorate(scan: F) -> F:
-            named = name or scan.__name__
             self._add(
                 self._tables,
                 function_table(
-                    named,
+                    name or scan.__name__,
                     schema,
                     scan,
                     comment=comment or inspect.getdoc(scan) or "",
@@ -137,7 +144,7 @@ class SchemaBuilder:
         name: str | None = None,
         comment: str = "",
     ) -> Any:
-        """Add a `TableRef`, or decorate a function that gives the calls for DuckDB to run."""
+        """Add a `TableRef`, or decorate a function that returns the function calls for DuckDB to run."""
         if ref is not None:
             self._add(self._refs, ref)
             return ref
@@ -162,14 +169,14 @@ class SchemaBuilder:
         returns: pa.DataType | None = None,
         volatility: Volatility | str = Volatility.CONSISTENT,
     ) -> Any:
-        """Add a `ScalarFunction`, or decorate a function from arrays to an array; several of one name are overloads."""
+        """Add a `ScalarFunction`, or decorate a function from arrays to an array. The same name again adds an overload."""
         if isinstance(function, ScalarFunction):
             self._add_function(self._scalars, function)
             return function
 
         def decorate(call: F) -> F:
-            made = DecoratedScalar(call, name=name, comment=comment, returns=returns, volatility=volatility)
-            self._add_function(self._scalars, made)
+            scalar = DecoratedScalar(call, name=name, comment=comment, returns=returns, volatility=volatility)
+            self._add_function(self._scalars, scalar)
             return call
 
         return decorate if function is None else decorate(function)
@@ -183,16 +190,18 @@ class SchemaBuilder:
         name: str | None = None,
         comment: str | None = None,
     ) -> Any:
-        """Add a table function, or decorate one from scalars to Arrow data.
+        """Add a table function, or decorate a function from scalars to Arrow data.
 
-        `schema` is that of its rows, or a function of the same parameters that gives it. Keyword-only parameters are
-        passed by name in SQL; one called `scan` receives the `ScanOptions`.
+        `schema` is the schema of the result, or a function of the same parameters that returns it. Keyword-only
+        parameters are passed by name in SQL. A parameter called `scan` receives the `ScanOptions`.
         """
         if function is not None:
             self._add_function(self._functions, function)
             return function
         if schema is None:
-            raise InvalidArgument("@schema.table_function needs schema=, a pyarrow schema or a function that gives one")
+            raise InvalidArgument(
+                "@schema.table_function needs schema=, a pyarrow schema or a function that returns one"
+            )
 
         def decorate(call: F) -> F:
             self._add_function(self._functions, DecoratedTable(call, schema, name=name, comment=comment))
@@ -201,7 +210,7 @@ class SchemaBuilder:
         return decorate
 
     def build(self) -> Schema:
-        """The schema with all that was added until now."""
+        """Build a schema from everything added so far."""
         return _BuiltSchema(
             self.name,
             self._comment,
@@ -214,13 +223,13 @@ class SchemaBuilder:
 
     def _add(self, group: dict[str, Any], added: Table | TableRef) -> None:
         if added.name in self._tables or added.name in self._refs:
-            raise AlreadyExists(f"table {self.name}.{added.name} was made before")
+            raise AlreadyExists(f"table {self.name}.{added.name} already exists")
         group[added.name] = added
 
     def _add_function(self, group: list[Any], added: Any) -> None:
-        if any(known.name == added.name and signature(known) == signature(added) for known in group):
+        if any(other.name == added.name and signature(other) == signature(added) for other in group):
             raise AlreadyExists(
-                f"function {self.name}.{added.name}({signature(added)}) was made before; overloads must differ in their types"
+                f"function {self.name}.{added.name}({signature(added)}) already exists; overloads must differ in their types"
             )
         group.append(added)
 
@@ -274,7 +283,7 @@ class _BuiltCatalog(Catalog, Versioned, SharedListing):
         return self._version
 
     def visibility_key(self) -> None:
-        return None  # all callers see the same
+        return None  # all callers see the same objects
 
 
 def function_table(
@@ -286,14 +295,14 @@ def function_table(
     statistics: Callable[[str, str], ColumnStatistics] | None = None,
     schema_at: SchemaAt | None = None,
 ) -> Table:
-    """A table over a scan function, with just the abilities that were given."""
+    """A table that calls a scan function. It has only the capabilities it got functions for."""
     kind: type[_FunctionTable] = _FunctionTable
     if statistics is not None and schema_at is not None:
-        kind = _TravellingTableWithStatistics
+        kind = _TimeTravelTableWithStatistics
     elif statistics is not None:
         kind = _TableWithStatistics
     elif schema_at is not None:
-        kind = _TravellingTable
+        kind = _TimeTravelTable
     return kind(name, schema, scan, comment, statistics, schema_at)
 
 
@@ -325,7 +334,7 @@ class _TableWithStatistics(_FunctionTable, HasStatistics):
         return self._statistics(column, duckdb_type)
 
 
-class _TravellingTable(_FunctionTable, TimeTravel):
+class _TimeTravelTable(_FunctionTable, TimeTravel):
     def at(self, point: TimePoint) -> Table | None:
         assert self._schema_at is not None
         schema = self._schema_at(point)
@@ -334,7 +343,7 @@ class _TravellingTable(_FunctionTable, TimeTravel):
         return function_table(self.name, schema, self._scan, comment=self.comment, statistics=self._statistics)
 
 
-class _TravellingTableWithStatistics(_TableWithStatistics, _TravellingTable):
+class _TimeTravelTableWithStatistics(_TableWithStatistics, _TimeTravelTable):
     pass
 
 

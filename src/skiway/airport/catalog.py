@@ -1,8 +1,11 @@
-"""Transactions.
+"""The interfaces that a server implements: a catalog contains schemas, and a schema contains tables and functions.
 
-DuckDB asks for a transaction id before its first statement and sends it along; it never tells whether the user
-committed or rolled back. So the server commits each writing statement when it succeeded and rolls it back when it
-failed, and other clients may use the actions `commit_transaction` and `rollback_transaction`.
+Subclass the small abstract classes below, or let `CatalogBuilder` create them from functions. Everything beyond reading
+is a capability: another small abstract class to inherit from, which the server looks for with `isinstance`. The
+capabilities to write rows are in `skiway.airport.writing`, those to change definitions in `skiway.airport.ddl`.
+
+Methods may be called from many threads at once. They may call `current_request()` to see who is calling. A lookup returns
+None if the object does not exist; a listing is never None.
 """
 
 from __future__ import annotations
@@ -11,18 +14,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.airport.functions import ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.scan import ArrowData, ScanOptions, TimePoint, project_schema
-from skiway.airport.statistics import ColumnStatistics
 from skiway.airport.table_refs import TableRef
 
 __all__ = [
+    "UNREACHABLE_SCHEMA",
     "Bindable",
     "Catalog",
     "CatalogVersion",
+    "ColumnStatistics",
     "HasStatistics",
     "Planned",
     "Schema",
@@ -35,60 +40,14 @@ __all__ = [
     "Versioned",
 ]
 
-
-class TransactionStatus(StrEnum):
-    """Where a transaction is."""
-
-    ACTIVE = "active"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-
-
-class TransactionManager(ABC):
-    """Begins and ends transactions; ids are opaque text. Work finds its id in `current_request().transaction_id`."""
-
-    @abstractmethod
-    def begin(self) -> str:
-        """A new transaction's id."""
-
-    @abstractmethod
-    def commit(self, transaction_id: str) -> None:
-        """Make its work durable; `NotFound` for an unknown id, `PreconditionFailed` for one that was aborted."""
-
-    @abstractmethod
-    def rollback(self, transaction_id: str) -> None:
-        """Undo its work."""
-
-    @abstractmethod
-    def status(self, transaction_id: str) -> TransactionStatus | None:
-        """Where it is; None for an unknown id, also one that expired long ago."""
-
-
-class Transactional(ABC):
-    """A catalog with transactions of its own."""
-
-    @property
-    @abstractmethod
-    def transactions(self) -> TransactionManager:
-        """Its manager."""
-
-
-# --------------------
-# What an Airport server serves: catalogs of schemas of tables.
-#
-# A catalog is anything with these methods. Subclass the small ABCs below, or let `CatalogBuilder` make them from
-# functions. What an object can do beyond being read is an ability: one more small ABC to inherit from, which the server
-# asks for with `isinstance`.
-#
-# Every method may be called from many threads at once, and may look at `current_request()` to answer by who asks.
-# Lookups of what does not exist return None; listings are never None.
+UNREACHABLE_SCHEMA: Final = "main"  # DuckDB lists an attached schema of this name but cannot query it
 
 
 class Table(ABC):
     """A table that can be scanned.
 
-    `schema` may hold, as Arrow field metadata, `comment`, `default` (SQL text) and `is_rowid`; a field that is not
-    nullable is NOT NULL to DuckDB.
+    Fields of `schema` may have the Arrow metadata `comment`, `default` (an SQL expression) and `is_rowid`. DuckDB sees a
+    field that is not nullable as NOT NULL.
     """
 
     name: str
@@ -97,18 +56,18 @@ class Table(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """All columns, the row id among them if there is one."""
+        """All columns, including the row id if the table has one."""
 
     @abstractmethod
     def scan(self, options: ScanOptions) -> ArrowData:
-        """The rows. Columns are matched by name; those not in `options.columns` may be missing."""
+        """Return the rows. Columns are matched by name; those not in `options.columns` may be missing."""
 
     def projected_schema(self, columns: Sequence[str] | None) -> pa.Schema:
-        """The schema of just these columns, in their order."""
+        """The schema with only `columns`, in their order."""
         return project_schema(self.schema, columns)
 
     def row_count(self) -> int | None:
-        """How many rows a scan gives, where that is known and cheap; it drives DuckDB's progress bar."""
+        """The number of rows, if it is known and cheap to compute. It drives DuckDB's progress bar."""
         return None
 
 
@@ -124,19 +83,19 @@ class Schema(ABC):
         """All tables that the caller may see."""
 
     def table(self, name: str) -> Table | None:
-        """One table, or None."""
+        """The table called `name`, or None."""
         return next((table for table in self.tables() if table.name == name), None)
 
     def table_refs(self) -> Sequence[TableRef]:
-        """Tables that DuckDB reads by itself, by a function call that we hand it."""
+        """All table references: tables that DuckDB reads itself, with a function call that the server returns."""
         return ()
 
     def table_ref(self, name: str) -> TableRef | None:
-        """One table reference, or None."""
+        """The table reference called `name`, or None."""
         return next((ref for ref in self.table_refs() if ref.name == name), None)
 
     def scalar_functions(self) -> Sequence[ScalarFunction]:
-        """All scalar functions; several of one name are overloads."""
+        """All scalar functions. Functions with the same name are overloads."""
         return ()
 
     def table_functions(self) -> Sequence[TableFunction | TableInOutFunction]:
@@ -145,7 +104,7 @@ class Schema(ABC):
 
 
 class Catalog(ABC):
-    """What `ATTACH 'name'` finds. The name "" is the default catalog, used by calls that name none."""
+    """The catalog that `ATTACH 'name'` attaches. A catalog named "" is the default for calls that name no catalog."""
 
     name: str = ""
 
@@ -154,82 +113,142 @@ class Catalog(ABC):
         """All schemas that the caller may see."""
 
     def schema(self, name: str) -> Schema | None:
-        """One schema, or None."""
+        """The schema called `name`, or None."""
         return next((schema for schema in self.schemas() if schema.name == name), None)
 
 
-# -- abilities --------------------------------------------------------------------------------------------------------
+# -- capabilities of catalogs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogVersion:
-    """A number that grows with each change of the catalog; `fixed` promises that it never will while attached."""
+    """A number that increases with every change of the catalog. `fixed` promises that it never changes while attached."""
 
     version: int
     fixed: bool = False
 
 
 class Versioned(ABC):
-    """A catalog that knows its version: its listing is kept until the version changes."""
+    """A catalog with a version. The server caches its listing until the version changes."""
 
     @abstractmethod
     def version(self) -> CatalogVersion:
-        """The version now."""
+        """The current version."""
 
 
 class SharedListing(ABC):
-    """A versioned catalog that tells who sees the same: callers with equal keys share one kept listing.
+    """A versioned catalog whose cached listing is shared by all callers with the same visibility key.
 
-    Without it each identity has a listing of its own.
+    Without this capability, the server caches one listing per identity.
     """
 
     @abstractmethod
     def visibility_key(self) -> Hashable:
-        """Equal for all callers who may see the same objects."""
+        """A key that is equal for all callers who may see the same objects."""
+
+
+class TransactionStatus(StrEnum):
+    """The status of a transaction."""
+
+    ACTIVE = "active"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class TransactionManager(ABC):
+    """Begins and ends transactions. Code that runs in a transaction finds its id in `current_request().transaction_id`.
+
+    DuckDB requests a transaction id before its first statement and sends the id with every statement, but it never
+    reports COMMIT or ROLLBACK. The server therefore commits after each successful writing statement and rolls back
+    after a failed one. Other clients may call the actions `commit_transaction` and `rollback_transaction`.
+    """
+
+    @abstractmethod
+    def begin(self) -> str:
+        """Begin a transaction and return its id, an opaque string."""
+
+    @abstractmethod
+    def commit(self, transaction_id: str) -> None:
+        """Commit. Raise `NotFound` for an unknown id and `PreconditionFailed` for an aborted transaction."""
+
+    @abstractmethod
+    def rollback(self, transaction_id: str) -> None:
+        """Undo all changes of the transaction."""
+
+    @abstractmethod
+    def status(self, transaction_id: str) -> TransactionStatus | None:
+        """The status, or None if the id is unknown or expired long ago."""
+
+
+class Transactional(ABC):
+    """A catalog with transactions."""
+
+    @property
+    @abstractmethod
+    def transactions(self) -> TransactionManager:
+        """The transaction manager."""
+
+
+# -- capabilities of tables -------------------------------------------------------------------------------------------
 
 
 class TimeTravel(ABC):
-    """A table with a past."""
+    """A table with a history."""
 
     @abstractmethod
     def at(self, point: TimePoint) -> Table | None:
-        """The table as it was then, with the schema of that time; None if it did not exist."""
+        """The table at `point`, with the schema it had then; None if it did not exist."""
 
 
 class Planned(ABC):
-    """A table that decides what to read when a scan is planned, and may have it read in several parts at once."""
+    """A table that plans a scan before it runs and may split it into parts that clients read in parallel."""
 
     @abstractmethod
     def plan(self, options: ScanOptions) -> Sequence[bytes]:
-        """The parts of a scan, whose rows add up; none for no rows.
+        """Split a scan into parts. The result of the scan is the union of the parts; no parts mean no rows.
 
-        Each part comes back as `options.part` of a `scan`, perhaps on another server, so it says all that the scan must
-        know: which version of the rows, which files. It travels in a signed ticket, so it can be believed.
+        Each part is passed back as `options.part` to `scan`, possibly on another server. It must therefore contain
+        everything the scan needs, such as the version and the files to read. Parts travel in signed tickets, so they can
+        be trusted.
         """
 
 
 class Bindable(ABC):
-    """A table that is told what each client knows of it.
+    """A table that knows which version of its definition each client uses.
 
-    A client never learns by itself that a table was changed since it attached. So the short text that a table gives as
-    its binding is part of its address, and comes back with every call of a client that knows the table like that.
+    A client does not notice that a table changes after ATTACH. The binding, a short string, becomes part of the table's
+    address and comes back with every call of a client that attached this version of the table.
     """
 
     @abstractmethod
     def binding(self) -> str:
-        """What tells the table, as it looks now, from others of that name and from how it looked before."""
+        """A string that identifies the current definition of the table, among all tables of its name."""
 
     @abstractmethod
     def bound(self, binding: str) -> Table:
-        """The table as the client knows it, with that schema; `PreconditionFailed` if it cannot be read so any more."""
+        """The table with the schema that `binding` identifies; `PreconditionFailed` if it can no longer be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """Statistics of one column. None means unknown.
+
+    `min` and `max` are Python values or pyarrow scalars of the column's type. Bounds may be wider than the data, but
+    bounds that are too narrow lead to wrong query results.
+    """
+
+    min: Any = None
+    max: Any = None
+    has_null: bool | None = None
+    has_not_null: bool | None = None
+    distinct_count: int | None = None
+    max_string_length: int | None = None
+    contains_unicode: bool | None = None
 
 
 class HasStatistics(ABC):
-    """A table that can tell DuckDB's optimizer about its columns."""
+    """A table with column statistics for DuckDB's optimizer."""
 
     @abstractmethod
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:
-        """What is known about a column; unknown members stay None, never guessed."""
-
-
-# -- schemas of columns -----------------------------------------------------------------------------------------------
+        """The statistics of a column. Leave unknown values as None, never guess."""

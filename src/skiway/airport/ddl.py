@@ -1,8 +1,8 @@
-"""Changing what there is: abilities of catalogs, schemas and tables that take CREATE, DROP and ALTER.
+"""DDL: the capabilities of catalogs, schemas and tables that support CREATE, DROP and ALTER.
 
-Each change must raise the catalog's version (`Versioned`), so that clients bind their prepared statements anew. Errors:
-`AlreadyExists`, `NotFound`, `SchemaNotEmpty`, `ConstraintViolation` (existing rows break a new rule), `InvalidArgument`.
-Where a flag forgives (`if_exists` and the like), the method returns quietly instead.
+Every change must increase the version of the catalog (`Versioned`), so that clients rebind their prepared statements.
+Methods raise `AlreadyExists`, `NotFound`, `SchemaNotEmpty`, `ConstraintViolation` (existing rows violate a new
+constraint) or `InvalidArgument`. With a flag such as `if_exists`, they return without an error instead.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ OnConflict = Literal["error", "ignore", "replace"]
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """All that CREATE TABLE says.
+    """A CREATE TABLE statement.
 
-    `unique` has one tuple of column names per UNIQUE constraint. A column of the primary key is in `not_null` too.
-    Defaults and comments of columns are in the metadata of the schema's fields, where the caller can give them (DuckDB
-    cannot). `checks` are SQL expressions. `rows_follow` is said by clients that insert the first rows right after: see
-    `DynamicSchema.awaited`.
+    `unique` has one tuple of column names per UNIQUE constraint. Columns of the primary key are in `not_null` too.
+    Defaults and comments of columns are in the field metadata of the schema; DuckDB does not send them, other clients
+    may. `checks` are SQL expressions. `rows_follow` is set by clients that insert the first rows right after: see
+    `DynamicSchema.pending_table`.
     """
 
     name: str
@@ -43,83 +43,84 @@ class CreateTable:
 
 
 class DynamicCatalog(ABC):
-    """A catalog whose schemas can be created and dropped."""
+    """A catalog that supports CREATE SCHEMA and DROP SCHEMA."""
 
     @abstractmethod
     def create_schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> Schema:
-        """A new schema; `AlreadyExists` if there is one of that name."""
+        """Create a schema; `AlreadyExists` if there is one with this name."""
 
     @abstractmethod
     def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove an empty schema; `SchemaNotEmpty` if it is not."""
+        """Drop an empty schema; `SchemaNotEmpty` if it contains tables."""
 
 
 class DynamicSchema(ABC):
-    """A schema whose tables can be created, dropped and renamed."""
+    """A schema that supports CREATE TABLE, DROP TABLE and renaming tables."""
 
     @abstractmethod
     def create_table(self, create: CreateTable) -> Table:
-        """A new table; on conflict fail, give the one there is, or put the new one in its place."""
+        """Create a table. If it exists, fail, return the existing one or replace it, as `create.on_conflict` says."""
 
-    def awaited(self, name: str, binding: str) -> Table | None:  # noqa: ARG002
-        """The `Bindable` table that `create_table` gave to a client whose rows follow, to be made with them.
+    def pending_table(self, name: str, binding: str) -> Table | None:  # noqa: ARG002
+        """The `Bindable` table that `create_table` returned for `rows_follow`, if it is not created yet; otherwise None.
 
-        So that nobody sees it without its rows, or sees neither it nor the one that it replaces. None for any other table.
+        The INSERT creates the table together with its rows. Other clients never see the table without its rows, nor a
+        gap between an old table and its replacement.
         """
         return None
 
     @abstractmethod
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove a table."""
+        """Drop a table."""
 
     @abstractmethod
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
-        """Give a table another name; `AlreadyExists` if it is taken."""
+        """Rename a table; `AlreadyExists` if the new name is in use."""
 
 
 class DynamicTable(ABC):
-    """A table whose columns and rules can be changed. A column path leads into structs: `("address", "city")`."""
+    """A table that supports ALTER TABLE. A path such as `("address", "city")` identifies a field of a struct column."""
 
     @abstractmethod
     def add_column(self, field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """A new last column, NULL (or the field's default) in the rows there are."""
+        """Append a column. It is NULL, or the default of the field, in existing rows."""
 
     @abstractmethod
     def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Remove a column; `cascade` takes the constraints along that name it."""
+        """Drop a column. With `cascade`, drop the constraints that refer to it too."""
 
     @abstractmethod
     def rename_column(self, name: str, new_name: str) -> None:
-        """Give a column another name."""
+        """Rename a column."""
 
     @abstractmethod
     def change_column_type(self, field: pa.Field, expression: str) -> None:
-        """Give the column of that name the field's type; the SQL expression makes new values of the old rows."""
+        """Change the type of the column called `field.name`. The SQL `expression` computes the values of existing rows."""
 
     @abstractmethod
     def set_not_null(self, name: str) -> None:
-        """Refuse NULLs from now on; `ConstraintViolation` if there are some."""
+        """Add a NOT NULL constraint; `ConstraintViolation` if the column contains NULLs."""
 
     @abstractmethod
     def drop_not_null(self, name: str) -> None:
-        """Allow NULLs."""
+        """Drop the NOT NULL constraint."""
 
     @abstractmethod
     def set_default(self, name: str, expression: str) -> None:
-        """The SQL expression for values that INSERT leaves out."""
+        """Set the SQL expression for values that an INSERT leaves out."""
 
     @abstractmethod
     def add_constraint(self, constraint: str) -> None:
-        """One more rule, as SQL: `CHECK (a < b)` or `UNIQUE (a, b)`."""
+        """Add a constraint in SQL: `CHECK (a < b)` or `UNIQUE (a, b)`."""
 
     @abstractmethod
     def add_field(self, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """A new last member of the struct at `path`."""
+        """Append a field to the struct at `path`."""
 
     @abstractmethod
     def rename_field(self, path: Sequence[str], new_name: str) -> None:
-        """Give the struct member at `path` another name."""
+        """Rename the struct field at `path`."""
 
     @abstractmethod
     def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Remove the struct member at `path`."""
+        """Drop the struct field at `path`."""

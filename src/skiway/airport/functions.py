@@ -1,13 +1,19 @@
 """Functions that DuckDB can call on the server: scalar functions, table functions, and table functions over rows.
 
-They work on whole Arrow batches. A parameter of type `ANY` takes whatever the caller passes; a named parameter is
-passed as `name => value`.
+Functions work on whole Arrow batches. A parameter of type `ANY` accepts values of any type. A named parameter is passed
+as `name => value`.
+
+`DecoratedScalar` and `DecoratedTable` wrap plain Python functions and take the types from the annotations:
+`pa.Int64Array`, `pa.StringScalar` and the like stand for their Arrow type, `pa.Array` and `pa.Scalar` for any type. If no
+class is precise enough, annotate with a pyarrow type (`prices: pa.decimal128(10, 2)`). Table functions may also use `int`,
+`float`, `str`, `bool` and `bytes` and then get plain Python values.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -21,20 +27,20 @@ __all__ = [
     "ANY",
     "AnyFunction",
     "AnyType",
+    "DecoratedScalar",
+    "DecoratedTable",
     "InOutCall",
     "Parameter",
     "ScalarFunction",
     "TableFunction",
     "TableInOutFunction",
     "Volatility",
-    "input_schema",
-    "read_arguments",
     "signature",
 ]
 
 
 class AnyType:
-    """The type of a parameter that takes any type."""
+    """The type of a parameter that accepts values of any type."""
 
     def __repr__(self) -> str:
         return "ANY"
@@ -42,41 +48,41 @@ class AnyType:
 
 ANY: Final = AnyType()
 
-# DuckDB's client takes these named parameters for itself.
-_SWALLOWED: Final = frozenset({"auth_token", "secret", "headers", "ticket", "at_unit", "at_value"})
+# DuckDB's client consumes these named parameters itself and never sends them.
+_RESERVED_NAMES: Final = frozenset({"auth_token", "secret", "headers", "ticket", "at_unit", "at_value"})
 
 
 class Volatility(StrEnum):
-    """How far DuckDB may reuse a result."""
+    """When DuckDB may reuse the result of a call."""
 
     CONSISTENT = "consistent"
-    """The same arguments always give the same result; calls on constants are made while planning."""
+    """The same arguments always give the same result. Calls with constant arguments are evaluated at planning time."""
     CONSISTENT_WITHIN_QUERY = "consistent_within_query"
-    """The same within one query."""
+    """The same arguments give the same result within a query."""
     VOLATILE = "volatile"
-    """Never the same."""
+    """Every call may give another result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a function; `named` ones may be left out by the caller and then are NULL."""
+    """A parameter of a function. A `named` parameter is optional; it is NULL if the caller leaves it out."""
 
     name: str
     type: pa.DataType | AnyType
     named: bool = False
 
     def __post_init__(self) -> None:
-        if self.named and self.name in _SWALLOWED:
+        if self.named and self.name in _RESERVED_NAMES:
             raise InvalidArgument(
-                f"a named parameter may not be called {self.name!r}: DuckDB's client keeps that name for itself"
+                f"a named parameter must not be called {self.name!r}: DuckDB's client reserves that name"
             )
         if self.named and self.type is ANY:
             raise InvalidArgument(
-                f"named parameter {self.name!r} needs a type of its own: the client mistakes ANY there"
+                f"named parameter {self.name!r} must have a type: DuckDB's client does not support ANY there"
             )
 
     def field(self) -> pa.Field:
-        """How the parameter is announced."""
+        """The Arrow field that announces the parameter to clients."""
         metadata = {}
         if self.named:
             metadata["is_named_parameter"] = "1"
@@ -88,7 +94,7 @@ class Parameter:
 
 
 class ScalarFunction(ABC):
-    """One value out per row in."""
+    """A function that returns one value per row."""
 
     name: str
     comment: str = ""
@@ -98,11 +104,11 @@ class ScalarFunction(ABC):
 
     @abstractmethod
     def execute(self, arguments: pa.RecordBatch) -> pa.Array:
-        """The results for a batch of arguments, as many as it has rows. NULLs are the function's to handle."""
+        """Return one result per row of `arguments`. The function must handle NULLs itself."""
 
 
 class TableFunction(ABC):
-    """Rows out of parameters."""
+    """A function that returns rows: `SELECT * FROM f(parameters)`."""
 
     name: str
     comment: str = ""
@@ -110,34 +116,34 @@ class TableFunction(ABC):
 
     @abstractmethod
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
-        """The columns that a call with these arguments gives; called when a query is planned."""
+        """The columns of the result for these arguments. Called when a query is planned."""
 
     @abstractmethod
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> ArrowData:
-        """The rows of a call; `options` has what the client wants of them, as for tables."""
+        """Return the rows. `options` has the columns and the filter of the query, as for tables."""
 
     def row_count(self, arguments: Mapping[str, pa.Scalar]) -> int | None:  # noqa: ARG002
-        """How many rows a call gives, where that is known and cheap."""
+        """The number of rows, if it is known and cheap to compute."""
         return None
 
 
 class InOutCall(ABC):
-    """One running call of a table function over rows."""
+    """A call of a table function over rows, while it runs."""
 
     @abstractmethod
     def process(self, rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """The output for one input batch: none, one or many batches."""
+        """Return the output for one input batch: any number of batches."""
 
     def finish(self) -> Iterable[pa.RecordBatch]:
-        """What is left when the input has ended."""
+        """Return the remaining output after the last input batch."""
         return ()
 
-    def close(self) -> None:  # noqa: B027  (most calls hold nothing)
-        """Free what the call holds; called in any case, after `finish` or instead of it."""
+    def close(self) -> None:  # noqa: B027  (most calls have nothing to release)
+        """Release resources. Always called, after `finish` or after a failure."""
 
 
 class TableInOutFunction(ABC):
-    """Rows out of rows: `f(parameters, (SELECT …))`."""
+    """A function from rows to rows: `f(parameters, (SELECT …))`."""
 
     name: str
     comment: str = ""
@@ -145,66 +151,163 @@ class TableInOutFunction(ABC):
 
     @abstractmethod
     def schema_for(self, arguments: Mapping[str, pa.Scalar], rows: pa.Schema) -> pa.Schema:
-        """The output columns for these arguments over input of this schema."""
+        """The columns of the result for these arguments and an input with the schema `rows`."""
 
     @abstractmethod
     def open(self, arguments: Mapping[str, pa.Scalar], rows: pa.Schema) -> InOutCall:
-        """Begin a call."""
+        """Start a call."""
 
 
 AnyFunction = ScalarFunction | TableFunction | TableInOutFunction
 
 
-def input_schema(function: AnyFunction) -> pa.Schema:
-    """The parameters as announced; the table that a function takes comes last, as the client demands."""
-    fields = [parameter.field() for parameter in function.parameters]
-    if isinstance(function, TableInOutFunction):
-        fields.append(pa.field("rows", pa.null(), metadata={"is_table_type": "1"}))
-    return pa.schema(fields)
-
-
 def signature(function: AnyFunction) -> str:
-    """Text that tells overloads apart."""
+    """The parameter types as text, which distinguishes overloads."""
     return ", ".join(f"{p.name} => {p.type}" if p.named else str(p.type) for p in function.parameters)
 
 
-def read_arguments(function: AnyFunction, stream: bytes) -> dict[str, pa.Scalar]:
-    """The arguments in a one-row IPC stream, each in its declared type; a parameter left out is NULL."""
-    row = _row(function, stream)
-    arguments = {}
-    for parameter in function.parameters:
-        wanted = None if isinstance(parameter.type, AnyType) else parameter.type
-        given = row is not None and parameter.name in row.schema.names
-        value = row.column(parameter.name)[0] if row is not None and given else pa.scalar(None, wanted)
-        arguments[parameter.name] = (
-            value if wanted is None or value.type == wanted else _cast(function, parameter.name, value, wanted)
+# -- functions from decorated Python functions ------------------------------------------------------------------------
+
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "Boolean": pa.bool_(),
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+    "Float": pa.float32(),
+    "Double": pa.float64(),
+    "String": pa.string(),
+    "Binary": pa.binary(),
+    "Date32": pa.date32(),
+    "Time64": pa.time64("us"),
+    "Timestamp": pa.timestamp("us"),
+    "MonthDayNanoInterval": pa.month_day_nano_interval(),
+    "Uuid": pa.uuid(),
+    "Json": pa.json_(),
+}
+_PYTHON: Final[dict[type, pa.DataType]] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+}
+
+
+def arrow_type(annotation: Any, where: str) -> pa.DataType | AnyType:
+    """The Arrow type for an annotation."""
+    if isinstance(annotation, pa.DataType) or annotation is ANY:
+        return annotation
+    if annotation in (pa.Array, pa.Scalar):
+        return ANY
+    if isinstance(annotation, type):
+        if annotation in _PYTHON:
+            return _PYTHON[annotation]
+        stem = annotation.__name__.removesuffix("Array").removesuffix("Scalar")
+        if annotation.__module__.startswith("pyarrow") and stem in _TYPES:
+            return _TYPES[stem]
+    raise InvalidArgument(
+        f"{where}: cannot derive an Arrow type from {annotation!r}; annotate it with pa.Int64Array, pa.StringScalar, … "
+        "or with a pyarrow type such as pa.decimal128(10, 2)"
+    )
+
+
+class DecoratedScalar(ScalarFunction):
+    """A scalar function that calls a Python function with arrays."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        *,
+        name: str | None = None,
+        comment: str | None = None,
+        returns: pa.DataType | None = None,
+        volatility: Volatility | str = Volatility.CONSISTENT,
+    ) -> None:
+        self.name = name or call.__name__
+        self.comment = comment if comment is not None else inspect.getdoc(call) or ""
+        self.volatility = Volatility(volatility)
+        self._call = call
+        hints = inspect.get_annotations(call, eval_str=True)
+        self.parameters = tuple(
+            Parameter(p.name, arrow_type(hints.get(p.name), f"parameter {p.name!r} of {self.name}"))
+            for p in inspect.signature(call).parameters.values()
         )
-    return arguments
+        result = returns or arrow_type(hints.get("return"), f"the result of {self.name}")
+        if isinstance(result, AnyType):
+            raise InvalidArgument(f"the result of {self.name} must have one type; annotate it, or pass returns=")
+        self.returns = result
+
+    def execute(self, arguments: pa.RecordBatch) -> Any:
+        """Call the function with one array per argument, or without arguments if it has no parameters."""
+        if not self.parameters:
+            return _repeated(self._call(), arguments.num_rows, self.returns)
+        return self._call(*arguments.columns)
 
 
-def _row(function: AnyFunction, stream: bytes) -> pa.RecordBatch | None:
-    if not stream:
-        return None
-    try:
-        with pa.ipc.open_stream(stream) as reader:
-            batch = reader.read_next_batch()
-            batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
-        raise InvalidArgument(f"the arguments of {function.name} are not an Arrow stream of one row") from error
-    if batch.num_rows != 1:
-        raise InvalidArgument(f"the arguments of {function.name} must be one row, not {batch.num_rows}")
-    return batch
+def _repeated(value: Any, rows: int, data_type: pa.DataType) -> Any:
+    """Repeat the single value that a function without parameters returned."""
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return value
+    return pa.repeat(value if isinstance(value, pa.Scalar) else pa.scalar(value, data_type), rows)
 
 
-def _cast(function: AnyFunction, name: str, value: pa.Scalar, wanted: pa.DataType) -> pa.Scalar:
-    try:
-        return value.cast(wanted)
-    except pa.ArrowException as error:
-        raise InvalidArgument(
-            f"argument {name} of {function.name}: {_shown(value)} does not fit type {wanted}"
-        ) from error
+class DecoratedTable(TableFunction):
+    """A table function that calls a Python function with scalars.
+
+    Keyword-only parameters are named parameters in DuckDB, with their Python defaults.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., ArrowData],
+        schema: pa.Schema | Callable[..., pa.Schema],
+        *,
+        name: str | None = None,
+        comment: str | None = None,
+    ) -> None:
+        self.name = name or call.__name__
+        self.comment = comment if comment is not None else inspect.getdoc(call) or ""
+        self._call = call
+        self._schema = schema
+        hints = inspect.get_annotations(call, eval_str=True)
+        parameters = [p for p in inspect.signature(call).parameters.values() if not _is_scan(p.name, hints)]
+        self._scan = next((name for name in inspect.signature(call).parameters if _is_scan(name, hints)), None)
+        self._plain = {p.name for p in parameters if hints.get(p.name) in _PYTHON}
+        self._defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+        self.parameters = tuple(
+            Parameter(
+                p.name,
+                arrow_type(hints.get(p.name), f"parameter {p.name!r} of {self.name}"),
+                named=p.kind is inspect.Parameter.KEYWORD_ONLY,
+            )
+            for p in parameters
+        )
+
+    def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
+        """The fixed schema, or the result of the schema function for these arguments."""
+        return self._schema if isinstance(self._schema, pa.Schema) else self._schema(**self._values(arguments))
+
+    def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> ArrowData:
+        """Call the function with pyarrow scalars, or with Python values for annotations such as `int`."""
+        values = self._values(arguments)
+        if self._scan is not None:
+            values[self._scan] = options
+        return self._call(**values)
+
+    def _values(self, arguments: Mapping[str, pa.Scalar]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, scalar in arguments.items():
+            if not scalar.is_valid and name in self._defaults:
+                values[name] = self._defaults[name]
+            else:
+                values[name] = scalar.as_py() if name in self._plain else scalar
+        return values
 
 
-def _shown(value: pa.Scalar) -> Any:
-    text = repr(value.as_py())
-    return text if len(text) <= 80 else text[:79] + "…"
+def _is_scan(name: str, hints: Mapping[str, Any]) -> bool:
+    return hints.get(name) is ScanOptions or (name == "scan" and name not in hints)

@@ -31,20 +31,19 @@ __all__ = [
 
 
 class Connection(Protocol):
-    """What a call knows about its client; grpcio's servicer context is one."""
+    """The connection of a call, such as grpcio's servicer context."""
 
     def peer(self) -> str:
         """The client's address."""
 
     def is_active(self) -> bool:
-        """Whether it is still there."""
+        """Whether the client is still connected."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call, and cheaper so than as a dataclass
     """The call being served.
 
-    `claims` is where a `CatalogAuthorizer` leaves what it knows about the caller, by returning
-    `request.with_claims(…)`.
+    A `CatalogAuthorizer` stores what it knows about the caller in `claims`, by returning `request.with_claims(…)`.
     """
 
     method: str = ""
@@ -61,7 +60,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
 
     @property
     def headers(self) -> Mapping[str, tuple[str | bytes, ...]]:
-        """All headers as they came; names are lower-case."""
+        """All headers; names are lower-case."""
         collected: dict[str, tuple[str | bytes, ...]] = {}
         for name, value in self.metadata:
             collected[name] = (*collected.get(name, ()), value)
@@ -77,7 +76,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
         return self.connection.peer() if self.connection is not None else ""
 
     def is_active(self) -> bool:
-        """Whether the client is still there; long work may ask and stop."""
+        """Whether the client is still connected; long-running work can check it and stop."""
         return self.connection is None or bool(self.connection.is_active())
 
     def with_claims(self, **claims: Any) -> Request:
@@ -129,7 +128,7 @@ def call_of(request: Request) -> ServedCall:
 
 
 def current_request() -> Request:
-    """The call that this thread is serving; outside of any call, one that names nobody and nothing."""
+    """The request that this thread is serving; outside of a call, an empty one."""
     return _current.get() or _NOBODY
 
 
@@ -174,11 +173,9 @@ def _bearer(authorization: str) -> str | None:
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
-# --------------------
-# Who may call, and what catalogs they may use.
+# -- authentication ---------------------------------------------------------------------------------------------------
 
-
-# DuckDB uses the token of ATTACH for catalog work only and looks it up by scope for everything else, so people meet
+# DuckDB uses the token of ATTACH only for the catalog and looks up a secret by scope for everything else, so users see
 # this error in the middle of a query; it must say what to type.
 NO_TOKEN = (
     "this server needs a token, and the call had none. In DuckDB: "  # noqa: S105  (a sentence, not a secret)
@@ -187,41 +184,41 @@ NO_TOKEN = (
 
 
 class Authenticator(Protocol):
-    """Turns credentials into an identity."""
+    """Identifies callers."""
 
     def authenticate(self, token: str | None) -> str:
-        """The identity behind `token`; raises `Unauthorized`. Headers are in `current_request()`."""
+        """Return the identity of `token`, or raise `Unauthorized`. Headers are in `current_request()`."""
 
 
 class CatalogAuthorizer(ABC):
-    """An authenticator that also decides about catalogs; it is asked on every call, after `authenticate`."""
+    """An authenticator that also decides about catalogs, on every call after `authenticate`."""
 
     @abstractmethod
     def authorize_catalog(self, request: Request, catalog: str) -> Request | None:
-        """Allow by returning the request, enriched or as it is (or None for that); refuse by raising."""
+        """Allow by returning the request, with or without claims, or None; deny by raising `PermissionDenied`."""
 
 
 class BearerAuth:
     """Checks `authorization: Bearer …` with a function from token to identity.
 
-    `BearerAuth({"secret": "ada"}.get)` is enough: no identity means refused.
+    `BearerAuth({"secret": "ada"}.get)` is enough: a token without identity is rejected.
     """
 
     def __init__(self, check: Callable[[str], str | None]) -> None:
         self._check = check
 
     def authenticate(self, token: str | None) -> str:
-        """The identity that the function gives for the token."""
+        """Return the identity of the token."""
         if token is None:
             raise Unauthorized("a bearer token is required")
         identity = self._check(token)
         if not identity:
-            raise Unauthorized("the token is not valid here: ask for a new one, or check that it was copied whole")
+            raise Unauthorized("the token is not valid here: get a new one, or check that it was copied completely")
         return identity
 
 
 def admit(request: Request, authenticator: Authenticator | None) -> Request:
-    """`request` with its identity, made current; refuses strangers where there is an authenticator."""
+    """Authenticate the caller and make `request` current, with its identity."""
     enter(request)
     if authenticator is None:
         return request
@@ -238,7 +235,7 @@ def admit(request: Request, authenticator: Authenticator | None) -> Request:
 
 
 def authorize(request: Request, authenticator: object) -> Request:
-    """`request`, whose catalog is settled, after the authorizer let it pass; its refusal is `PermissionDenied`."""
+    """Ask the authorizer about the catalog of `request`; errors other than ours are `PermissionDenied`."""
     if not isinstance(authenticator, CatalogAuthorizer):
         enter(request)
         return request

@@ -1,4 +1,4 @@
-"""Tables that DuckDB reads by itself: the server answers with calls of DuckDB's own table functions."""
+"""Table references: tables that DuckDB reads itself. The server returns calls of DuckDB's own table functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport import filters
-from skiway.airport.scan import TimePoint
-from skiway.airport.wire.payloads import FunctionCallUri, encode
+from skiway.airport.scan import FilterPushdown, TimePoint
+from skiway.airport.wire.payloads import FunctionCallUri, arrow_stream, encode
 from skiway.errors import InvalidArgument, PermissionDenied
 
 __all__ = ["ALLOWED", "DynamicSchemaTableRef", "FunctionCall", "FunctionCallRequest", "SchemaRequest", "TableRef"]
 
-# Functions seen to work when the client calls them without a binder.
+# Functions that work when the client calls them without a binder.
 ALLOWED: Final = frozenset(
     {
         "read_parquet",
@@ -34,28 +33,23 @@ ALLOWED: Final = frozenset(
         "delta_scan",
     }
 )
-# These bind by replacement, which ends the client's process; no allow-list may name them.
+# These functions replace themselves at bind time, which crashes the client. No allow-list can permit them.
 FATAL: Final = frozenset({"query", "query_table"})
 
 
 @dataclass(frozen=True)
-class FunctionCallRequest:
-    """The scan that a table reference is asked to delegate."""
+class FunctionCallRequest(FilterPushdown):
+    """A scan of a table reference."""
 
     columns: list[str] | None = None
     json_filters: str = ""
     parameters: tuple[Any, ...] = ()
     time_point: TimePoint | None = None
 
-    @property
-    def filter(self) -> filters.Filter:
-        """The pushed-down predicate; it is falsy when there is none."""
-        return filters.parse(self.json_filters)
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaRequest:
-    """What a schema may depend on."""
+    """The parameters and the point in time that a schema may depend on."""
 
     parameters: tuple[Any, ...] = ()
     time_point: TimePoint | None = None
@@ -64,8 +58,8 @@ class SchemaRequest:
 class FunctionCall:
     """One call of a DuckDB table function: `FunctionCall("read_csv", "people.csv", header=True)`.
 
-    Arguments are Python values: str, bool, int, float, datetime, date, bytes, a shapely geometry, lists of these and
-    dicts with text keys (a MAP). For any other type, or for an exact one, give a pyarrow scalar.
+    Arguments are Python values: str, bool, int, float, datetime, date, bytes, a shapely geometry, lists of these, and
+    dicts with string keys (a MAP). Pass a pyarrow scalar for any other type, or to choose the exact type.
     """
 
     def __init__(self, name: str, /, *args: Any, **named: Any) -> None:
@@ -78,10 +72,10 @@ class FunctionCall:
         return f"FunctionCall({', '.join([repr(self.name), *shown])})"
 
     def arguments(self) -> pa.RecordBatch:
-        """The arguments as the one-row batch that travels."""
+        """The arguments as a one-row batch, the wire format."""
         if any(name.startswith("arg_") for name in self.named):
             raise InvalidArgument(
-                f"{self.name}: a named argument may not start with 'arg_', which marks positional ones"
+                f"{self.name}: a named argument must not start with 'arg_', the prefix of positional arguments"
             )
         columns = {f"arg_{position}": value for position, value in enumerate(self.args)} | self.named
         arrays, fields = [], []
@@ -90,7 +84,7 @@ class FunctionCall:
             arrays.append(
                 pa.array([scalar.as_py()], scalar.type)
                 if not isinstance(scalar, pa.ExtensionScalar)
-                else _extended(scalar)
+                else _extension_array(scalar)
             )
             fields.append(pa.field(name, scalar.type, metadata=metadata))
         if not columns:
@@ -98,21 +92,18 @@ class FunctionCall:
         return pa.record_batch(arrays, schema=pa.schema(fields))
 
     def location(self, allowed: Iterable[str] = ALLOWED) -> str:
-        """The `data:` URI that makes the client run the call."""
+        """The `data:` URI that makes the client run the call. Only functions in `allowed` are permitted."""
         if self.name in FATAL or self.name not in allowed:
             raise PermissionDenied(
-                f"function {self.name!r} may not be handed to clients; allowed are {', '.join(sorted(set(allowed) - FATAL))}"
+                f"function {self.name!r} is not allowed in table references; allowed are {', '.join(sorted(set(allowed) - FATAL))}"
             )
-        sink = pa.BufferOutputStream()
         batch = self.arguments()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        body = encode(FunctionCallUri(function_name=self.name, data=sink.getvalue().to_pybytes()))
+        body = encode(FunctionCallUri(function_name=self.name, data=arrow_stream(batch.schema, [batch])))
         return "data:application/x-msgpack-duckdb-function-call;base64," + base64.b64encode(body).decode()
 
 
 class TableRef(ABC):
-    """A read-only table whose rows DuckDB fetches itself."""
+    """A read-only table whose rows DuckDB reads itself."""
 
     name: str
     comment: str = ""
@@ -120,22 +111,22 @@ class TableRef(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns that the calls produce, all of them."""
+        """All columns that the calls return."""
 
     @abstractmethod
     def function_calls(self, request: FunctionCallRequest) -> Sequence[FunctionCall]:
-        """At least one call; several are run in parallel and their rows added up."""
+        """Return at least one call. DuckDB runs several calls in parallel and combines their rows."""
 
 
 class DynamicSchemaTableRef(TableRef):
-    """A table reference whose columns depend on the request."""
+    """A table reference whose columns depend on the parameters or the point in time."""
 
     @abstractmethod
     def schema_for(self, request: SchemaRequest) -> pa.Schema:
-        """The columns for this request."""
+        """The columns for `request`."""
 
 
-def _extended(scalar: pa.ExtensionScalar) -> pa.Array:
+def _extension_array(scalar: pa.ExtensionScalar) -> pa.Array:
     return pa.ExtensionArray.from_storage(scalar.type, pa.array([scalar.value.as_py()], scalar.type.storage_type))
 
 
@@ -151,12 +142,12 @@ def _scalar(function: str, argument: str, value: Any) -> tuple[pa.Scalar, Mappin
         return pa.scalar(value, _type_of(value)), None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"{function}: argument {argument} = {value!r} has no plain Arrow form; give a pyarrow scalar of the type you mean"
+            f"{function}: argument {argument} = {value!r} cannot be converted to Arrow; pass a pyarrow scalar of the type you mean"
         ) from error
 
 
 def _type_of(value: Any) -> pa.DataType | None:
-    """The Arrow type of a Python value where pyarrow alone would choose another one; None lets it choose."""
+    """The Arrow type of a Python value, or None to let pyarrow infer it."""
     if isinstance(value, int) and not isinstance(value, bool):
         return pa.int64() if -(2**63) <= value < 2**63 else pa.uint64()
     if isinstance(value, dt.datetime):

@@ -1,21 +1,22 @@
-"""Writing: abilities of tables that take INSERT, UPDATE and DELETE.
+"""Writing: the capabilities of tables that support INSERT, UPDATE and DELETE.
 
-The wire works in lock-step: rows arrive batch by batch, and with RETURNING each batch is answered before the next one
-comes. So the core speaks of a statement: opened, given batches, then committed or aborted. A table that is `Writable`
-does the same and gets whole statements, all or nothing. The other abilities are simpler forms of it.
+Rows arrive batch by batch in lock-step: with RETURNING, the client waits for the rows of one batch before it sends the
+next. A `Writable` table therefore opens a statement, applies batches to it, and commits or aborts it as a whole. The
+other capabilities are simpler interfaces for tables that do not need this.
 
-Rows to update or delete are named by row ids, a column called `rowid` or marked `is_rowid`.
+UPDATE and DELETE identify rows by their row ids: a column called `rowid` or marked with the metadata `is_rowid`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
-from skiway.airport.scan import ArrowData
+from skiway.airport.scan import ArrowData, find_rowid_column
+from skiway.errors import InvalidArgument
 
 __all__ = [
     "Deletable",
@@ -29,17 +30,20 @@ __all__ = [
     "UpdatableBatch",
     "Writable",
     "Write",
+    "rowid_index",
 ]
 
 Operation = Literal["insert", "update", "delete"]
 
+_ROWID_TYPES: Final = (pa.int64(), pa.int32(), pa.uint64())
+
 
 @dataclass(frozen=True, slots=True)
 class DmlOptions:
-    """What a statement wants back.
+    """Whether a statement has a RETURNING clause.
 
-    The client does not tell which columns RETURNING names, so `returning_columns` are all but the row id; it picks
-    what it needs.
+    DuckDB does not send the columns of the clause. `returning_columns` therefore has all columns except the row id, and
+    the client selects what it needs.
     """
 
     returning: bool = False
@@ -48,10 +52,20 @@ class DmlOptions:
 
 @dataclass(frozen=True, slots=True)
 class DmlResult:
-    """What a write did. `returning_data` holds the rows written, one for each row given and in their order."""
+    """The result of a write. `returning_data` has one row for each input row, in the same order."""
 
     affected_rows: int
     returning_data: ArrowData | None = None
+
+
+def rowid_index(operation: Operation, schema: pa.Schema) -> int:
+    """The index of the row id column in the batches of an UPDATE or DELETE; `InvalidArgument` if there is none."""
+    index = find_rowid_column(schema)
+    if index is None:
+        raise InvalidArgument(f"{operation.upper()} requires rowid column")
+    if schema.field(index).type not in _ROWID_TYPES:
+        raise InvalidArgument(f"rowid must be integer type (int64, int32 or uint64), not {schema.field(index).type}")
+    return index
 
 
 # -- whole statements -------------------------------------------------------------------------------------------------
@@ -59,10 +73,11 @@ class DmlResult:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A statement about to begin: what it does, and the schema its batches will have.
+    """A statement that is about to begin: its operation and the schema of its batches.
 
-    INSERT brings all columns but the row id; UPDATE the changed columns and more, in any order, with the row id; DELETE
-    the row id alone. Types are those of the client's session and may differ from the table's: cast.
+    The batches of an INSERT have all columns except the row id. Those of an UPDATE have the row id, the changed columns
+    and possibly others, in any order. Those of a DELETE have only the row id. The types depend on the client's session
+    and may differ from the types of the table, so cast them.
     """
 
     operation: Operation
@@ -71,75 +86,78 @@ class Write:
 
 
 class Statement(ABC):
-    """One INSERT, UPDATE or DELETE. Nothing of it may be seen by others before `commit`."""
+    """An INSERT, UPDATE or DELETE. Its changes must not be visible to others before `commit`."""
 
     @abstractmethod
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take a batch; with RETURNING, give the rows as written, one for each in the same order.
+        """Apply a batch. With RETURNING, return the written rows, one for each input row in the same order.
 
-        UPDATE gives the columns of its input, in their order; INSERT and DELETE all visible columns.
+        An UPDATE returns the columns of its input in their order, an INSERT or DELETE all visible columns.
         """
 
     @abstractmethod
     def commit(self) -> int:
-        """Make it all durable and tell how many rows were affected."""
+        """Make the changes durable and return the number of affected rows."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Undo it all: something failed, or the client went away. Called at most once, never after `commit`."""
+        """Undo all changes, after an error or a disconnect. Called at most once, and never after `commit`."""
 
 
 class Writable(ABC):
-    """A table that takes whole statements; `operations` says which."""
+    """A table that implements whole statements. `operations` lists the ones it supports."""
 
     operations: frozenset[Operation] = frozenset({"insert", "update", "delete"})
 
     @abstractmethod
     def write(self, write: Write) -> Statement:
-        """Begin a statement. The client may scan the same table while it is open: hold no lock that a scan needs."""
+        """Begin a statement. The client may scan the table while the statement is open: hold no lock that a scan needs."""
 
 
-# -- simpler forms ----------------------------------------------------------------------------------------------------
+# -- simpler interfaces -----------------------------------------------------------------------------------------------
 
 
 class Insertable(ABC):
-    """A table that takes rows. Without RETURNING one call gets all rows of the statement, else one call per batch."""
+    """A table that supports INSERT. One call gets all rows of the statement; with RETURNING there is one call per batch."""
 
     @abstractmethod
     def insert(self, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
-        """Add the rows. If reading `rows` raises, the client is gone: undo, and let the error pass."""
+        """Insert the rows. If reading `rows` raises, the client has disconnected: undo the insert and let the error pass."""
 
 
 class Updatable(ABC):
-    """A table whose rows can be changed, ids and values apart; one call per batch."""
+    """A table that supports UPDATE, with row ids and values as separate arguments and one call per batch."""
 
     @abstractmethod
     def update(self, row_ids: pa.Int64Array, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
-        """Give each row the values at its place in `rows`."""
+        """Replace the values of each row in `row_ids` by the row at the same position in `rows`."""
 
 
 class Deletable(ABC):
-    """A table whose rows can be removed by id; one call per batch."""
+    """A table that supports DELETE, with one call per batch."""
 
     @abstractmethod
     def delete(self, row_ids: pa.Int64Array, options: DmlOptions) -> DmlResult:
-        """Remove the rows."""
+        """Delete the rows in `row_ids`."""
 
 
 class UpdatableBatch(ABC):
-    """The same with the row id as a column among the values; preferred where a table has both forms.
+    """A table that supports UPDATE, with the row id as one of the columns. Preferred over `Updatable`.
 
-    Without RETURNING one call gets all rows of the statement, else one call per batch.
+    One call gets all rows of the statement; with RETURNING there is one call per batch.
     """
 
     @abstractmethod
     def update_batch(self, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
-        """Change the rows that the id column names; `find_rowid_column(rows.schema)` tells where it is."""
+        """Update the rows in the row id column, which `find_rowid_column(rows.schema)` finds."""
 
 
 class DeletableBatch(ABC):
-    """The same for DELETE; preferred where a table has both forms."""
+    """A table that supports DELETE, with the row id as a column. Preferred over `Deletable`.
+
+    One call gets all rows of the statement; with RETURNING there is one call per batch.
+    """
 
     @abstractmethod
     def delete_batch(self, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
-        """Remove the rows that the id column names."""
+        """Delete the rows in the row id column."""

@@ -14,8 +14,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.filters.arrow import joined, literal_type, scalar
-from skiway.airport.filters.logic import Unsaid, column_path, encode, literal_prefix, match_parts, sided
+from skiway.airport.filters.arrow import join_balanced, literal_type, scalar
+from skiway.airport.filters.logic import (
+    Inexpressible,
+    column_path,
+    constant_right,
+    like_parts,
+    literal_prefix,
+    translate,
+)
 from skiway.airport.filters.nodes import (
     ColumnRef,
     Compare,
@@ -44,8 +51,12 @@ def pruned(units: pa.Table, filter: Filter | None, schema: pa.Schema) -> pa.Tabl
     if not filter or not units.num_rows:
         return units
     maybe = _Maybe(schema, units.schema.field("stats").type)
-    condition = encode(
-        filter, maybe.condition, every=joined(pc.and_kleene), some=joined(pc.or_kleene), limit=_MAX_CONDITIONS
+    condition = translate(
+        filter,
+        maybe.condition,
+        all_of=join_balanced(pc.and_kleene),
+        any_of=join_balanced(pc.or_kleene),
+        limit=_MAX_CONDITIONS,
     )
     return units if condition is None else units.filter(condition)
 
@@ -89,7 +100,7 @@ class _Maybe:
             case Constant(None | bool() as value, LogicalType("BOOLEAN")):
                 return pc.scalar(bool(value))
             case Comparison():
-                return self.comparison(sided(node))
+                return self.comparison(constant_right(node))
             case ColumnRef() | Function("struct_extract") if _is_boolean(node):
                 return self.compared(node, Compare.EQ, pa.scalar(True))
             case Operator("NOT", ((ColumnRef() | Function("struct_extract")) as child,)) if _is_boolean(child):
@@ -103,14 +114,14 @@ class _Maybe:
             case Function():
                 return self.prefixed(node)
             case _:
-                raise Unsaid
+                raise Inexpressible
 
     def column(self, node: Node) -> _Column:
         number = self.columns.get(column_path(node), "")
         place = self.stats.get_field_index(number)
         of = type_of(node)
         if place < 0 or of is None or of.alias not in ("", "JSON") or of.collation:
-            raise Unsaid
+            raise Inexpressible
         return _Column(number, self.stats.field(place).type.field("min").type)
 
     def literal(self, node: Node, compared_with: Node) -> pa.Scalar:
@@ -134,12 +145,12 @@ class _Maybe:
             case op, Constant():
                 return self.compared(node.left, op, self.literal(node.right, node.left))
             case _:
-                raise Unsaid
+                raise Inexpressible
 
     def compared(self, node: Node, op: Compare, value: pa.Scalar) -> pc.Expression:
         column = self.column(node)
         if pa.types.is_floating(column.type) and math.isnan(value.as_py()):
-            raise Unsaid  # bounds exclude NaN
+            raise Inexpressible  # bounds exclude NaN
         low, high = column["min"], column["max"]
         match op:
             case Compare.EQ:
@@ -161,7 +172,7 @@ class _Maybe:
         if not values:
             return pc.scalar(False)
         if len(values) <= _MAX_VALUES:
-            return joined(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
+            return join_balanced(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
         ends = pc.min_max(pa.array(values, values[0].type))
         least, most = ends["min"], ends["max"]
         return self.compared(probe, Compare.GE, least) & self.compared(probe, Compare.LE, most)
@@ -172,11 +183,11 @@ class _Maybe:
             case Function("prefix" | "starts_with", (text, Constant(str() as prefix)), _, True):
                 pass
             case _:
-                text, pattern, escape = match_parts(node)
+                text, pattern, escape = like_parts(node)
                 prefix = literal_prefix(pattern, escape)
         column = self.column(text)
         if not prefix or column.type != pa.string():
-            raise Unsaid
+            raise Inexpressible
         maybe = _true_if_unknown(column["max"] >= prefix) & column.has_values
         after = _following(prefix)
         return maybe if after is None else maybe & _true_if_unknown(column["min"] < after)

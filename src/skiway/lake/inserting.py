@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from skiway.airport import Bindable, ScanOptions, Statement, Table, Writable, Write
-from skiway.airport.memory import to_column
+from skiway.airport.conversion import to_column
 from skiway.airport.writing import Operation
 from skiway.errors import (
     Conflict,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport import Statement, Write, find_rowid_column
-from skiway.airport.memory import to_column
+from skiway.airport.conversion import to_column
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, TableHandle, data_files
 from skiway.formats.iceberg.commits import overwrite

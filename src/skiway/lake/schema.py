@@ -130,7 +130,7 @@ class LakeSchema(Schema, DynamicSchema):
         self._changed()
         return self._table(made.table)
 
-    def awaited(self, name: str, binding: str) -> PendingTable | None:
+    def pending_table(self, name: str, binding: str) -> PendingTable | None:
         """The table that a binding defines and that is created with its first rows; None for an existing table."""
         pending = PendingCreate.of(binding)
         return None if pending is None else self._pending_table(name, pending)

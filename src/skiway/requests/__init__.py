@@ -6,11 +6,17 @@ table from the error tree to its status codes.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.requests.calls import Call, Operation
+from skiway.requests.calls import (
+    CORRELATION_ID,
+    MAX_HEADER_LENGTH,
+    Call,
+    Operation,
+    echo_headers,
+    is_valid_header,
+    read_context,
+)
 from skiway.requests.errors import disclosed, internal_error, outcome_of, status_in
-from skiway.requests.headers import CORRELATION_ID, MAX_HEADER_LENGTH, echo_headers, is_valid_header, read_context
-from skiway.requests.pipeline import Access, Observers, Pipeline
-from skiway.requests.retries import Retries
+from skiway.requests.pipeline import Access, Observers, Pipeline, Retries
 
 __all__ = [
     "CORRELATION_ID",

@@ -1,16 +1,25 @@
-"""Calls and the operations that they are calls of."""
+"""Calls, the operations that they are calls of, and the headers that describe them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from skiway.errors import SkiwayError
+from skiway.errors import InvalidArgument, SkiwayError
 from skiway.security import Principal
 from skiway.telemetry.context import CallContext, enter
 from skiway.telemetry.traces import Span
 
-__all__ = ["Call", "Operation"]
+__all__ = [
+    "CORRELATION_ID",
+    "MAX_HEADER_LENGTH",
+    "Call",
+    "Operation",
+    "echo_headers",
+    "is_valid_header",
+    "read_context",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +77,64 @@ class Call:
         enter(self.context)
         if self.span is not None:
             self.span.set(account_id=principal.account_id, subject=principal.subject)
+
+
+# -- headers ----------------------------------------------------------------------------------------------------------
+
+CORRELATION_ID: Final = "x-correlation-id"
+QUERY_ID: Final = "x-query-id"
+ENGINE_KIND: Final = "x-engine-kind"
+ENGINE_VERSION: Final = "x-engine-version"
+
+MAX_HEADER_LENGTH: Final = 128
+"""The longest value of one of these headers. They are echoed, logged and forwarded."""
+
+
+def read_context(
+    headers: Mapping[str, str], operation: str, *, ids: Callable[[], str]
+) -> tuple[CallContext, InvalidArgument | None]:
+    """The context that the headers describe, and the error for the first header with an invalid value.
+
+    An invalid header is left out of the context, so that the error can be reported like any other. A call without a
+    correlation id gets a new one from `ids`.
+    """
+    given, invalid = {}, None
+    for name in (CORRELATION_ID, QUERY_ID, ENGINE_KIND, ENGINE_VERSION):
+        value = headers.get(name, "").strip()
+        if value and not is_valid_header(value):
+            invalid = invalid or _invalid(name, value)
+        else:
+            given[name] = value
+    kind = given.get(ENGINE_KIND, "").lower()
+    context = CallContext(
+        correlation_id=given.get(CORRELATION_ID) or ids(),
+        query_id=given.get(QUERY_ID, ""),
+        engine_kind=kind,
+        engine_version=given.get(ENGINE_VERSION, "") if kind else "",
+        operation=operation,
+    )
+    return context, invalid
+
+
+def echo_headers(context: CallContext) -> tuple[tuple[str, str], ...]:
+    """The headers of the response: always the correlation id, the others if the request had them."""
+    if not context.query_id and not context.engine_kind:
+        return ((CORRELATION_ID, context.correlation_id),)
+    pairs = (
+        (CORRELATION_ID, context.correlation_id),
+        (QUERY_ID, context.query_id),
+        (ENGINE_KIND, context.engine_kind),
+        (ENGINE_VERSION, context.engine_version),
+    )
+    return tuple((name, value) for name, value in pairs if value)
+
+
+def is_valid_header(value: str) -> bool:
+    """Whether the value is short and printable enough to be echoed and logged."""
+    return len(value) <= MAX_HEADER_LENGTH and value.isascii() and value.isprintable()
+
+
+def _invalid(name: str, value: str) -> InvalidArgument:
+    found = f"{len(value)} characters" if len(value) > MAX_HEADER_LENGTH else "characters that cannot be printed"
+    message = f"header {name} has {found}: send up to {MAX_HEADER_LENGTH} printable ASCII characters, or leave it out"
+    return InvalidArgument(message, key="header.invalid", header=name, found=found, limit=str(MAX_HEADER_LENGTH))

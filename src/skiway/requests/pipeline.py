@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from skiway.errors import PermissionDenied, SkiwayError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+from skiway.errors import Contention, PermissionDenied, SkiwayError
 from skiway.metastore import Realm
 from skiway.requests.calls import Call, Operation
 from skiway.requests.errors import disclosed, outcome_of
@@ -20,7 +23,7 @@ from skiway.telemetry.context import serving
 from skiway.telemetry.metrics import Metrics
 from skiway.telemetry.traces import Traces
 
-__all__ = ["Access", "Observers", "Pipeline"]
+__all__ = ["Access", "Observers", "Pipeline", "Retries"]
 
 _OK: Final = "OK"
 
@@ -68,7 +71,7 @@ class Pipeline:
         self._latency = observers.metrics.series(definitions.RPC_LATENCY)
 
     def admit(self, call: Call) -> Principal:
-        """Authenticate the caller and check that it may call the operation; raises what the caller is told."""
+        """Authenticate the caller and check that it may call the operation; raises an error for the caller."""
         if call.invalid is not None:
             raise call.invalid
         principal = self.authenticate(call)
@@ -155,3 +158,31 @@ class Pipeline:
     def count_retry(self, operation: Operation) -> None:
         """Count an attempt after the first one."""
         self.metrics.add(definitions.RPC_RETRIES, component=operation.component, operation=operation.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a call is retried after `Contention`, and how long to wait before: longer each time, with jitter."""
+
+    limit: int = 8
+    first_wait_s: float = 0.005
+    longest_wait_s: float = 0.2
+    jitter: float = 0.5
+    sleep: Callable[[float], None] = time.sleep
+    random: Callable[[], float] = random.random
+
+    def wait_s(self, attempt: int) -> float:
+        """How long to wait after this attempt, counted from 1: the usual time, plus or minus up to `jitter` of it."""
+        usual = min(self.longest_wait_s, self.first_wait_s * 2.0 ** (attempt - 1))
+        return usual * (1 + self.jitter * (2 * self.random() - 1))
+
+    def retrying(self, *, on_retry: Callable[[RetryCallState], Any]) -> Retrying:
+        """Call a function, and again on `Contention` only: waiting does not change other errors."""
+        return Retrying(
+            retry=retry_if_exception_type(Contention),
+            stop=stop_after_attempt(self.limit + 1),
+            wait=lambda state: self.wait_s(state.attempt_number),
+            before_sleep=on_retry,
+            sleep=self.sleep,
+            reraise=True,
+        )

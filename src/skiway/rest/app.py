@@ -23,10 +23,10 @@ from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.records.realm import random_id
 from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries, disclosed, read_context
-from skiway.rest.calls import COMPONENT, Answer, Lake, RestCall
+from skiway.rest.calls import COMPONENT, Lake, RestCall, RestResponse
 from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
-from skiway.rest.mirrored import Mirrors
+from skiway.rest.resolve import Mirrors
 from skiway.rest.routes import matched
 from skiway.security import NOBODY
 from skiway.telemetry.context import serving
@@ -95,7 +95,7 @@ class RestApp:
         call = RestCall(operation, headers, context, route=route, names=names, query=query, target=target)
         return _response(request, await self._answered(request, call), context.correlation_id)
 
-    async def _answered(self, request: Request, call: RestCall) -> Answer:
+    async def _answered(self, request: Request, call: RestCall) -> RestResponse:
         if self._running >= self._options.workers + self._options.waiting:
             return failed(_overloaded(), call.context.correlation_id)
         self._running += 1
@@ -118,7 +118,7 @@ class RestApp:
         with serving(call.context):
             self._pipeline.admit(call)
 
-    def _observed(self, call: RestCall, refusal: Exception | None) -> Answer:
+    def _observed(self, call: RestCall, refusal: Exception | None) -> RestResponse:
         try:
             with self._pipeline.observe(call):
                 if refusal is not None:
@@ -127,14 +127,14 @@ class RestApp:
         except Exception as error:  # noqa: BLE001 - errors become answers here
             return failed(error, call.context.correlation_id)
 
-    def _act(self, call: RestCall) -> Answer:
+    def _act(self, call: RestCall) -> RestResponse:
         realm = self._pipeline.access.realm_of(call.principal or NOBODY)
         request = call.request(realm, self._lake)
         retrying = self._options.retries.retrying(on_retry=lambda _: self._pipeline.count_retry(call.operation))
 
-        def attempt() -> Answer:
+        def attempt() -> RestResponse:
             try:
-                return retrying(call.route.act, request) if call.route.changes else call.route.act(request)
+                return retrying(call.route.handler, request) if call.route.changes else call.route.handler(request)
             except SkiwayError as error:
                 answer = failed(error, call.context.correlation_id)
                 if disclosed(error) is None or answer.status >= 500:
@@ -189,7 +189,7 @@ def _overloaded() -> Unavailable:
     return Unavailable("the server has as many calls to answer as it can keep: try again in a moment", key="overloaded")
 
 
-def _response(request: Request, answer: Answer, correlation_id: str) -> Response:
+def _response(request: Request, answer: RestResponse, correlation_id: str) -> Response:
     headers = {CORRELATION_ID: correlation_id, **answer.headers}
     body = b"" if request.method == "HEAD" else answer.body
     return Response(body, answer.status, headers, media_type="application/json" if body else None)

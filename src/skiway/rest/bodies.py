@@ -1,4 +1,4 @@
-"""What clients send, decoded strictly: a body that is wrong is refused with the field that is wrong."""
+"""Request bodies, decoded strictly: an invalid body is rejected with the name of the invalid field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Body(BaseModel):
 
 
 class Identifier(_Body):
-    """A table, by the levels of its namespace and its name."""
+    """The namespace and name of a table."""
 
     namespace: tuple[str, ...] = Field(min_length=1)
     name: str
@@ -43,13 +43,13 @@ class Renaming(_Body):
 
 
 class Report(_Body):
-    """What a client measured. It may say more than is looked at."""
+    """A metrics report; fields that are not read are ignored."""
 
     kind: Annotated[str, Field(alias="report-type")]
 
 
 def decoded(body: bytes, model: type[M], **given: Any) -> M:
-    """The body as `model` describes it; `given` are fields that need not be sent."""
+    """Decode the body as `model`; `given` are defaults of fields that may be missing."""
     fields = {**given, **fields_of(body)}
     try:
         return model.model_validate(fields)
@@ -57,19 +57,19 @@ def decoded(body: bytes, model: type[M], **given: Any) -> M:
         raise _refused(error) from None
     except Exception as error:
         raise InvalidArgument(
-            f"the body is not a {model.__name__}: {type(error).__name__} while it was read; compare it with the "
-            "specification of Iceberg's REST catalog",
+            f"the body is not a {model.__name__}: {type(error).__name__} while decoding it; compare it with the "
+            "specification of the Iceberg REST catalog",
             key="body.invalid",
         ) from error
 
 
 def fields_of(body: bytes) -> dict[str, Any]:
-    """The object that the body is."""
+    """Decode the body as a JSON object."""
     try:
         text = body.decode()
         found = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_once)
         if "\\ud" in text.lower():
-            json.dumps(found, ensure_ascii=False).encode()  # halves of a character cannot be kept
+            json.dumps(found, ensure_ascii=False).encode()  # unpaired surrogates cannot be stored
     except (ValueError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else str(error)[:200]
         raise InvalidArgument(f"the body is not JSON: {reason}", key="body.malformed") from None
@@ -81,7 +81,7 @@ def fields_of(body: bytes) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _integer(text: str) -> int:
@@ -95,12 +95,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {twice!r} is there twice")
+        raise ValueError(f"field {twice!r} appears twice")
     return found
 
 
 def _refused(error: ValidationError) -> InvalidArgument:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(map(str, first["loc"])) or "the body"
-    more = f" ({error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
+    more = f" ({error.error_count() - 1} more errors)" if error.error_count() > 1 else ""
     return InvalidArgument(f"{field}: {first['msg']}{more}", key="field.invalid", field=field)

@@ -1,4 +1,4 @@
-"""What goes back to a client."""
+"""Calls of the REST catalog: routes, requests, responses and pagination."""
 
 from __future__ import annotations
 
@@ -16,43 +16,39 @@ from skiway.model import v1
 from skiway.requests import MAX_HEADER_LENGTH, Call, Operation, is_valid_header
 
 if TYPE_CHECKING:
-    from skiway.rest.mirrored import Mirrors
+    from skiway.rest.resolve import Mirrors
 
 __all__ = [
     "COMPONENT",
-    "NOTHING",
-    "Act",
-    "Answer",
-    "Asked",
+    "NO_CONTENT",
+    "Handler",
     "Lake",
     "RestCall",
+    "RestRequest",
+    "RestResponse",
     "Route",
+    "json_response",
     "listing",
-    "said",
     "short_header",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A status, a body in JSON or none, and headers beside those that every answer has."""
+class RestResponse:
+    """A status, a JSON body or none, and headers in addition to those of every response."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-NOTHING: Final = Answer(204)
-"""Done, and there is nothing to say."""
+NO_CONTENT: Final = RestResponse(204)
+"""The response of a change that returns nothing."""
 
 
-def said(value: Any, status: int = 200) -> Answer:
-    """An answer that says `value`."""
-    return Answer(status, json.dumps(value).encode())
-
-
-# --------------------
-# A call on its way, and what the functions that answer it are given.
+def json_response(value: Any, status: int = 200) -> RestResponse:
+    """A response with `value` as JSON."""
+    return RestResponse(status, json.dumps(value).encode())
 
 
 COMPONENT: Final = "IcebergRest"
@@ -61,17 +57,17 @@ RENDERED_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Where tables are. `mirrors` opens those of connectors; without it only managed ones are served."""
+    """Access to tables. `mirrors` opens tables of connectors; without it only managed tables are served."""
 
     warehouse: Warehouse
     mirrors: Mirrors | None = None
     rendered: Cache[tuple[str, ...], str] = field(default_factory=lambda: Cache(RENDERED_BYTES, weigh=len))
-    """Metadata in JSON, by where it is: files of metadata never change."""
+    """Rendered metadata by location: metadata files never change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a function is given: whose resources, what is asked for, and where tables are."""
+class RestRequest:
+    """What a handler gets: whose resources, what is request for, and where tables are."""
 
     realm: Realm
     lake: Lake
@@ -81,17 +77,17 @@ class Asked:
     body: bytes
 
 
-Act: TypeAlias = Callable[[Asked], Answer]
+Handler: TypeAlias = Callable[[RestRequest], RestResponse]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One line of the table of routes. A caller needs one of the permissions; calls are audited as `category`."""
+    """One route. A caller needs one of the permissions; calls are audited as `category`."""
 
     method: str
     path: str
     name: str
-    act: Act
+    handler: Handler
     permissions: tuple[str, ...]
     category: str
     changes: bool = False
@@ -103,7 +99,7 @@ class Route:
 
     @property
     def endpoint(self) -> str:
-        """As the configuration that clients ask for lists it."""
+        """The route as `/v1/config` lists it."""
         return f"{self.method} {self.path}"
 
 
@@ -117,9 +113,9 @@ class RestCall(Call):
     target: str
     body: bytes = b""
 
-    def request(self, realm: Realm, lake: Lake) -> Asked:
-        """The call as the functions of routes see it."""
-        return Asked(realm, lake, self.names, self.query, self.headers, self.body)
+    def request(self, realm: Realm, lake: Lake) -> RestRequest:
+        """The call as its handler sees it."""
+        return RestRequest(realm, lake, self.names, self.query, self.headers, self.body)
 
 
 def short_header(headers: Mapping[str, str], name: str) -> str:
@@ -134,9 +130,7 @@ def short_header(headers: Mapping[str, str], name: str) -> str:
     return value
 
 
-# --------------------
-# Listings in pages, as the specification has them: whoever does not ask for pages gets everything at once.
-
+# -- pagination -------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -146,18 +140,21 @@ def listing(
     field: str,
     page: Callable[[v1.PageRequest], tuple[Sequence[T], v1.PageResponse]],
     shown: Callable[[T], Any],
-) -> Answer:
-    """The answer that lists what `page` finds as `field`, each item as `shown`; what is shown as None is left out."""
+) -> RestResponse:
+    """List what `page` returns as `field`, each item converted by `shown`; items converted to None are left out.
+
+    A request without pagination gets everything at once.
+    """
     paged = "pageToken" in query or "pageSize" in query
-    request = v1.PageRequest(page_size=_size(query.get("pageSize")), page_token=query.get("pageToken", ""))
-    found, response = page(request)
+    wanted = v1.PageRequest(page_size=_size(query.get("pageSize")), page_token=query.get("pageToken", ""))
+    found, response = page(wanted)
     items = list(found)
     while response.next_page_token and not paged:
         found, response = page(v1.PageRequest(page_size=MAX_PAGE_SIZE, page_token=response.next_page_token))
         items += found
     listed = [each for each in map(shown, items) if each is not None]
-    # Always there: some clients take a list without a token for one that is not paged.
-    return said({field: listed, "next-page-token": response.next_page_token or None})
+    # Always present: some clients take a list without a token for one that is not paginated.
+    return json_response({field: listed, "next-page-token": response.next_page_token or None})
 
 
 def _size(text: str | None) -> int:

@@ -1,6 +1,6 @@
-"""Creating tables and committing to them.
+"""Create tables and commit to them.
 
-A table that is staged exists for the client only: the commit that asserts its creation brings it into being.
+A staged table exists only for the client: the commit that asserts its creation creates it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from skiway.metastore.managed import ManagedTable
 from skiway.metastore.records.errors import failure
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.rest import mirrored, places
-from skiway.rest.calls import Answer, Asked
+from skiway.rest import resolve
+from skiway.rest.calls import RestRequest, RestResponse
 from skiway.rest.tables import loaded
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ __all__ = ["commit", "create"]
 log = logging.getLogger("skiway.rest")
 
 
-def create(asked: Asked) -> Answer:
-    """A new table without snapshots, or one that is staged."""
+def create(request: RestRequest) -> RestResponse:
+    """Create a table without snapshots, or stage one."""
     from skiway.rest.table_bodies import table_in
 
-    namespace = places.namespace(asked, places.writable(asked))
-    wanted = table_in(asked.body)
-    with places.claiming(full_path(namespace), wanted.name), _applying():
+    namespace = resolve.namespace(request, resolve.writable(request))
+    wanted = table_in(request.body)
+    with resolve.claiming(full_path(namespace), wanted.name), _applying():
         made = managed.create(
-            asked.realm,
-            asked.lake.warehouse,
+            request.realm,
+            request.lake.warehouse,
             namespace_id=namespace.resource_id,
             name=wanted.name,
             schema=wanted.table_schema,
@@ -48,33 +48,35 @@ def create(asked: Asked) -> Answer:
             location=wanted.location,
             stage=wanted.stage_create,
         )
-    return _said(asked, made)
+    return _response(request, made)
 
 
-def commit(asked: Asked) -> Answer:
-    """The table after the updates, if all requirements hold."""
+def commit(request: RestRequest) -> RestResponse:
+    """Apply the updates if all requirements hold, and return the table."""
     from skiway.rest.table_bodies import commit_in
 
-    catalog = places.writable(asked)
-    wanted = commit_in(asked.body)
-    _check_identifier(asked, wanted)
+    catalog = resolve.writable(request)
+    wanted = commit_in(request.body)
+    _check_identifier(request, wanted)
     if wanted.creates:
-        return _said(asked, _create_staged(asked, places.namespace(asked, catalog), wanted))
-    table = places.table(asked, catalog)
-    places.require_managed(asked.realm, mirrored.require_served(table, mirrors=asked.lake.mirrors))
+        return _response(request, _create_staged(request, resolve.namespace(request, catalog), wanted))
+    table = resolve.table(request, catalog)
+    resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
     with _applying():
-        made = managed.commit(asked.realm, asked.lake.warehouse, table.resource_id, wanted.requirements, wanted.updates)
-    return _said(asked, made)
+        made = managed.commit(
+            request.realm, request.lake.warehouse, table.resource_id, wanted.requirements, wanted.updates
+        )
+    return _response(request, made)
 
 
-def _create_staged(asked: Asked, namespace: v1.Namespace, wanted: Commit) -> ManagedTable:
-    name = asked.names["table"]
-    with places.claiming(full_path(namespace), name, key="table.created.meanwhile"), _applying():
-        if places.find_table(asked.realm, namespace, name) is not None:
+def _create_staged(request: RestRequest, namespace: v1.Namespace, wanted: Commit) -> ManagedTable:
+    name = request.names["table"]
+    with resolve.claiming(full_path(namespace), name, key="table.created.meanwhile"), _applying():
+        if resolve.find_table(request.realm, namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
         return managed.create_staged(
-            asked.realm,
-            asked.lake.warehouse,
+            request.realm,
+            request.lake.warehouse,
             namespace_id=namespace.resource_id,
             name=name,
             requirements=wanted.requirements,
@@ -84,7 +86,7 @@ def _create_staged(asked: Asked, namespace: v1.Namespace, wanted: Commit) -> Man
 
 @contextmanager
 def _applying() -> Iterator[None]:
-    """A block in which updates are applied to metadata by PyIceberg, which trusts that they fit together."""
+    """Report updates that do not fit together: PyIceberg does not validate them when it applies them."""
     try:
         yield
     except (
@@ -98,39 +100,39 @@ def _applying() -> Iterator[None]:
     ) as error:
         log.warning("updates could not be applied", exc_info=True)
         raise InvalidArgument(
-            f"the updates do not fit together, or not the table ({type(error).__name__}): load the table, and compare "
+            f"the updates are inconsistent, or do not match the table ({type(error).__name__}): load the table, and compare "
             "the ids of schemas, specs, orders and snapshots",
             key="update.invalid",
             field="updates",
         ) from error
 
 
-def _check_identifier(asked: Asked, wanted: Commit) -> None:
-    path, name = places.levels(asked.names["namespace"]), asked.names["table"]
+def _check_identifier(request: RestRequest, wanted: Commit) -> None:
+    path, name = resolve.levels(request.names["namespace"]), request.names["table"]
     if wanted.contradicts(path, name):
         assert wanted.identifier is not None
-        said = ".".join((*wanted.identifier.namespace, wanted.identifier.name))
+        named = ".".join((*wanted.identifier.namespace, wanted.identifier.name))
         raise InvalidArgument(
-            f"identifier is {said}, but the path is that of {'.'.join((*path, name))}: send both for the same table",
+            f"identifier is {named}, but the path names {'.'.join((*path, name))}: send both for the same table",
             key="field.invalid",
             field="identifier",
         )
 
 
-def _said(asked: Asked, made: ManagedTable) -> Answer:
+def _response(request: RestRequest, made: ManagedTable) -> RestResponse:
     location = made.metadata_location
     if not location:
         _make_folder(made)
-        return loaded(asked, metadata_json(made.metadata), None)
-    # Kept for those who load it next.
-    key = (asked.realm.account_id, made.id, location, "all")
-    return loaded(asked, asked.lake.rendered.get(key, lambda: metadata_json(made.metadata)), location)
+        return loaded(request, metadata_json(made.metadata), None)
+    # Cached for the next load.
+    key = (request.realm.account_id, made.id, location, "all")
+    return loaded(request, request.lake.rendered.get(key, lambda: metadata_json(made.metadata)), location)
 
 
 def _make_folder(staged: ManagedTable) -> None:
-    """On a disk, make the folder that the client is going to write to: not all of them make folders.
+    """On a local disk, create the folder that the client will write to, because some clients do not.
 
-    The file in it is one that nothing refers to, like all files of a table that is never committed: gc removes it.
+    Nothing references the file in it, so garbage collection deletes it if the table is never committed.
     """
     if staged.metadata.location.startswith("file:"):
         staged.files.write(f"{metadata_folder(staged.metadata)}/staged", b"")

@@ -1,4 +1,4 @@
-"""The configuration that clients ask for first: which prefix to use, and what is served."""
+"""`GET /v1/config`, the first request of every client: the prefix of its paths, and the supported endpoints."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from urllib.parse import quote
 from skiway.errors import InvalidArgument
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.rest.calls import Act, Answer, Asked, said
-from skiway.rest.places import named_catalog
+from skiway.rest.calls import Handler, RestRequest, RestResponse, json_response
+from skiway.rest.resolve import named_catalog
 
 __all__ = ["config_of", "tokens"]
 
 
-def config_of(endpoints: Iterable[str]) -> Act:
-    """What answers clients that ask for their configuration."""
+def config_of(endpoints: Iterable[str]) -> Handler:
+    """The handler of `/v1/config`."""
     served = sorted(endpoints)
 
-    def config(asked: Asked) -> Answer:
-        """The catalog that `warehouse` names, or the only one there is, becomes the prefix of all paths."""
-        name = asked.query.get("warehouse", "")
-        found = named_catalog(asked.realm, name) if name else _only(asked)
-        return said(
+    def config(request: RestRequest) -> RestResponse:
+        """The catalog named by `warehouse`, or the only one, is the prefix of all paths."""
+        name = request.query.get("warehouse", "")
+        found = named_catalog(request.realm, name) if name else _only(request)
+        return json_response(
             {
                 "defaults": {},
                 "overrides": {"prefix": quote(found.display_name, safe="")},
                 "endpoints": served,
-                "idempotency-key-lifetime": f"PT{int(asked.realm.idempotency_ttl_s)}S",
+                "idempotency-key-lifetime": f"PT{int(request.realm.idempotency_ttl_s)}S",
             }
         )
 
     return config
 
 
-def tokens(_: Asked) -> Answer:
-    """Tokens are not made here. The answer is in the form of OAuth, which is what clients of this path read."""
-    sentence = (
-        "this server makes no tokens: let your operator or identity provider make one, and give it to the client as "
-        "`token`, or leave `credential` out"
+def tokens(_: RestRequest) -> RestResponse:
+    """Reject requests for tokens, in the form that OAuth clients expect."""
+    explanation = (
+        "this server does not issue tokens: get one from your operator or identity provider and set it as `token` in "
+        "the client, or leave out `credential`"
     )
-    return said({"error": "unsupported_grant_type", "error_description": sentence}, 400)
+    return json_response({"error": "unsupported_grant_type", "error_description": explanation}, 400)
 
 
-def _only(asked: Asked) -> v1.Catalog:
-    page = catalogs.list_(asked.realm, v1.ListCatalogsRequest(page=v1.PageRequest(page_size=20)))
+def _only(request: RestRequest) -> v1.Catalog:
+    page = catalogs.list_(request.realm, v1.ListCatalogsRequest(page=v1.PageRequest(page_size=20)))
     found = list(page.catalogs)
     if len(found) != 1:
         names = ", ".join(each.display_name for each in found) or "none yet"
         raise InvalidArgument(
-            f"no warehouse was named, and there is not just one: name a catalog as `warehouse`; there are {names}",
+            f"no warehouse was named, and the account does not have exactly one catalog: set `warehouse` to one of: {names}",
             key="warehouse.required",
             field="warehouse",
         )

@@ -1,6 +1,7 @@
-"""Sentences as clients of Iceberg know them: some of them, and Apache's own tests, look for how these begin.
+"""Errors as HTTP statuses, in the envelope that the Iceberg specification defines.
 
-What to do about it follows, as in all errors of this server.
+Clients choose their exception by the status, some by `type`. Some clients, and Apache's own tests, look at how the
+message starts, so the messages here start like those of Iceberg's implementation and then say what to do.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from typing import Final
 from skiway import errors
 from skiway.errors import SkiwayError
 from skiway.requests import disclosed, internal_error, status_in
-from skiway.rest.calls import Answer, said
+from skiway.rest.calls import RestResponse, json_response
 
-__all__ = ["BY_CLASS", "BY_KEY", "MISSING", "failed", "status_of", "worded"]
+__all__ = ["BY_CLASS", "BY_KEY", "MISSING", "failed", "message_for", "status_of"]
 
-_SENTENCES: Final = {
+_MESSAGES: Final = {
     "namespace.by.path.missing": "Namespace does not exist: {path} in catalog {catalog}; check the spelling, or create it",
     "table.by.name.missing": "Table does not exist: {path}.{name} in catalog {catalog}; check the spelling, names are "
     "case-sensitive",
-    "namespace.already.exists": "Namespace already exists: {name}, perhaps in other case; choose another name, or use "
-    "what is there",
-    "table.already.exists": "Table already exists: {name}; choose another name, or use what is there",
-    "table.created.meanwhile": "Requirement failed: table already exists: {name}; choose another name, or use what is "
-    "there",
-    "namespace.not_empty": "Namespace {display_name} is not empty, it holds {found}; drop these first",
-    "commit.failed": "Requirement failed: {reason}; the table was changed meanwhile: load it again and repeat the change",
+    "namespace.already.exists": "Namespace already exists: {name} (names are case-insensitive); choose another name, or "
+    "use the existing namespace",
+    "table.already.exists": "Table already exists: {name}; choose another name, or use the existing table",
+    "table.created.meanwhile": "Requirement failed: table already exists: {name}; choose another name, or use the "
+    "existing table",
+    "namespace.not_empty": "Namespace {display_name} is not empty: it contains {found}; drop these first",
+    "commit.failed": "Requirement failed: {reason}; the table has changed: load it again and repeat the change",
 }
 
 _REASONS: Final = {
@@ -36,25 +37,18 @@ _REASONS: Final = {
     "last assigned partition id has changed": "last assigned partition id changed",
     "default sort order id has changed": "default sort order changed",
 }
-"""How requirements fail in PyIceberg, which checks them, and in the words of the specification's own implementation."""
+"""Failed requirements in the words of PyIceberg, which checks them, and of Iceberg's implementation."""
 
 
-def worded(error: SkiwayError) -> str:
-    """What is said of `error` here; its own message where Iceberg has no words for it."""
-    template = _SENTENCES.get(error.key)
+def message_for(error: SkiwayError) -> str:
+    """The message of `error` for Iceberg clients; its own message if Iceberg has none."""
+    template = _MESSAGES.get(error.key)
     if template is None:
         return error.message
     reason = error.params.get("reason", "")
     for found, usual in _REASONS.items():
         reason = reason.replace(found, usual)
     return template.format_map({**error.params, "reason": reason})
-
-
-# --------------------
-# How an error leaves the server: a status, and the envelope that Iceberg's specification has for errors.
-#
-# Clients choose their exception by the status, and some by `type`. What goes wrong inside the server is told as an
-# internal error with the correlation id to look for in its log.
 
 
 BY_CLASS: Final[dict[type[errors.SkiwayError], tuple[int, str]]] = {
@@ -73,7 +67,7 @@ BY_CLASS: Final[dict[type[errors.SkiwayError], tuple[int, str]]] = {
     errors.Cancelled: (503, "ServiceUnavailableException"),
     errors.SkiwayError: (500, "InternalServerError"),
 }
-"""Each class of the tree, or the nearest one above it that is here."""
+"""Status and type of each class; a class that is not listed uses those of its nearest base class."""
 
 BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "namespace.not_empty": (409, "NamespaceNotEmptyException"),
@@ -83,7 +77,7 @@ BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "body.media": (415, "UnsupportedMediaTypeException"),
     "method.unknown": (405, "MethodNotAllowedException"),
 }
-"""Cases that the specification, or HTTP, tells apart from others of their class."""
+"""Cases that the specification, or HTTP, distinguishes from others of their class."""
 
 MISSING: Final = {
     "catalog": "NoSuchWarehouseException",
@@ -91,7 +85,7 @@ MISSING: Final = {
     "table": "NoSuchTableException",
     "view": "NoSuchViewException",
 }
-"""What is not found, by the word that the error's key begins with."""
+"""The type of a missing object, by the first word of the error's key."""
 
 _HEADERS: Final[dict[int, Mapping[str, str]]] = {
     401: {"www-authenticate": "Bearer"},
@@ -99,13 +93,13 @@ _HEADERS: Final[dict[int, Mapping[str, str]]] = {
 }
 
 
-def failed(error: Exception, correlation_id: str) -> Answer:
-    """What a caller is told of `error`."""
+def failed(error: Exception, correlation_id: str) -> RestResponse:
+    """The response for `error`."""
     shown = disclosed(error)
     status, kind = BY_CLASS[errors.SkiwayError] if shown is None else _kind(shown)
-    message = worded(shown or internal_error(correlation_id)).encode("utf-8", "replace").decode()
-    answer = said({"error": {"message": message, "type": kind, "code": status}}, status)
-    return Answer(status, answer.body, _HEADERS.get(status, {}))
+    message = message_for(shown or internal_error(correlation_id)).encode("utf-8", "replace").decode()
+    answer = json_response({"error": {"message": message, "type": kind, "code": status}}, status)
+    return RestResponse(status, answer.body, _HEADERS.get(status, {}))
 
 
 def status_of(error: BaseException) -> str:

@@ -1,8 +1,8 @@
-"""Calls that may be sent twice, by the header `idempotency-key`.
+"""Idempotency keys: a request with the header `idempotency-key` is executed once.
 
-The answer of a call that changed something is kept under its key, errors of the caller's too: whoever sends the same
-call again gets it again. While the first is under way, the second is asked to come back later. What the server failed
-to do is not kept, so it can be tried again; likewise where the process died, after a minute.
+Its response is stored under the key, client errors included, and returned when the same request is sent again. While the
+first request is running, a second one fails with 503. Server errors are not stored, so the request can be repeated; if
+the process died, it can be repeated after a minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skiway.metastore import Realm
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Slot
 from skiway.model import v1
-from skiway.rest.calls import Answer, RestCall, short_header
+from skiway.rest.calls import RestCall, RestResponse, short_header
 
 __all__ = ["KEY", "once"]
 
@@ -30,10 +30,10 @@ UNDER_WAY_S: Final = 60.0
 log = logging.getLogger("skiway.rest")
 
 
-def once(realm: Realm, call: RestCall, act: Callable[[], Answer]) -> Answer:
-    """What `act` answers, or what it answered when this call was first made. Without a key, `act` is just called.
+def once(realm: Realm, call: RestCall, act: Callable[[], RestResponse]) -> RestResponse:
+    """Return the stored response of the call, or run `act` and store its response. Without a key, only run `act`.
 
-    What `act` answers is final, errors of the caller's too; what it raises is not.
+    A response of `act` is stored, also if it reports an error; an exception is not.
     """
     key = short_header(call.headers, KEY)
     if not key or not call.route.changes:
@@ -43,44 +43,45 @@ def once(realm: Realm, call: RestCall, act: Callable[[], Answer]) -> Answer:
     return _first(slot, act) if found is None else _replayed(found, slot.fingerprint)
 
 
-def _first(slot: Slot, act: Callable[[], Answer]) -> Answer:
+def _first(slot: Slot, act: Callable[[], RestResponse]) -> RestResponse:
     try:
         version = slot.reserve(for_s=UNDER_WAY_S)
     except Conflict:
         raise _under_way(slot.key) from None
     try:
-        answer = act()
+        response = act()
     except BaseException:
         slot.free(version)
         raise
-    _store(slot, version, answer)
-    return answer
+    _store(slot, version, response)
+    return response
 
 
-def _store(slot: Slot, version: int, answer: Answer) -> None:
+def _store(slot: Slot, version: int, response: RestResponse) -> None:
     """Store the response. The change is done, so a failure to store the response is not reported to the client."""
-    stored = json.dumps({"status": answer.status, "headers": dict(answer.headers), "body": answer.body.decode()})
+    stored = json.dumps({"status": response.status, "headers": dict(response.headers), "body": response.body.decode()})
     try:
         slot.complete(version, stored.encode())
     except SkiwayError:
         log.warning("the response to a request with an idempotency key could not be stored", exc_info=True)
 
 
-def _replayed(record: v1.IdempotencyRecord, fingerprint: str) -> Answer:
+def _replayed(record: v1.IdempotencyRecord, fingerprint: str) -> RestResponse:
     if record.fingerprint != fingerprint:
         raise failure(Conflict, "idempotency.mismatch", op="call", idempotency_key=record.key)
     if not record.answer:
         raise _under_way(record.key)
-    kept = json.loads(record.answer)
-    return Answer(kept["status"], kept["body"].encode(), kept["headers"])
+    stored = json.loads(record.answer)
+    return RestResponse(stored["status"], stored["body"].encode(), stored["headers"])
 
 
 def _under_way(key: str) -> Unavailable:
     return Unavailable(
-        f"a call with the key {key} is under way: send it again in a moment", key="idempotency.under_way"
+        f"a request with the idempotency key {key} is still running: send it again in a moment",
+        key="idempotency.under_way",
     )
 
 
 def _fingerprint(call: RestCall) -> str:
-    asked = f"{call.route.method} {call.target}\n".encode() + call.body
-    return b64encode(sha256(asked).digest()).decode()
+    request = f"{call.route.method} {call.target}\n".encode() + call.body
+    return b64encode(sha256(request).digest()).decode()

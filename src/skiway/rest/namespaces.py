@@ -1,4 +1,4 @@
-"""Namespaces: list, create, load, exists, drop, and their properties."""
+"""Handlers for namespaces and their properties."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from skiway.metastore import managed
 from skiway.metastore.resources import hierarchy, namespaces
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.rest import places
+from skiway.rest import resolve
 from skiway.rest.bodies import CreateNamespace, UpdateProperties, decoded
-from skiway.rest.calls import NOTHING, Answer, Asked, listing, said
+from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, json_response, listing
 
 __all__ = ["create", "drop", "exists", "list_", "load", "update_properties"]
 
 COMMENT = "comment"
-"""The property that engines write descriptions to."""
+"""The property in which engines store descriptions."""
 
 
-def list_(asked: Asked) -> Answer:
-    """The namespaces right below `parent`, or the topmost ones."""
-    catalog = places.catalog(asked)
-    given = asked.query.get("parent", "")
-    path = _parent(asked, catalog, given) if given else ()
+def list_(request: RestRequest) -> RestResponse:
+    """List the children of `parent`, or the top-level namespaces."""
+    catalog = resolve.catalog(request)
+    given = request.query.get("parent", "")
+    path = _parent(request, catalog, given) if given else ()
 
-    def page(request: v1.PageRequest) -> tuple[Sequence[v1.Namespace], v1.PageResponse]:
+    def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Namespace], v1.PageResponse]:
         found = namespaces.list_(
-            asked.realm, v1.ListNamespacesRequest(catalog_id=catalog.resource_id, path=path, page=request)
+            request.realm, v1.ListNamespacesRequest(catalog_id=catalog.resource_id, path=path, page=wanted)
         )
         return found.namespaces, found.page
 
-    return listing(asked.query, "namespaces", page, lambda found: list(full_path(found)))
+    return listing(request.query, "namespaces", page, lambda found: list(full_path(found)))
 
 
-def create(asked: Asked) -> Answer:
-    """A new namespace, and with it those of its parents that do not exist yet."""
-    catalog = places.writable(asked)
-    wanted = decoded(asked.body, CreateNamespace)
+def create(request: RestRequest) -> RestResponse:
+    """Create a namespace and its missing parents."""
+    catalog = resolve.writable(request)
+    wanted = decoded(request.body, CreateNamespace)
     managed.require_addressable(*wanted.namespace)
     properties = wanted.properties or {}
     *parents, name = wanted.namespace
@@ -50,41 +50,41 @@ def create(asked: Asked) -> Answer:
         properties=properties,
         description=properties.get(COMMENT),
     )
-    return _said(namespaces.create(asked.realm, v1.CreateNamespaceRequest(spec=spec)).namespace)
+    return _response(namespaces.create(request.realm, v1.CreateNamespaceRequest(spec=spec)).namespace)
 
 
-def load(asked: Asked) -> Answer:
-    """The namespace and its properties."""
-    return _said(places.namespace(asked, places.catalog(asked)))
+def load(request: RestRequest) -> RestResponse:
+    """Load a namespace with its properties."""
+    return _response(resolve.namespace(request, resolve.catalog(request)))
 
 
-def exists(asked: Asked) -> Answer:
-    """Nothing, if the namespace is there."""
-    places.namespace(asked, places.catalog(asked))
-    return NOTHING
+def exists(request: RestRequest) -> RestResponse:
+    """Check that the namespace exists."""
+    resolve.namespace(request, resolve.catalog(request))
+    return NO_CONTENT
 
 
-def drop(asked: Asked) -> Answer:
-    """Delete a namespace, which must be empty."""
-    found = places.namespace(asked, places.writable(asked))
-    namespaces.delete(asked.realm, v1.DeleteNamespaceRequest(namespace_id=found.resource_id))
-    return NOTHING
+def drop(request: RestRequest) -> RestResponse:
+    """Delete an empty namespace."""
+    found = resolve.namespace(request, resolve.writable(request))
+    namespaces.delete(request.realm, v1.DeleteNamespaceRequest(namespace_id=found.resource_id))
+    return NO_CONTENT
 
 
-def update_properties(asked: Asked) -> Answer:
-    """Set some properties and remove others, in one step."""
-    wanted = decoded(asked.body, UpdateProperties)
+def update_properties(request: RestRequest) -> RestResponse:
+    """Set some properties and remove others, atomically."""
+    wanted = decoded(request.body, UpdateProperties)
     removals, updates = set(wanted.removals or ()), wanted.updates or {}
     both = sorted(removals & updates.keys())
     if both:
         raise InvalidArgument(
-            f"properties {', '.join(both)} are to be removed and updated: decide for one",
+            f"properties {', '.join(both)} are in both removals and updates: send each in only one of them",
             key="properties.contradict",
             field="removals",
         )
-    found = places.namespace(asked, places.writable(asked))
-    before = _update(asked, found.resource_id, removals, updates)
-    return said(
+    found = resolve.namespace(request, resolve.writable(request))
+    before = _update(request, found.resource_id, removals, updates)
+    return json_response(
         {
             "updated": sorted(updates),
             "removed": sorted(removals & before.keys()),
@@ -93,18 +93,18 @@ def update_properties(asked: Asked) -> Answer:
     )
 
 
-def _update(asked: Asked, which: v1.ResourceId, removals: set[str], updates: dict[str, str]) -> dict[str, str]:
-    """The properties as they were before. Who was overtaken says so by `Contention`, and is called again."""
-    current = hierarchy.namespace(asked.realm, which)
+def _update(request: RestRequest, which: v1.ResourceId, removals: set[str], updates: dict[str, str]) -> dict[str, str]:
+    """Update the properties and return the previous ones; raises `Contention` after a concurrent change, to be retried."""
+    current = hierarchy.namespace(request.realm, which)
     before = _properties(current.value)
     after = {name: value for name, value in before.items() if name not in removals} | updates
-    request = v1.UpdateNamespaceRequest(
+    update = v1.UpdateNamespaceRequest(
         namespace_id=which, spec=v1.NamespaceSpec(properties=after, description=after.get(COMMENT, ""))
     )
-    request.update_mask.paths.extend(["properties", "description"])
-    request.precondition.expected_version = current.pointer.version
+    update.update_mask.paths.extend(["properties", "description"])
+    update.precondition.expected_version = current.pointer.version
     try:
-        namespaces.update(asked.realm, request)
+        namespaces.update(request.realm, update)
     except PreconditionFailed as error:
         if error.key != "version.mismatch":
             raise
@@ -112,16 +112,16 @@ def _update(asked: Asked, which: v1.ResourceId, removals: set[str], updates: dic
     return before
 
 
-def _parent(asked: Asked, catalog: v1.Catalog, given: str) -> tuple[str, ...]:
-    """The path of the parent. Some clients encode its levels once more than the parameter needs."""
-    path = places.levels(given)
+def _parent(request: RestRequest, catalog: v1.Catalog, given: str) -> tuple[str, ...]:
+    """The path of the parent. Some clients encode its levels twice."""
+    path = resolve.levels(given)
     try:
-        return full_path(places.namespace_at(asked.realm, catalog, path))
+        return full_path(resolve.namespace_at(request.realm, catalog, path))
     except NotFound:
         again = tuple(map(unquote, path))
         if again == path:
             raise
-        return full_path(places.namespace_at(asked.realm, catalog, again))
+        return full_path(resolve.namespace_at(request.realm, catalog, again))
 
 
 def _properties(namespace: v1.Namespace) -> dict[str, str]:
@@ -129,6 +129,6 @@ def _properties(namespace: v1.Namespace) -> dict[str, str]:
     return described | dict(namespace.properties)
 
 
-def _said(namespace: v1.Namespace) -> Answer:
+def _response(namespace: v1.Namespace) -> RestResponse:
     shown: dict[str, Any] = {"namespace": list(full_path(namespace)), "properties": _properties(namespace)}
-    return said(shown)
+    return json_response(shown)

@@ -1,6 +1,6 @@
-"""What is served: every route with the function that answers it and who may call it.
+"""The table of routes: the handler of each, and the permission to call it.
 
-Permissions are those of the gRPC methods that do the same.
+Permissions are the same as those of the corresponding gRPC methods.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ ROUTES: Final = (
     Route("POST", "/v1/oauth/tokens", "GetToken", config.tokens, (), "catalog"),
     *_IN_CATALOGS,
 )
-"""A route without permissions is for everybody: it tells nothing."""
+"""A route without permissions is open to everybody, because it reveals nothing."""
 
 
 def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-    """The route for a path, as it came over the wire, and the names in it, decoded once.
+    """Match a raw path, and decode the names in it.
 
-    Paths are cut into segments before they are decoded, so a name may hold slashes; and a segment is only ever a name,
-    so `..` leads nowhere.
+    The path is split into segments before it is decoded, so names can contain slashes. A segment is always a name, so
+    `..` has no special meaning.
     """
     segments = path.split("/")
     fitting = [(route, names) for route in ROUTES if (names := _names(route.path.split("/"), segments)) is not None]
     if not fitting:
         raise NotFound(
-            f"there is nothing at {path[:200]!r}: clients begin with GET /v1/config?warehouse=<catalog>, and put the "
-            "prefix that it answers behind /v1",
+            f"there is no endpoint {path[:200]!r}: clients start with GET /v1/config?warehouse=<catalog>, and add the "
+            "prefix that it returns after /v1",
             key="route.unknown",
         )
     for route, names in fitting:
         if route.method == method:
             return route, {name: _decoded(text) for name, text in names.items()}
     allowed = ", ".join(route.method for route, _ in fitting)
-    raise InvalidArgument(f"{method} is not served at {path[:200]!r}: use {allowed}", key="method.unknown")
+    raise InvalidArgument(f"{method} is not supported at {path[:200]!r}: use {allowed}", key="method.unknown")
 
 
 def _names(template: list[str], segments: list[str]) -> dict[str, str] | None:
@@ -94,10 +94,10 @@ def _names(template: list[str], segments: list[str]) -> dict[str, str] | None:
 
 
 def _decoded(segment: str) -> str:
-    """The name in a segment. A plus is a blank: Java's clients write it so, and all clients encode a plus itself."""
+    """Decode a segment. A plus is a space, as Java clients encode it; all clients encode a plus itself."""
     try:
         return unquote_plus(segment, errors="strict")
     except UnicodeDecodeError:
         raise InvalidArgument(
-            f"{segment[:100]!r} in the path does not stand for UTF-8: percent-encode names in UTF-8", key="path.invalid"
+            f"{segment[:100]!r} in the path is not UTF-8: percent-encode names in UTF-8", key="path.invalid"
         ) from None

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="misc,no-any-return"
-"""What clients send about tables, in the words of PyIceberg's models. Loads PyIceberg: import it where it is used."""
+"""Request bodies with tables and commits, as PyIceberg models. Loads PyIceberg: import it where it is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Commit", "commit_in", "table_in"]
 
 
 class Commit(BaseModel):
-    """A change: what must hold, and what to do then."""
+    """A commit: requirements, and the updates to apply if they hold."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -25,20 +25,20 @@ class Commit(BaseModel):
 
     @property
     def creates(self) -> bool:
-        """Whether the table must not exist: it was staged before."""
+        """Whether the commit creates a staged table."""
         return any(isinstance(each, AssertCreate) for each in self.requirements)
 
     def contradicts(self, namespace: Sequence[str], name: str) -> bool:
-        """Whether it says that it is for another table."""
-        said = self.identifier
-        return said is not None and (said.namespace, said.name) != (tuple(namespace), name)
+        """Whether the body names another table."""
+        named = self.identifier
+        return named is not None and (named.namespace, named.name) != (tuple(namespace), name)
 
 
 def commit_in(body: bytes) -> Commit:
-    """The commit in a body."""
+    """Decode a commit."""
     return decoded(body, Commit)
 
 
 def table_in(body: bytes) -> CreateTableRequest:
-    """The table to create. The model wants to be given what clients may leave out."""
+    """Decode a table to create. The model requires fields that clients may leave out."""
     return decoded(body, CreateTableRequest, **{"location": None, "partition-spec": None, "write-order": None})

@@ -1,7 +1,6 @@
-"""What is served: every method of every service with the function it calls and who may call it.
+"""The table of services: the function behind each method, and the permission to call it.
 
-The descriptors of `proto/skiway/v1` say what a method takes and answers; the tables below say the rest. A test holds
-both sides together.
+The descriptors of `proto/skiway/v1` define requests and responses. A test checks that every method is served.
 """
 
 from __future__ import annotations
@@ -46,12 +45,11 @@ def all_services(
     reconciler: Reconciler | None = None,
     planner: Planner | None = None,
 ) -> tuple[Service, ...]:
-    """All that is served; `engines` are the definitions that query engines ask for, by default those we ship.
+    """All services.
 
-    `secrets` is where credentials of connectors go, by default into memory; `query_rules` say how long queries live;
-    `reconciler` mirrors and profiles where a call asks for that, by default without profiles; `planner` plans scans, and
-    keeps what it has made ready.
-    A service that is added to the model is served once it is added here.
+    `engines` are the system objects of query engines, by default those that come with Skiway. `secrets` stores the
+    credentials of connectors, by default in memory. `query_rules` limit queries. `reconciler` mirrors and profiles
+    tables on request, by default without profiles. `planner` plans scans. Add new services of the model here.
     """
     return (
         ACCOUNTS,

@@ -1,8 +1,8 @@
-"""How an error leaves the server: a canonical gRPC status, and details that programs can read.
+"""Errors as gRPC statuses, with details for programs.
 
-The details are in the trailer `grpc-status-details-bin`, as a `google.rpc.Status` that holds our `skiway.v1.Error` and
-the standard `ErrorInfo`, and `BadRequest` where an argument was wrong. What goes wrong inside the server is told as
-"internal error" with the correlation id to look for in its log.
+The details are in the trailer `grpc-status-details-bin`: a `google.rpc.Status` with our `skiway.v1.Error`, the standard
+`ErrorInfo`, and `BadRequest` if an argument is invalid. A fault of the server is reported as "internal error" with the
+correlation id to look for in its log.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ CODES: Final[dict[type[errors.SkiwayError], grpc.StatusCode]] = {
     errors.Cancelled: grpc.StatusCode.CANCELLED,
     errors.SkiwayError: grpc.StatusCode.INTERNAL,
 }
-"""Each class of the tree, or the nearest one above it that is here."""
+"""The code of each class; a class that is not listed uses that of its nearest base class."""
 
 ROOM: Final = 6 * 1024
-"""Bytes for message and details: by default gRPC refuses trailers of 8 KiB, and headers that we echo are in them too."""
+"""Bytes for message and details. By default gRPC rejects trailers of 8 KiB, which also contain the echoed headers."""
 SHORTEST: Final = 16
 _NUMBERS: Final = dict(v1.ErrorCode.items())
 _PRIMARY_TAG: Final = re.compile(r"[A-Za-z]{2,3}(?![A-Za-z])")
@@ -55,7 +55,7 @@ _PRIMARY_TAG: Final = re.compile(r"[A-Za-z]{2,3}(?![A-Za-z])")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as gRPC takes it; `details` are the bytes of the trailer."""
+    """An error in the form that gRPC sends; `details` are the bytes of the trailer."""
 
     code: grpc.StatusCode
     message: str
@@ -63,29 +63,29 @@ class Failure:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes on the wire, at most: text is percent-encoded, bytes are in Base64."""
+        """The maximum number of bytes on the wire: text is percent-encoded, bytes are in Base64."""
         return len(quote(self.message)) + (len(self.details) + 2) // 3 * 4
 
 
 def code_of(error: BaseException) -> grpc.StatusCode:
-    """The canonical code of any exception."""
+    """The gRPC code of any exception."""
     return status_in(CODES, error)
 
 
 def failure_of(error: Exception, context: CallContext, *, language: str = "en", disclosure: Errors) -> Failure:
-    """What a caller is told of `error`. Texts are cut until all of it fits into the trailers."""
+    """The status of `error` for a caller. Texts are shortened until the details fit into the trailers."""
     limit = disclosure.max_detail_chars
     shown = disclosed(error) or internal_error(context.correlation_id)
     debug = error if disclosure.debug_details else None
     while True:
-        told = _told(shown, context, language=language, limit=limit, debug=debug)
-        if told.size <= ROOM or limit <= SHORTEST:
-            return told
+        status = _status(shown, context, language=language, limit=limit, debug=debug)
+        if status.size <= ROOM or limit <= SHORTEST:
+            return status
         limit //= 2
 
 
 def language(accepted: str, locale: str) -> str:
-    """The first language we have words in: that of the header `accept-language`, the caller's own, then English."""
+    """The first supported language of: the header `accept-language`, the caller's locale, English."""
     for wish in (accepted.strip(), locale.strip()):
         tag = _PRIMARY_TAG.match(wish)
         if tag and failures.sentences(tag[0].lower()):
@@ -93,11 +93,11 @@ def language(accepted: str, locale: str) -> str:
     return "en"
 
 
-def _told(
+def _status(
     error: errors.SkiwayError, context: CallContext, *, language: str, limit: int, debug: Exception | None
 ) -> Failure:
     code = code_of(error)
-    message = _cut(_sentence(error, language), limit)
+    message = _cut(_translated(error, language), limit)
     details = [_error(error, message, context, limit=limit), _info(error, code, context)]
     details += _violations(error, message, limit=limit)
     if debug is not None:
@@ -109,15 +109,15 @@ def _told(
     return Failure(code, message, status.SerializeToString())
 
 
-def _sentence(error: errors.SkiwayError, language: str) -> str:
-    """The error in the language, where it has words for this key that fit; else as it was raised."""
+def _translated(error: errors.SkiwayError, language: str) -> str:
+    """The message in the language if there is a template for the error's key; else as it was raised."""
     if language == "en" or not error.key:
         return error.message
     try:
-        said = failures.sentence(error.code, error.key, error.params, language=language)
+        translated = failures.sentence(error.code, error.key, error.params, language=language)
     except (KeyError, ValueError, IndexError):
         return error.message
-    return error.message if said == error.key else said
+    return error.message if translated == error.key else translated
 
 
 def _error(error: errors.SkiwayError, message: str, context: CallContext, *, limit: int) -> Message:
@@ -147,7 +147,7 @@ def _violations(error: errors.SkiwayError, message: str, *, limit: int) -> list[
 
 
 def _cut(text: str, limit: int) -> str:
-    """The text, or its head and tail where it is too long, as anything that UTF-8 can say."""
+    """Shorten a text in the middle, and replace what cannot be encoded as UTF-8."""
     whole = text.encode("utf-8", "replace").decode()
     if len(whole) <= limit:
         return whole

@@ -1,4 +1,4 @@
-"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles."""
+"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles, and the lookup of accounts."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def stores_of(settings: Settings, home: Path, *, metrics: Metrics | None = None)
     with ExitStack() as parts:
         pointers = parts.enter_context(open_pointers(urls.pointers, on_call=on_call, options=urls.pointer_options))
         blobs = parts.enter_context(open_blobs(urls.blobs, on_call=on_call, options=urls.blob_options))
-        cached = CachedBlobs(blobs, max_blobs=settings.metadata.graph.cache_max_size)
+        cache = CachedBlobs(blobs, max_blobs=settings.metadata.graph.cache_max_size)
         if metrics is not None:
-            observe_caches(metrics, {"metadata.graph": cached.cache_stats})
-        yield Stores(pointers, cached)
+            observe_caches(metrics, {"metadata.graph": cache.stats})
+        yield Stores(pointers, cache)

@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from airport.recorded import RECORDINGS
 from skiway.airport import filters
 
 HERE = Path(__file__).parent
@@ -31,13 +32,13 @@ class Recorded:
         return filters.parse(self.text)
 
 
-def _load() -> list[Recorded]:
-    lines = (HERE / "filters.jsonl").read_text().splitlines()[1:]
-    records = [json.loads(line) for line in lines]
-    return [Recorded(each["predicate"], each["json_filters"]) for each in records if not each.get("not_sent")]
+def recorded_lines() -> list[dict[str, Any]]:
+    """All recorded predicates as they are in the file."""
+    lines = (RECORDINGS / "filters.jsonl").read_text().splitlines()[1:]
+    return [json.loads(line) for line in lines]
 
 
-RECORDED = _load()
+RECORDED = [Recorded(each["predicate"], each["json_filters"]) for each in recorded_lines() if not each.get("not_sent")]
 WITH_FILTER = [each for each in RECORDED if each.filter]
 PREDICATES = [each.predicate for each in WITH_FILTER]
 NAN, INF = math.nan, math.inf

@@ -77,7 +77,7 @@ def test_no_predicates_make_a_filter_that_is_false(sent: str | bytes) -> None:
      '{"filters":[],"column_binding_names_by_index":[5]}', b"\xff\xfe\xfd", '{"filters":[]} trailing', f'{{"filters":[{"9" * 5000}]}}'],
 )  # fmt: skip
 def test_what_is_no_filter_is_refused(sent: str | bytes) -> None:
-    with pytest.raises(InvalidArgument, match="cannot read the pushed-down filter") as refused:
+    with pytest.raises(InvalidArgument, match="cannot parse the pushed-down filter") as refused:
         filters.parse(sent)
     assert refused.value.key == "filter.malformed"
 
@@ -102,13 +102,13 @@ def deep(levels: int, wrap: str) -> str:
 @pytest.mark.parametrize("wrap", ["not", "and", "list", "value", "type"])
 @pytest.mark.parametrize("levels", [10_000, 100_000])
 def test_ten_thousand_levels_are_a_clear_error(wrap: str, levels: int) -> None:
-    with pytest.raises(InvalidArgument, match="nests deeper than 150 levels"):
+    with pytest.raises(InvalidArgument, match="is nested deeper than 150 levels"):
         filters.parse(deep(levels, wrap))
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, 2 * MAX_DEPTH, 480])
 def test_just_too_deep_is_the_same_error(levels: int) -> None:
-    with pytest.raises(InvalidArgument, match="nests deeper"):
+    with pytest.raises(InvalidArgument, match="is nested deeper"):
         filters.parse(deep(levels, "not"))
 
 

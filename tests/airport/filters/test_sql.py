@@ -27,8 +27,8 @@ from airport.filters.building import (
 from airport.filters.recorded import WITH_FILTER
 from skiway.airport import filters
 from skiway.airport.filters import Constant, Interval, LogicalType
-from skiway.airport.filters.literals import literal
-from skiway.airport.filters.logic import Unsaid
+from skiway.airport.filters.logic import Inexpressible
+from skiway.airport.filters.sql import literal
 
 S = column(1, "VARCHAR")
 X = compare(S, "EQUAL", constant("VARCHAR", "x"))
@@ -302,7 +302,7 @@ def test_other_literals_come_back_as_they_were(constant: Constant, expected: str
     ],
 )
 def test_a_constant_without_an_exact_text_is_not_said(unsayable: Constant) -> None:
-    with pytest.raises(Unsaid):
+    with pytest.raises(Inexpressible):
         literal(unsayable)
 
 

@@ -422,7 +422,7 @@ def test_members_are_refused_where_duckdb_refuses_them() -> None:
     for path in (["id"], ["l"], ["m"], ["m", "nope"], []):
         with pytest.raises(InvalidArgument):
             table.add_field(path, member.with_name("z"))
-    with pytest.raises(NotFound, match="no member 'nope'; it has 'a', 'b'"):
+    with pytest.raises(NotFound, match="no field 'nope'; it has 'a', 'b'"):
         table.add_field(["s", "nope"], member)
     with pytest.raises(NotFound):
         table.rename_field(["s", "nope"], "x")
@@ -430,7 +430,7 @@ def test_members_are_refused_where_duckdb_refuses_them() -> None:
         table.rename_field(["s", "a"], "B")
     with pytest.raises(NotFound):
         table.remove_field(["s", "nope"])
-    with pytest.raises(PreconditionFailed, match="last member"):
+    with pytest.raises(PreconditionFailed, match="only field"):
         table.remove_field(["l", "element", "a"])
     before = version(table)
     table.remove_field(["s", "nope"], if_exists=True)

@@ -58,7 +58,7 @@ def test_a_time_is_that_of_the_last_change_before_it() -> None:
 @pytest.mark.parametrize("version", [-1, 6, 2**70])
 def test_a_version_that_never_was_is_refused_with_those_there_are(version: int) -> None:
     table, _ = lived()
-    with pytest.raises(NotFound, match=f"no version {version}: versions 0 to 5 are kept"):
+    with pytest.raises(NotFound, match=f"version {version} does not exist: versions 0 to 5 are available"):
         names_at(table, "VERSION", version)
 
 
@@ -100,9 +100,9 @@ def test_the_oldest_versions_are_dropped() -> None:
         clock.pass_by(minutes=1)
         insert(table, {"id": [number], "name": [str(number)]})
     assert names_at(table, "VERSION", 5) == ["0", "1", "2"]
-    with pytest.raises(NotFound, match="versions 5 to 7 are kept"):
+    with pytest.raises(NotFound, match="versions 5 to 7 are available"):
         names_at(table, "VERSION", 4)
-    with pytest.raises(NotFound, match="no longer kept: the past begins at 2025-01-31T12:03:00"):
+    with pytest.raises(NotFound, match="no longer available: the history starts at 2025-01-31T12:03:00"):
         names_at(table, "TIMESTAMP", "2025-01-31 12:02:00")
 
 
@@ -112,7 +112,7 @@ def test_a_catalog_may_keep_only_the_present() -> None:
     assert names_at(table, "VERSION", 3) == ["Ada"]
     with pytest.raises(NotFound):
         names_at(table, "VERSION", 2)
-    with pytest.raises(InvalidArgument, match="at least one version"):
+    with pytest.raises(InvalidArgument, match="history must be at least 1"):
         MemoryCatalog(history=0)
 
 

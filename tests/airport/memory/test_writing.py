@@ -78,7 +78,7 @@ def test_a_column_the_table_does_not_have_is_refused_by_name() -> None:
 
 
 def test_a_column_given_twice_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'ID' of table 'people' is given twice"):
+    with pytest.raises(InvalidArgument, match="'ID' of table 'people' occurs twice in the input"):
         insert(people(), {"id": [1], "ID": [2]})
 
 
@@ -212,7 +212,7 @@ def test_a_row_that_came_after_the_statement_began_is_a_conflict() -> None:
     table = filled()
     late = begin(table, "update", pa.schema({"name": pa.string(), "rowid": pa.int64()}))
     insert(table, {"id": [4], "name": ["Edith"]})
-    with pytest.raises(Conflict, match="came after this statement began"):
+    with pytest.raises(Conflict, match="was inserted after this statement began"):
         late.apply(pa.record_batch({"name": ["x"], "rowid": [3]}))
 
 

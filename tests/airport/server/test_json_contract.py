@@ -130,7 +130,7 @@ class Five(NoRowid):
 def error(call: Any) -> tuple[Code, str]:
     with pytest.raises(grpc.RpcError) as failed:
         call()
-    return failed.value.code(), failed.value.details()
+    return failed.value.code(), failed.value.details() or ""
 
 
 ERRORS: dict[str, tuple[type[Rows], Any, Code, str]] = {

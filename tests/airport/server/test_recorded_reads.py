@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pytest
 
 from airport.recorded import Call, Conversation, conversations, listing, meaning, ours, plain, renamed_body, theirs
+from client.recorded_catalog import KEYED, WRITTEN, RecordedCatalog, service
 from client.recorder import Recorder, recording
-from client.world import KEYED, WRITTEN, World, service
 from skiway.airport.wire import headers
 from skiway.airport.wire.frames import BatchReader
 from skiway.airport.wire.payloads import (
@@ -29,8 +29,6 @@ from skiway.airport.wire.payloads import (
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound, SkiwayError, Unauthorized, Unsupported
 from skiway.model import flight_pb2 as flight
-
-pytestmark = pytest.mark.needs("shared")
 
 READS = {
     "create_transaction",
@@ -57,8 +55,8 @@ BETTER = {
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    return World()
+def catalog() -> RecordedCatalog:
+    return RecordedCatalog()
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +65,8 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture(scope="module")
-def location(world: World, recorder: Recorder) -> Iterator[str]:
-    with recording(service(world), recorder) as found:
+def location(catalog: RecordedCatalog, recorder: Recorder) -> Iterator[str]:
+    with recording(service(catalog), recorder) as found:
         yield found
 
 
@@ -207,12 +205,12 @@ def many_rows() -> pa.Table:
     )
 
 
-def as_it_was(world: World, told: Conversation) -> None:
+def as_it_was(catalog: RecordedCatalog, told: Conversation) -> None:
     """The written tables as they were when the statement read them."""
     for call in told.calls:
         path = call.header("airport-flight-path")
         if call.method == "DoGet" and path.startswith("demo/w/"):
-            table, schema = (world.written, WRITTEN) if path.endswith("/t") else (world.keyed, KEYED)
+            table, schema = (catalog.written, WRITTEN) if path.endswith("/t") else (catalog.keyed, KEYED)
             table.rows = many_rows() if call.cut else call.table().cast(schema)
 
 
@@ -227,11 +225,11 @@ def descriptors(location: str) -> dict[tuple[str, ...], flight.FlightDescriptor]
 @pytest.mark.parametrize("told", reads(), ids=str)
 def test_recorded_reads_are_answered_in_meaning_as_they_were(
     told: Conversation,
-    world: World,
+    catalog: RecordedCatalog,
     location: str,
     descriptors: dict[tuple[str, ...], flight.FlightDescriptor],
 ) -> None:
-    as_it_was(world, told)
+    as_it_was(catalog, told)
     with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
         replay = Replay(channel, descriptors)
         for call in told.calls:
@@ -405,9 +403,9 @@ def attached(location: str, told: Conversation, *, loaded: bool) -> Iterator[Air
 
 @pytest.mark.parametrize("told", driven(), ids=str)
 def test_client_says_what_duckdb_said_and_gives_the_rows_it_gave(
-    told: Conversation, world: World, location: str, recorder: Recorder
+    told: Conversation, catalog: RecordedCatalog, location: str, recorder: Recorder
 ) -> None:
-    as_it_was(world, told)
+    as_it_was(catalog, told)
     actions = {call.action for call in told.calls}
     begun = "catalog_version" in actions and "create_transaction" not in actions  # by a statement before it
     with attached(location, told, loaded="list_schemas" not in actions) as db, contextlib.ExitStack() as stack:

@@ -30,8 +30,8 @@ from airport.recorded import (
     renamed_frame,
     theirs,
 )
+from client.recorded_catalog import RecordedCatalog, service
 from client.recorder import Recorder, recording
-from client.world import World, service
 from skiway.airport import ScanOptions
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.wire import headers
@@ -46,8 +46,6 @@ from skiway.airport.wire.payloads import (
 )
 from skiway.client import AirportClient
 from skiway.model import flight_pb2 as flight
-
-pytestmark = pytest.mark.needs("shared")
 
 WRITTEN = ("ddl", "dml", "time travel")
 TYPES = [session for session in dict.fromkeys(told.session for told in conversations()) if "types" in session]
@@ -431,7 +429,7 @@ def functions_recorder() -> Recorder:
 
 @pytest.fixture(scope="module")
 def functions(functions_recorder: Recorder) -> Iterator[str]:
-    with recording(service(World()), functions_recorder) as found:
+    with recording(service(RecordedCatalog()), functions_recorder) as found:
         yield found
 
 

@@ -217,7 +217,7 @@ def test_wide_batches_leave_in_pieces_of_bounded_size() -> None:
 
 
 def test_progress_is_told_where_the_number_of_rows_is_known() -> None:
-    class Counted(pa_table_of(pa.table({"id": range(4)}))):
+    class Counted(pa_table_of(pa.table({"id": range(4)}))):  # type: ignore[misc]
         def row_count(self) -> int:
             return 4
 

@@ -309,7 +309,7 @@ def failure(raw: Raw, operation: str, batch: pa.RecordBatch, *, returning: bool 
 
     with pytest.raises(grpc.RpcError) as failed:
         statement()
-    return failed.value.code(), failed.value.details()
+    return failed.value.code(), failed.value.details() or ""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -367,7 +367,7 @@ def test_too_few_or_too_many_returned_rows_are_an_error_never_a_hang(off_by: int
     with serving(Miscounting(off_by)) as server, Raw(server.location) as raw:
         code, message = failure(raw, "insert", pa.record_batch({"id": [1, 2], "name": ["a", "b"]}), returning=True)
     assert code is Code.INTERNAL
-    assert message.startswith("RETURNING needs one row for each row written: 2 were written")
+    assert message.startswith("RETURNING must return one row per written row: 2 rows were written")
 
 
 def test_a_returned_batch_without_a_column_is_an_error() -> None:

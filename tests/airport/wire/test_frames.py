@@ -221,7 +221,7 @@ def test_damaged_batches_are_refused_or_read_never_worse(data: st.DataObject) ->
 
 def test_a_truncated_frame_says_what_is_missing() -> None:
     frame = FrameWriter(pa.schema({"v": pa.int64()})).begin()
-    with pytest.raises(InvalidArgument, match="announces"):
+    with pytest.raises(InvalidArgument, match="field 2 should have"):
         parse_frame(frame[:40])
 
 
@@ -231,10 +231,10 @@ def test_a_body_shorter_than_its_header_announces_is_refused() -> None:
     frame = parse_frame(next(writer.batch(batch)))
     header = bytes(frame.header)
     cut = b"\x12" + bytes([len(header) & 127 | 128, len(header) >> 7]) + header
-    with pytest.raises(InvalidArgument, match="not a record batch"):
+    with pytest.raises(InvalidArgument, match="invalid record batch"):
         list(BatchReader(iter([writer.begin(), cut])))
 
 
 def test_a_stream_without_schema_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="before its schema"):
+    with pytest.raises(InvalidArgument, match="before a schema"):
         _ = BatchReader(iter([metadata_frame(b"x")])).schema

@@ -7,7 +7,7 @@ import pytest
 
 from airport.wire.test_frames import TYPES, array_of, round_trip
 from skiway.airport.wire.frames import FrameWriter
-from skiway.airport.wire.sparse import SparseBatches
+from skiway.airport.wire.messages import SparseBatches
 
 
 def among_nulls(column: pa.Array, rows: int) -> pa.RecordBatch:
@@ -26,32 +26,32 @@ NULLED = (0, 1, 3, 4, 5)
 def test_every_type_survives_between_nulls(name: str) -> None:
     column = array_of(*TYPES[name])
     batches = [among_nulls(column, rows) for rows in (1, 4096, 4096, 3777)]
-    assert round_trip(batches, nulled=NULLED) == batches
+    assert round_trip(batches, null_columns=NULLED) == batches
 
 
 def test_a_part_of_a_larger_batch_survives() -> None:
     whole = among_nulls(pa.array(["one", None, "three", "four"]), 30_000)
     parts = [whole.slice(7, 10_001), whole.slice(10_008)]
-    assert round_trip(parts, nulled=NULLED) == parts
+    assert round_trip(parts, null_columns=NULLED) == parts
 
 
 def test_all_columns_may_be_null() -> None:
     batch = pa.record_batch([pa.nulls(20_000, pa.int64()), pa.nulls(20_000, pa.string())], names=["a", "b"])
-    assert round_trip([batch], nulled=(0, 1)) == [batch]
+    assert round_trip([batch], null_columns=(0, 1)) == [batch]
 
 
 def test_columns_without_any_bytes_survive() -> None:
     rows = 20_000
     empty = pa.array([{}] * rows, pa.struct([]))
     batch = pa.record_batch([pa.nulls(rows, pa.int64()), empty], names=["a", "asked"])
-    assert round_trip([batch], nulled=(0,)) == [batch]
+    assert round_trip([batch], null_columns=(0,)) == [batch]
 
 
 def test_null_columns_weigh_nothing_and_the_others_are_sent_as_they_are() -> None:
     rows = 50_000
     asked = pa.array(range(rows), pa.int64())
     batch = pa.record_batch([asked, *(pa.nulls(rows, pa.int64()) for _ in range(9))], names=list("abcdefghij"))
-    (frame,) = FrameWriter(batch.schema).batch(batch, nulled=tuple(range(1, 10)))
+    (frame,) = FrameWriter(batch.schema).batch(batch, null_columns=tuple(range(1, 10)))
     assert asked.buffers()[1].to_pybytes() in frame
     assert len(frame) < asked.nbytes * 1.1
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from client.recorded_catalog import EMPLOYEES, RecordedCatalog, service
 from client.recorder import Recorder, Scripted, ordinary, recording, result, root, table_info
-from client.world import EMPLOYEES, World, service
 from skiway.airport import CatalogBuilder, Server, current_request, filters
 from skiway.client import AirportClient, CatalogVersion, ColumnStatistics, col
 from skiway.errors import Conflict, InvalidArgument, NotFound, Unsupported
@@ -21,8 +21,8 @@ SCAN = ["create_transaction", "catalog_version", "endpoints", "DoGet"]
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    return World()
+def world() -> RecordedCatalog:
+    return RecordedCatalog()
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture(scope="module")
-def location(world: World, recorder: Recorder) -> Iterator[str]:
+def location(world: RecordedCatalog, recorder: Recorder) -> Iterator[str]:
     with recording(service(world), recorder) as found:
         yield found
 
@@ -146,7 +146,7 @@ def test_scan_gives_just_the_asked_columns_in_their_order(db: AirportClient) -> 
     assert rows.read_all() == EMPLOYEES.select(["balance", "name"])
 
 
-def test_scan_without_columns_gives_the_visible_ones(db: AirportClient, world: World) -> None:
+def test_scan_without_columns_gives_the_visible_ones(db: AirportClient, world: RecordedCatalog) -> None:
     assert db.scan(PEOPLE).read_all().cast(EMPLOYEES.schema) == EMPLOYEES
     assert db.scan("tt.v").schema.names == ["a", "b"]
 
@@ -201,7 +201,7 @@ def test_statistics_are_a_small_value(db: AirportClient) -> None:
 
 
 def test_table_without_statistics_says_so(db: AirportClient) -> None:
-    with pytest.raises(Unsupported, match="keeps no statistics"):
+    with pytest.raises(Unsupported, match="has no statistics"):
         db.statistics("static_data.big_chunk", "id")
 
 

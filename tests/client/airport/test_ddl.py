@@ -71,7 +71,7 @@ def test_schemas_come_and_go(db: AirportClient, other: AirportClient) -> None:
 
 
 def test_schema_that_holds_tables_is_not_dropped(db: AirportClient, other: AirportClient) -> None:
-    with pytest.raises(SchemaNotEmpty, match="still holds 1 tables"):
+    with pytest.raises(SchemaNotEmpty, match="still contains 1 tables"):
         db.drop_schema("s")
     assert db.count("s.t") == 2
     assert same(db, other)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from client.recorder import Scripted, endpoints, frames, ordinary, result, root, table_info
-from skiway.airport.wire.frames import END_OF_STREAM, FrameWriter, metadata_frame
+from skiway.airport.wire.frames import FrameWriter, metadata_frame
 from skiway.airport.wire.payloads import Contents, encode, seal
 from skiway.client import AirportClient
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, TimedOut
@@ -174,7 +174,7 @@ STREAMS: dict[str, list[bytes]] = {
     "another schema": frames(pa.table({"a": [1], "b": [2]})),
     "fewer columns": frames(TABLE.select(["a"])),
     "garbage in place of a batch": [frames(TABLE)[0], b"\x12\x04abcd"],
-    "the end of an IPC stream": [frames(TABLE)[0], b"\x12\x08" + END_OF_STREAM],
+    "the end of an IPC stream": [frames(TABLE)[0], b"\x12\x08" + b"\xff\xff\xff\xff" + bytes(4)],
 }
 
 

@@ -9,13 +9,13 @@ import math
 import re
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
+from airport.filters.recorded import recorded_lines
 from skiway.client import Predicate, col
 from skiway.client.airport.catalog import Table
 from skiway.client.airport.filters import logical_type
@@ -153,9 +153,7 @@ SAID: dict[str, Predicate] = {
 }
 
 
-def recorded(shared: Path) -> dict[str, dict[str, Any]]:
-    lines = (shared / "wire" / "filters.jsonl").read_text().splitlines()[1:]
-    return {line["predicate"]: line for line in map(json.loads, lines)}
+RECORDED = {line["predicate"]: line for line in recorded_lines()}
 
 
 def without_positions(json_filters: str) -> str:
@@ -164,8 +162,8 @@ def without_positions(json_filters: str) -> str:
 
 
 @pytest.mark.parametrize("sql", SAID)
-def test_predicate_is_said_as_duckdb_says_it(shared: Path, sql: str) -> None:
-    line = recorded(shared)[sql]
+def test_predicate_is_said_as_duckdb_says_it(sql: str) -> None:
+    line = RECORDED[sql]
     selection = Selection(TABLE, ["i32", "s"], SAID[sql])
     assert without_positions(selection.json_filters()) == without_positions(line["json_filters"])
     assert selection.column_ids() == line["column_ids"]
@@ -317,7 +315,7 @@ def test_values_of_every_layout_are_compared(data_type: pa.DataType) -> None:
     assert kept(col("c").is_null()) == [1]
 
 
-def test_logical_types_of_nested_columns_are_those_recorded(shared: Path) -> None:
+def test_logical_types_of_nested_columns_are_those_recorded() -> None:
     seen: dict[str, Any] = {}
 
     def collect(node: Any) -> None:
@@ -330,7 +328,7 @@ def test_logical_types_of_nested_columns_are_those_recorded(shared: Path) -> Non
             for part in node:
                 collect(part)
 
-    for line in recorded(shared).values():
+    for line in RECORDED.values():
         if line.get("json_filters") and "COLLATE" not in line["predicate"]:
             collect(json.loads(line["json_filters"]))
     assert {"l", "a", "st", "m", "dec9", "tz"} <= seen.keys()

@@ -17,15 +17,13 @@ import pyarrow.compute as pc
 import pytest
 
 from airport.recorded import Call, Conversation, conversations, meaning, ours, theirs
+from client.recorded_catalog import RecordedCatalog, service
 from client.recorder import Recorder, recording
-from client.world import World, service
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.wire.payloads import CreateTableRequest, binary, decode, encode
 from skiway.client import AirportClient, Written, col
 from skiway.errors import AlreadyExists, ConstraintViolation, NotFound, SchemaNotEmpty, SkiwayError
 from skiway.model import flight_pb2 as flight
-
-pytestmark = pytest.mark.needs("shared")
 
 Statement = Callable[[AirportClient], Any]
 KEYED = ("id", "n", "q")
@@ -372,7 +370,7 @@ def _bodies(calls: Sequence[Call], rename: Any) -> list[object]:
 @pytest.mark.parametrize("told", [told for told in conversations("functions") if told.sql in FUNCTIONS], ids=str)
 def test_client_calls_functions_as_duckdb_did(told: Conversation, recorder: Recorder) -> None:
     with contextlib.ExitStack() as stack:
-        location = stack.enter_context(recording(service(World()), recorder))
+        location = stack.enter_context(recording(service(RecordedCatalog()), recorder))
         db = stack.enter_context(AirportClient(location, "demo", token=token(told), timeout_s=30))
         if not any(call.action == "list_schemas" for call in told.calls):
             db.schemas()

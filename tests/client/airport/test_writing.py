@@ -382,7 +382,7 @@ def test_row_that_another_changed_meanwhile_is_a_conflict(filled: AirportClient)
             other.update("s.t", {"v": 7.0}, where=col("id") == 2)
         return v
 
-    with pytest.raises(Conflict, match="run it again"):
+    with pytest.raises(Conflict, match="retry it"):
         filled.update("s.t", {"v": meddling})
     assert [v for _, _, v in content(filled)] == [0.5, 7.0, 1.5, 2.0]
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from formats.asking import asked
+from formats.pushed_filters import pushed_filter
 from skiway.errors import PreconditionFailed
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, TableHandle, open_source
 
@@ -54,7 +54,7 @@ def test_the_kept_rows_are_those_of_a_filter_after_the_fact(
     table = loaded(tmp_path)
     snapshot = table.current()
     assert snapshot is not None
-    condition = asked(predicate, table.schema.arrow)
+    condition = pushed_filter(predicate, table.schema.arrow)
     found = table.read(snapshot, columns=columns, filter=condition, positions=True, batch_rows=batch_rows)
     assert found.schema.names == [*columns, FILE_ORDINAL, ROW_POSITION]
     rows = found.read_all()
@@ -80,7 +80,7 @@ def test_other_columns_are_not_read_where_nothing_is_kept(tmp_path: Path) -> Non
     table = loaded(tmp_path)
     snapshot = table.current()
     assert snapshot is not None
-    assert table.read(snapshot, filter=asked("key = 17", table.schema.arrow)).read_all().to_pylist() == [kept]
+    assert table.read(snapshot, filter=pushed_filter("key = 17", table.schema.arrow)).read_all().to_pylist() == [kept]
     with pytest.raises(PreconditionFailed, match="corrupt"):
         table.read(snapshot, columns=["text"]).read_all()
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
-from metastore.managed_world import ManagedWorld, id_of
-from metastore.world import World
+from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.resource_factory import ResourceFactory
 from skiway.errors import AlreadyExists, PreconditionFailed, SkiwayError
 from skiway.formats.iceberg.commits import append, delete_all
 from skiway.formats.iceberg.data_files import DataFileWriter
@@ -32,18 +32,18 @@ from skiway.storage import open_stores
 
 
 @pytest.fixture
-def managed(world: World, tmp_path: Path) -> ManagedWorld:
-    return ManagedWorld.at(world, tmp_path)
+def managed(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
+    return ManagedTableFactory.at(factory, tmp_path)
 
 
 @pytest.fixture
-def folder(managed: ManagedWorld) -> Path:
+def folder(managed: ManagedTableFactory) -> Path:
     return Path(managed.warehouse.root.path)
 
 
-def sweep(managed: ManagedWorld, **asked: Any) -> Slice:
+def sweep(managed: ManagedTableFactory, **asked: Any) -> Slice:
     asked.setdefault("dry_run", False)
-    return sweep_warehouse(managed.world.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **asked)
+    return sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **asked)
 
 
 def age(*places: Path, days: float = 10) -> None:
@@ -62,13 +62,13 @@ def path_of(uri: str) -> Path:
     return Path(uri.removeprefix("file://"))
 
 
-def attempt(managed: ManagedWorld, table: ManagedTable, *values: int) -> str:
+def attempt(managed: ManagedTableFactory, table: ManagedTable, *values: int) -> str:
     """The metadata of a commit that died before the pointers were swapped; all its files are there."""
     made = append(managed.write(table, *values))(table.metadata, table.files, managed.home.clock)
     return write_metadata(table.files, updated(table.metadata, made.requirements, made.updates), version=2)
 
 
-def test_a_commit_that_died_before_the_swap_goes_with_all_its_files(managed: ManagedWorld, folder: Path) -> None:
+def test_a_commit_that_died_before_the_swap_goes_with_all_its_files(managed: ManagedTableFactory, folder: Path) -> None:
     """Though its metadata is younger than that of the present state."""
     table = managed.append(managed.create(), 1)
     needed = files_in(folder)
@@ -81,7 +81,7 @@ def test_a_commit_that_died_before_the_swap_goes_with_all_its_files(managed: Man
     assert (files_in(folder), managed.rows(table)) == (needed, [1])
 
 
-def test_a_commit_that_died_a_moment_ago_stays_as_it_might_be_alive(managed: ManagedWorld, folder: Path) -> None:
+def test_a_commit_that_died_a_moment_ago_stays_as_it_might_be_alive(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     age(folder)
     attempt(managed, table, 2)
@@ -89,7 +89,7 @@ def test_a_commit_that_died_a_moment_ago_stays_as_it_might_be_alive(managed: Man
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format-ver', b"{}"])
-def test_half_a_file_of_metadata_keeps_only_itself(managed: ManagedWorld, folder: Path, content: bytes) -> None:
+def test_half_a_file_of_metadata_keeps_only_itself(managed: ManagedTableFactory, folder: Path, content: bytes) -> None:
     table = managed.append(managed.create(), 1)
     orphan = path_of(managed.write(table, 2)[0].file_path)
     age(folder)
@@ -98,7 +98,7 @@ def test_half_a_file_of_metadata_keeps_only_itself(managed: ManagedWorld, folder
     assert (set(map(path_of, done.removed)), done.damaged) == ({orphan}, ())
 
 
-def test_a_young_state_without_its_manifests_keeps_only_itself(managed: ManagedWorld, folder: Path) -> None:
+def test_a_young_state_without_its_manifests_keeps_only_itself(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     orphan = path_of(managed.write(table, 2)[0].file_path)
     age(folder)
@@ -110,7 +110,7 @@ def test_a_young_state_without_its_manifests_keeps_only_itself(managed: ManagedW
     assert set(map(path_of, sweep(managed).removed)) == {orphan}
 
 
-def test_the_first_files_of_a_statement_are_as_young_as_its_last(managed: ManagedWorld, folder: Path) -> None:
+def test_the_first_files_of_a_statement_are_as_young_as_its_last(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.create()
     table.metadata.properties["write.target-file-size-bytes"] = "1"
     writer = DataFileWriter(table.files, table.metadata, buffer_bytes=1)
@@ -122,7 +122,9 @@ def test_the_first_files_of_a_statement_are_as_young_as_its_last(managed: Manage
     assert managed.rows(table) == [1, 2]
 
 
-def test_a_statement_whose_files_were_swept_is_told_so_and_commits_nothing(managed: ManagedWorld, folder: Path) -> None:
+def test_a_statement_whose_files_were_swept_is_told_so_and_commits_nothing(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
     table = managed.append(managed.create(), 1)
     files = managed.write(table, 2)
     age(folder)
@@ -132,7 +134,9 @@ def test_a_statement_whose_files_were_swept_is_told_so_and_commits_nothing(manag
     assert managed.rows(table) == [1]
 
 
-def test_files_of_a_statement_that_is_long_over_go_whatever_others_write(managed: ManagedWorld, folder: Path) -> None:
+def test_files_of_a_statement_that_is_long_over_go_whatever_others_write(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
     table = managed.append(managed.create(), 1)
     orphans = {path_of(managed.write(table, value)[0].file_path) for value in (2, 3)}
     age(folder)
@@ -140,14 +144,14 @@ def test_files_of_a_statement_that_is_long_over_go_whatever_others_write(managed
     assert set(map(path_of, sweep(managed).removed)) == orphans
 
 
-def test_what_a_query_has_pinned_stays_until_it_ends(managed: ManagedWorld, folder: Path) -> None:
+def test_what_a_query_has_pinned_stays_until_it_ends(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     pinned, (data,) = table.metadata.current_snapshot_id, folder.rglob("*.parquet")
     query = queries.begin(
         managed.home,
         v1.BeginQueryRequest(
             inputs=[v1.QueryInput(table_id=id_of(table))],
-            default_catalog_id=managed.world.first_catalog().resource_id,
+            default_catalog_id=managed.factory.first_catalog().resource_id,
             ttl_seconds=3600,
         ),
     ).query
@@ -163,7 +167,7 @@ def test_what_a_query_has_pinned_stays_until_it_ends(managed: ManagedWorld, fold
     assert set(map(path_of, sweep(managed).removed)) == {data}
 
 
-def test_what_people_put_into_the_warehouse_is_none_of_our_business(managed: ManagedWorld, folder: Path) -> None:
+def test_what_people_put_into_the_warehouse_is_none_of_our_business(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     needed = files_in(folder)
     theirs = [
@@ -180,7 +184,9 @@ def test_what_people_put_into_the_warehouse_is_none_of_our_business(managed: Man
     assert managed.rows(table) == [1]
 
 
-def test_a_store_that_was_lost_and_begun_anew_takes_nothing_for_dropped(managed: ManagedWorld, folder: Path) -> None:
+def test_a_store_that_was_lost_and_begun_anew_takes_nothing_for_dropped(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
     managed.append(managed.create(), 1)
     needed = files_in(folder)
     age(folder)
@@ -191,9 +197,9 @@ def test_a_store_that_was_lost_and_begun_anew_takes_nothing_for_dropped(managed:
 
 
 def test_a_creation_that_died_is_swept_with_its_folder(
-    managed: ManagedWorld, folder: Path, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedTableFactory, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    managed.world.first_namespace()
+    managed.factory.first_namespace()
 
     class Died(BaseException):
         pass
@@ -209,23 +215,25 @@ def test_a_creation_that_died_is_swept_with_its_folder(
     age(folder)
     assert len(sweep(managed).removed) == 1
     assert list(folder.glob("*/*")) == []
-    assert list(managed.world.stores.pointers.scan("/folders/")) == []
+    assert list(managed.factory.stores.pointers.scan("/folders/")) == []
 
 
-def test_an_empty_folder_stays_while_somebody_may_be_about_to_write_to_it(managed: ManagedWorld, folder: Path) -> None:
+def test_an_empty_folder_stays_while_somebody_may_be_about_to_write_to_it(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
     (empty := folder / "a1" / "soon" / "metadata").mkdir(parents=True)
     locations.claim(managed.home, "soon")
     now = managed.home.clock()
 
     def swept_at(moment: datetime) -> bool:
-        sweep_warehouse(managed.world.stores, managed.warehouse, clock=lambda: moment, dry_run=False)
+        sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: moment, dry_run=False)
         return not empty.exists()
 
     assert not swept_at(now)
     assert swept_at(now.replace(year=now.year + 1))
 
 
-def test_a_creation_that_is_refused_leaves_no_folder(managed: ManagedWorld, folder: Path) -> None:
+def test_a_creation_that_is_refused_leaves_no_folder(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.create()
     with pytest.raises(AlreadyExists):
         managed.create()
@@ -233,7 +241,7 @@ def test_a_creation_that_is_refused_leaves_no_folder(managed: ManagedWorld, fold
 
 
 def test_a_table_from_before_folders_were_claimed_is_swept_after_it_is_dropped(
-    managed: ManagedWorld, folder: Path
+    managed: ManagedTableFactory, folder: Path
 ) -> None:
     table = managed.append(managed.create(), 1)
     locations.release(managed.home, table.id)
@@ -244,17 +252,17 @@ def test_a_table_from_before_folders_were_claimed_is_swept_after_it_is_dropped(
     assert files_in(folder) == set()
 
 
-def test_a_dry_run_changes_nothing(managed: ManagedWorld, folder: Path) -> None:
+def test_a_dry_run_changes_nothing(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     attempt(managed, table, 2)
     age(folder)
-    before = files_in(folder), list(managed.world.stores.pointers.scan())
+    before = files_in(folder), list(managed.factory.stores.pointers.scan())
     assert sweep(managed, dry_run=True).removed
-    assert (files_in(folder), list(managed.world.stores.pointers.scan())) == before
+    assert (files_in(folder), list(managed.factory.stores.pointers.scan())) == before
 
 
 def test_a_store_that_cannot_be_reached_removes_nothing(
-    managed: ManagedWorld, folder: Path, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedTableFactory, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed.append(managed.create(), 1)
     needed = files_in(folder)
@@ -263,7 +271,7 @@ def test_a_store_that_cannot_be_reached_removes_nothing(
     def away(_: str) -> None:
         raise SkiwayError("the store is away")
 
-    monkeypatch.setattr(managed.world.stores.pointers, "get", away)
+    monkeypatch.setattr(managed.factory.stores.pointers, "get", away)
     with pytest.raises(SkiwayError, match="away"):
         sweep(managed)
     assert files_in(folder) == needed

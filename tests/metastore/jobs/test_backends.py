@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
-from metastore.wholeness import damage
-from metastore.world import World, behaviour, refused
+from metastore.resource_factory import ResourceFactory, behavior, refused
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import connectors, gc, queries
 from skiway.metastore.gc import sweeps as gc_sweeps
@@ -22,59 +22,59 @@ from storage.homes import blob_home, pointer_home
 BACKENDS = [("memory", "memory"), ("sqlite", "file"), ("postgresql", "file"), ("dynamodb", "s3")]
 
 
-@behaviour(18, 73)
+@behavior(18, 73)
 @pytest.mark.parametrize(("pointers", "blobs"), BACKENDS)
 def test_jobs_and_queries_live_alike_on_every_backend(pointers, blobs, tmp_path, server, clock):  # noqa: F811
     places = pointer_home(pointers, tmp_path, server), blob_home(blobs, tmp_path, server)
     with places[0].pointers(clock=clock) as opened, places[1].blobs() as content:
-        world = World(Stores(opened, content), clock)
-        live_job(world)
-        live_query(world)
-        assert damage(world.stores) == []
+        factory = ResourceFactory(Stores(opened, content), clock)
+        live_job(factory)
+        live_query(factory)
+        assert damage(factory.stores) == []
 
 
-def live_job(world: World) -> None:
-    request = v1.TriggerReconcileRequest(connector_id=connector(world).resource_id)
-    job_id = connectors.trigger(world.home, request).job_id
-    assert connectors.trigger(world.home, request).job_id == job_id
-    first = queue(world).lease("w1")
-    assert queue(world).lease("w2") is None
-    world.clock.advance(RULES.lease_s)
-    assert queue(world).reclaim() == 1
-    world.clock.advance(1)
-    second = queue(world).lease("w2")
+def live_job(factory: ResourceFactory) -> None:
+    request = v1.TriggerReconcileRequest(connector_id=connector(factory).resource_id)
+    job_id = connectors.trigger(factory.home, request).job_id
+    assert connectors.trigger(factory.home, request).job_id == job_id
+    first = queue(factory).lease("w1")
+    assert queue(factory).lease("w2") is None
+    factory.clock.advance(RULES.lease_s)
+    assert queue(factory).reclaim() == 1
+    factory.clock.advance(1)
+    second = queue(factory).lease("w2")
     with refused(Conflict, "job.lease.lost"):
-        queue(world).complete(first, Progress())
-    assert queue(world).complete(second, Progress()).state == v1.JS_SUCCEEDED
-    assert world.stores.pointers.count("/queue/") == 0
-    world.clock.advance(gc_sweeps.WEEK_S + 1)
-    assert len(gc.sweep_jobs(world.stores, clock=world.clock).removed) == 1
-    assert world.stores.pointers.count("/accounts/a1/jobs/") == 0
+        queue(factory).complete(first, Progress())
+    assert queue(factory).complete(second, Progress()).state == v1.JS_SUCCEEDED
+    assert factory.stores.pointers.count("/queue/") == 0
+    factory.clock.advance(gc_sweeps.WEEK_S + 1)
+    assert len(gc.sweep_jobs(factory.stores, clock=factory.clock).removed) == 1
+    assert factory.stores.pointers.count("/accounts/a1/jobs/") == 0
 
 
-def live_query(world: World) -> None:
-    table = world.table()
-    world.snapshot(table, 1)
+def live_query(factory: ResourceFactory) -> None:
+    table = factory.table()
+    factory.snapshot(table, 1)
     request = v1.BeginQueryRequest(
         query_id="q", default_catalog_id=table.catalog_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
     )
-    queries.begin(world.home, request)
-    world.clock.advance(59)
-    queries.renew(world.home, v1.RenewQueryRequest(query_id="q"))
-    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
-    world.clock.advance(59)
-    collect(world)
-    assert queries.pinned(world.home, "q", table.resource_id).snapshot().snapshot_id == 1
-    world.clock.advance(1)
-    assert queries.get(world.home, v1.GetQueryRequest(query_id="q")).query.state == v1.LS_EXPIRED
-    world.clock.advance(15)
+    queries.begin(factory.home, request)
+    factory.clock.advance(59)
+    queries.renew(factory.home, v1.RenewQueryRequest(query_id="q"))
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    factory.clock.advance(59)
+    collect(factory)
+    assert queries.pinned(factory.home, "q", table.resource_id).snapshot().snapshot_id == 1
+    factory.clock.advance(1)
+    assert queries.get(factory.home, v1.GetQueryRequest(query_id="q")).query.state == v1.LS_EXPIRED
+    factory.clock.advance(15)
     with refused(NotFound, "query.not.found"):
-        queries.get(world.home, v1.GetQueryRequest(query_id="q"))
-    collect(world)
-    left = [head.uri for head in world.stores.blobs.scan() if "/tables/" in head.uri or "/leases/" in head.uri]
+        queries.get(factory.home, v1.GetQueryRequest(query_id="q"))
+    collect(factory)
+    left = [head.uri for head in factory.stores.blobs.scan() if "/tables/" in head.uri or "/leases/" in head.uri]
     assert left == []
 
 
-def collect(world: World) -> None:
-    gc.sweep_expired(world.stores)
-    gc.sweep_blobs(world.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1))
+def collect(factory: ResourceFactory) -> None:
+    gc.sweep_expired(factory.stores)
+    gc.sweep_blobs(factory.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1))

@@ -9,10 +9,10 @@ from threading import Lock, Thread
 
 import pytest
 
+from metastore.integrity import damage
 from metastore.mirrors import connector
+from metastore.resource_factory import ResourceFactory, behavior
 from metastore.test_concurrency import errors, race
-from metastore.wholeness import damage
-from metastore.world import World, behaviour
 from skiway.errors import Conflict
 from skiway.metastore import Realm, connectors, jobs, queries
 from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease, Progress
@@ -24,22 +24,24 @@ JOBS = 50
 
 
 @pytest.fixture
-def servers(tmp_path) -> Iterator[tuple[World, World]]:
+def servers(tmp_path) -> Iterator[tuple[ResourceFactory, ResourceFactory]]:
     """Two that share nothing but the files."""
     url = f"sqlite:///{tmp_path}/pointers.db"
     with open_stores(url) as one, open_stores(url) as two:
-        yield World(one), World(two)
+        yield ResourceFactory(one), ResourceFactory(two)
 
 
-def fill(world: World) -> list[str]:
+def fill(factory: ResourceFactory) -> list[str]:
     """Many jobs, none of which does what another does."""
-    connector_id = connector(world).resource_id
-    realm = Realm(world.stores, "a1")
+    connector_id = connector(factory).resource_id
+    realm = Realm(factory.stores, "a1")
     scopes = [v1.JobScope(table=f"t{number}") for number in range(JOBS)]
     return [jobs.enqueue(realm, connector_id, scope=scope).job_id for scope in scopes]
 
 
-def work_through(servers: tuple[World, World], rules: JobRules, do: Callable[[JobQueue, Lease], None]) -> list[Lease]:
+def work_through(
+    servers: tuple[ResourceFactory, ResourceFactory], rules: JobRules, do: Callable[[JobQueue, Lease], None]
+) -> list[Lease]:
     """All leases that were given, to workers that go on until everything is over."""
     given: list[Lease] = []
     failures: list[BaseException] = []
@@ -68,12 +70,12 @@ def work_through(servers: tuple[World, World], rules: JobRules, do: Callable[[Jo
     return given
 
 
-def states(world: World) -> Counter[int]:
+def states(factory: ResourceFactory) -> Counter[int]:
     request = v1.ListReconcileJobsRequest(page=v1.PageRequest(page_size=1000))
-    return Counter(job.state for job in jobs.list_(world.home, request).jobs)
+    return Counter(job.state for job in jobs.list_(factory.home, request).jobs)
 
 
-@behaviour(73)
+@behavior(73)
 def test_many_workers_do_each_job_once_and_alone(servers):
     made = fill(servers[0])
     running: set[str] = set()
@@ -95,7 +97,7 @@ def test_many_workers_do_each_job_once_and_alone(servers):
     assert damage(servers[0].stores) == []
 
 
-@behaviour(73)
+@behavior(73)
 def test_workers_that_fail_vanish_or_sleep_leave_every_job_done_once(servers):
     fill(servers[0])
     done: Counter[str] = Counter()
@@ -129,7 +131,7 @@ def test_workers_that_fail_vanish_or_sleep_leave_every_job_done_once(servers):
     assert damage(servers[0].stores) == []
 
 
-@behaviour(73)
+@behavior(73)
 def test_many_that_ask_for_the_same_get_one_job(servers):
     request = v1.TriggerReconcileRequest(connector_id=connector(servers[0]).resource_id)
     outcomes = race(servers, lambda realm, _: connectors.trigger(realm, request).job_id)
@@ -156,7 +158,7 @@ def test_a_job_that_many_cancel_while_it_is_begun_ends_in_one_state(servers):
     assert damage(servers[0].stores) == []
 
 
-@behaviour(48)
+@behavior(48)
 def test_one_of_many_begins_a_query_of_one_id(servers):
     table = servers[0].table()
     servers[0].snapshot(table, 1)
@@ -169,7 +171,7 @@ def test_one_of_many_begins_a_query_of_one_id(servers):
     assert errors(outcomes) == {"query.already.exists": len(outcomes) - 1}
 
 
-@behaviour(49, 50)
+@behavior(49, 50)
 def test_of_many_that_renew_and_end_a_query_the_end_counts(servers):
     table = servers[0].table()
     servers[0].snapshot(table, 1)

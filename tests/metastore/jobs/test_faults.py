@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from metastore.faults import Died, Fate, dying
+from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
-from metastore.wholeness import damage
-from metastore.world import World, behaviour
+from metastore.resource_factory import ResourceFactory, behavior
 from skiway.errors import NotFound
 from skiway.metastore import connectors, gc, jobs, queries
 from skiway.metastore.gc import sweeps as gc_sweeps
@@ -21,74 +21,74 @@ from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
 
-Change = Callable[[World], object]
-Prepare = Callable[[World], Change]
+Change = Callable[[ResourceFactory], object]
+Prepare = Callable[[ResourceFactory], Change]
 
 
-def enqueue(world: World) -> Change:
-    request = v1.TriggerReconcileRequest(connector_id=connector(world).resource_id)
+def enqueue(factory: ResourceFactory) -> Change:
+    request = v1.TriggerReconcileRequest(connector_id=connector(factory).resource_id)
     return lambda doomed: connectors.trigger(doomed.home, request)
 
 
-def lease(world: World) -> Change:
-    enqueue(world)(world)
+def lease(factory: ResourceFactory) -> Change:
+    enqueue(factory)(factory)
     return lambda doomed: queue(doomed).lease("w")
 
 
-def complete(world: World) -> Change:
-    held = lease(world)(world)
+def complete(factory: ResourceFactory) -> Change:
+    held = lease(factory)(factory)
     return lambda doomed: queue(doomed).complete(held, Progress(1, 1, {"t": "x"}))
 
 
-def fail(world: World) -> Change:
-    held = lease(world)(world)
+def fail(factory: ResourceFactory) -> Change:
+    held = lease(factory)(factory)
     return lambda doomed: queue(doomed).fail(held, "no luck")
 
 
-def renew_job(world: World) -> Change:
-    held = lease(world)(world)
-    world.clock.advance(1)
+def renew_job(factory: ResourceFactory) -> Change:
+    held = lease(factory)(factory)
+    factory.clock.advance(1)
     return lambda doomed: queue(doomed).renew(held)
 
 
-def reclaim(world: World) -> Change:
-    lease(world)(world)
-    world.clock.advance(RULES.lease_s)
+def reclaim(factory: ResourceFactory) -> Change:
+    lease(factory)(factory)
+    factory.clock.advance(RULES.lease_s)
     return lambda doomed: queue(doomed).reclaim()
 
 
-def cancel_waiting(world: World) -> Change:
-    job_id = enqueue(world)(world).job_id
+def cancel_waiting(factory: ResourceFactory) -> Change:
+    job_id = enqueue(factory)(factory).job_id
     return lambda doomed: jobs.cancel(doomed.home, v1.CancelReconcileJobRequest(job_id=job_id))
 
 
-def cancel_running(world: World) -> Change:
-    job_id = lease(world)(world).job.job_id
+def cancel_running(factory: ResourceFactory) -> Change:
+    job_id = lease(factory)(factory).job.job_id
     return lambda doomed: jobs.cancel(doomed.home, v1.CancelReconcileJobRequest(job_id=job_id))
 
 
-def collect_job(world: World) -> Change:
-    complete(world)(world)
-    world.clock.advance(gc_sweeps.WEEK_S + 1)
+def collect_job(factory: ResourceFactory) -> Change:
+    complete(factory)(factory)
+    factory.clock.advance(gc_sweeps.WEEK_S + 1)
     return lambda doomed: gc.sweep_jobs(doomed.stores, clock=doomed.clock)
 
 
-def begin(world: World) -> Change:
-    table = world.table()
-    world.snapshot(table, 1)
+def begin(factory: ResourceFactory) -> Change:
+    table = factory.table()
+    factory.snapshot(table, 1)
     request = v1.BeginQueryRequest(
         query_id="q", default_catalog_id=table.catalog_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
     )
     return lambda doomed: queries.begin(doomed.home, request)
 
 
-def renew_query(world: World) -> Change:
-    begin(world)(world)
+def renew_query(factory: ResourceFactory) -> Change:
+    begin(factory)(factory)
     return lambda doomed: queries.renew(doomed.home, v1.RenewQueryRequest(query_id="q", ttl_seconds=100))
 
 
-def end(world: World) -> Change:
-    begin(world)(world)
+def end(factory: ResourceFactory) -> Change:
+    begin(factory)(factory)
     return lambda doomed: queries.end(doomed.home, v1.EndQueryRequest(query_id="q"))
 
 
@@ -101,35 +101,35 @@ class Seen:
     query: v1.QueryDescriptor | None
 
 
-def seen(world: World) -> Seen:
-    found = list(jobs.list_(world.home, v1.ListReconcileJobsRequest()).jobs)
+def seen(factory: ResourceFactory) -> Seen:
+    found = list(jobs.list_(factory.home, v1.ListReconcileJobsRequest()).jobs)
     query = None
     with suppress(NotFound):
-        query = queries.get(world.home, v1.GetQueryRequest(query_id="q")).query
-    return Seen(found, world.stores.pointers.count("/queue/"), query)
+        query = queries.get(factory.home, v1.GetQueryRequest(query_id="q")).query
+    return Seen(found, factory.stores.pointers.count("/queue/"), query)
 
 
-def prepared(prepare: Prepare) -> tuple[World, Change]:
+def prepared(prepare: Prepare) -> tuple[ResourceFactory, Change]:
     clock = Clock()
-    world = World(open_stores("memory://", clock=clock), clock)
-    return world, prepare(world)
+    factory = ResourceFactory(open_stores("memory://", clock=clock), clock)
+    return factory, prepare(factory)
 
 
-def check_life_goes_on(world: World, state: Seen) -> None:
+def check_life_goes_on(factory: ResourceFactory, state: Seen) -> None:
     """Whatever the dead has left, others finish: the job that is not over, and the query that is read."""
     if state.query is not None and state.query.state == v1.LS_ACTIVE:
         (pin,) = state.query.snapshots.pins
-        assert queries.pinned(world.home, "q", pin.table_id).snapshot().snapshot_id == 1
+        assert queries.pinned(factory.home, "q", pin.table_id).snapshot().snapshot_id == 1
     if any(job.state in ACTIVE and not job.cancel_requested for job in state.jobs):
-        world.clock.advance(RULES.lease_s)
-        queue(world).reclaim()
-        world.clock.advance(RULES.max_backoff_s)
-        taken = queue(world).lease("heir")
-        assert queue(world).complete(taken, Progress()).state == v1.JS_SUCCEEDED
-    world.clock.advance(1000)
-    gc.sweep_expired(world.stores)
-    assert world.stores.pointers.count("/pins/") == 0
-    assert damage(world.stores) == []
+        factory.clock.advance(RULES.lease_s)
+        queue(factory).reclaim()
+        factory.clock.advance(RULES.max_backoff_s)
+        taken = queue(factory).lease("heir")
+        assert queue(factory).complete(taken, Progress()).state == v1.JS_SUCCEEDED
+    factory.clock.advance(1000)
+    gc.sweep_expired(factory.stores)
+    assert factory.stores.pointers.count("/pins/") == 0
+    assert damage(factory.stores) == []
 
 
 CHANGES: list[Prepare] = [
@@ -148,29 +148,29 @@ CHANGES: list[Prepare] = [
 ]
 
 
-@behaviour(10, 73)
+@behavior(10, 73)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("prepare", CHANGES, ids=lambda prepare: prepare.__name__)
 def test_a_death_in_any_step_leaves_all_or_nothing_and_others_finish(prepare: Any, when: Any):
-    world, change = prepared(prepare)
-    before = seen(world)
-    change(world)
-    after = seen(world)
+    factory, change = prepared(prepare)
+    before = seen(factory)
+    change(factory)
+    after = seen(factory)
     assert before != after
     at, outcomes = 0, set()
     while True:
         at += 1
-        world, change = prepared(prepare)
+        factory, change = prepared(prepare)
         fate = Fate(at, when)
-        doomed = World(dying(world.stores, Fate()), world.clock, world.ids)
-        doomed.stores = dying(world.stores, fate)
+        doomed = ResourceFactory(dying(factory.stores, Fate()), factory.clock, factory.ids)
+        doomed.stores = dying(factory.stores, fate)
         with suppress(Died):
             change(doomed)
-        now = seen(world)
+        now = seen(factory)
         assert now in (before, after), f"died {when} operation {at}"
-        assert damage(world.stores) == []
+        assert damage(factory.stores) == []
         outcomes.add(now == after)
-        check_life_goes_on(world, now)
+        check_life_goes_on(factory, now)
         if fate.done < at:
             break
     assert outcomes == {True, False}

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
-from metastore.wholeness import damage
-from metastore.world import World, behaviour, refused
+from metastore.resource_factory import ResourceFactory, behavior, refused
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import connectors, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
@@ -19,161 +19,161 @@ from skiway.metastore.records import keys
 from skiway.model import v1
 
 
-def trigger(world: World, of: v1.Connector, **more) -> str:
+def trigger(factory: ResourceFactory, of: v1.Connector, **more) -> str:
     request = v1.TriggerReconcileRequest(connector_id=of.resource_id, **more)
-    return connectors.trigger(world.home, request).job_id
+    return connectors.trigger(factory.home, request).job_id
 
 
-def job(world: World, job_id: str) -> v1.Job:
-    return jobs.get(world.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+def job(factory: ResourceFactory, job_id: str) -> v1.Job:
+    return jobs.get(factory.home, v1.GetReconcileJobRequest(job_id=job_id)).job
 
 
-def cancel(world: World, job_id: str) -> v1.Job:
-    return jobs.cancel(world.home, v1.CancelReconcileJobRequest(job_id=job_id)).job
+def cancel(factory: ResourceFactory, job_id: str) -> v1.Job:
+    return jobs.cancel(factory.home, v1.CancelReconcileJobRequest(job_id=job_id)).job
 
 
-def listed(world: World, **request) -> list[str]:
-    return [each.job_id for each in jobs.list_(world.home, v1.ListReconcileJobsRequest(**request)).jobs]
-
-
-@pytest.fixture
-def files(world) -> v1.Connector:
-    return connector(world)
+def listed(factory: ResourceFactory, **request) -> list[str]:
+    return [each.job_id for each in jobs.list_(factory.home, v1.ListReconcileJobsRequest(**request)).jobs]
 
 
 @pytest.fixture
-def leased(world, files) -> Lease:
+def files(factory) -> v1.Connector:
+    return connector(factory)
+
+
+@pytest.fixture
+def leased(factory, files) -> Lease:
     """A job that worker `w1` has begun."""
-    trigger(world, files)
-    lease = queue(world).lease("w1")
+    trigger(factory, files)
+    lease = queue(factory).lease("w1")
     assert lease is not None
     return lease
 
 
-def test_a_new_job_waits_and_runs_both_passes(world, files):
-    found = job(world, trigger(world, files, full_rescan=True))
+def test_a_new_job_waits_and_runs_both_passes(factory, files):
+    found = job(factory, trigger(factory, files, full_rescan=True))
     assert (found.state, found.attempt, found.lease_epoch) == (v1.JS_QUEUED, 0, 0)
     assert list(found.modes) == [v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC]
     assert found.full_rescan
     assert found.connector_id == files.resource_id
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
-@behaviour(73)
-def test_an_equal_job_that_is_not_over_is_answered_instead(world, files):
+@behavior(73)
+def test_an_equal_job_that_is_not_over_is_answered_instead(factory, files):
     paths = [v1.NamespacePath(segments=["a"]), v1.NamespacePath(segments=["b", "c"])]
-    first = trigger(world, files, destination_namespace_paths=paths, destination_table_columns=["x", "#7"])
+    first = trigger(factory, files, destination_namespace_paths=paths, destination_table_columns=["x", "#7"])
     same = trigger(
-        world, files, destination_namespace_paths=[*reversed(paths), paths[0]], destination_table_columns=["#7", "x"]
+        factory, files, destination_namespace_paths=[*reversed(paths), paths[0]], destination_table_columns=["#7", "x"]
     )
     assert same == first
-    lease = queue(world).lease("w")
-    assert trigger(world, files, destination_namespace_paths=paths, destination_table_columns=["x", "#7"]) == first
-    queue(world).complete(lease, Progress())
-    again = trigger(world, files, destination_namespace_paths=paths, destination_table_columns=["x", "#7"])
+    lease = queue(factory).lease("w")
+    assert trigger(factory, files, destination_namespace_paths=paths, destination_table_columns=["x", "#7"]) == first
+    queue(factory).complete(lease, Progress())
+    again = trigger(factory, files, destination_namespace_paths=paths, destination_table_columns=["x", "#7"])
     assert again != first
 
 
-@behaviour(73)
-def test_jobs_of_another_scope_kind_or_connector_are_jobs_of_their_own(world, files):
-    other = connector(world, "others")
+@behavior(73)
+def test_jobs_of_another_scope_kind_or_connector_are_jobs_of_their_own(factory, files):
+    other = connector(factory, "others")
     found = {
-        trigger(world, files),
-        trigger(world, other),
-        trigger(world, files, full_rescan=True),
-        trigger(world, files, destination_table_display_name="t"),
-        trigger(world, files, destination_namespace_paths=[v1.NamespacePath(segments=["a.b"])]),
-        trigger(world, files, destination_namespace_paths=[v1.NamespacePath(segments=["a", "b"])]),
-        jobs.enqueue(world.home, files.resource_id, modes=[v1.CAP_METADATA_ONLY_CORE]).job_id,
+        trigger(factory, files),
+        trigger(factory, other),
+        trigger(factory, files, full_rescan=True),
+        trigger(factory, files, destination_table_display_name="t"),
+        trigger(factory, files, destination_namespace_paths=[v1.NamespacePath(segments=["a.b"])]),
+        trigger(factory, files, destination_namespace_paths=[v1.NamespacePath(segments=["a", "b"])]),
+        jobs.enqueue(factory.home, files.resource_id, modes=[v1.CAP_METADATA_ONLY_CORE]).job_id,
     }
     assert len(found) == 7
 
 
-@behaviour(74)
-def test_a_connector_that_is_paused_gone_or_foreign_gets_no_job(world, files):
+@behavior(74)
+def test_a_connector_that_is_paused_gone_or_foreign_gets_no_job(factory, files):
     request = v1.UpdateConnectorRequest(
         connector_id=files.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask={"paths": ["state"]}
     )
-    connectors.update(world.home, request, secrets=None)
+    connectors.update(factory.home, request, secrets=None)
     with refused(PreconditionFailed, "connector.not.active", name="files", state="paused"):
-        trigger(world, files)
+        trigger(factory, files)
     with refused(NotFound, "connector"):
         connectors.trigger(
-            world.home, v1.TriggerReconcileRequest(connector_id=v1.ResourceId(id="gone", kind=v1.RK_CONNECTOR))
+            factory.home, v1.TriggerReconcileRequest(connector_id=v1.ResourceId(id="gone", kind=v1.RK_CONNECTOR))
         )
-    world.account("a2")
+    factory.account("a2")
     with refused(NotFound, "connector"):
-        connectors.trigger(world.realm("a2"), v1.TriggerReconcileRequest(connector_id=files.resource_id))
-    assert listed(world) == []
+        connectors.trigger(factory.realm("a2"), v1.TriggerReconcileRequest(connector_id=files.resource_id))
+    assert listed(factory) == []
 
 
-@behaviour(74)
-def test_a_connector_that_is_deleted_while_a_job_is_made_is_not_found(world, files, monkeypatch):
+@behavior(74)
+def test_a_connector_that_is_deleted_while_a_job_is_made_is_not_found(factory, files, monkeypatch):
     original = jobs_api._same
 
     def deleted_meanwhile(realm, new):
-        pointer = world.stores.pointers.get(keys.connector("a1", files.resource_id.id))
+        pointer = factory.stores.pointers.get(keys.connector("a1", files.resource_id.id))
         if pointer is not None:
             request = v1.DeleteConnectorRequest(connector_id=files.resource_id)
-            connectors.delete(world.home, request, secrets=None)
+            connectors.delete(factory.home, request, secrets=None)
         return original(realm, new)
 
     monkeypatch.setattr(jobs_api, "_same", deleted_meanwhile)
     with refused(NotFound, "connector"):
-        trigger(world, files)
-    assert listed(world) == []
+        trigger(factory, files)
+    assert listed(factory) == []
 
 
 @pytest.mark.parametrize("column", ["#", "#x", " "])
-def test_a_malformed_column_is_refused(world, files, column):
+def test_a_malformed_column_is_refused(factory, files, column):
     with refused(InvalidArgument, "field.invalid", field="destination_table_columns"):
-        trigger(world, files, destination_table_columns=[column])
+        trigger(factory, files, destination_table_columns=[column])
 
 
-@behaviour(73)
-def test_jobs_are_given_out_in_the_order_in_which_they_are_due(world, files):
+@behavior(73)
+def test_jobs_are_given_out_in_the_order_in_which_they_are_due(factory, files):
     def enqueue(name: str, seconds: float) -> str:
-        due_at = world.clock() + timedelta(seconds=seconds)
-        return jobs.enqueue(world.home, files.resource_id, scope=v1.JobScope(table=name), due_at=due_at).job_id
+        due_at = factory.clock() + timedelta(seconds=seconds)
+        return jobs.enqueue(factory.home, files.resource_id, scope=v1.JobScope(table=name), due_at=due_at).job_id
 
     third, first, later = enqueue("a", -1), enqueue("b", -3), enqueue("d", 60)
     second = enqueue("c", -2)
-    work = queue(world, replace(RULES, lease_s=1000.0))
+    work = queue(factory, replace(RULES, lease_s=1000.0))
     given = [work.lease("w").job.job_id for _ in range(3)]
     assert given == [first, second, third]
-    world.clock.advance(59.999)
+    factory.clock.advance(59.999)
     assert work.lease("w") is None
-    world.clock.advance(0.001)
+    factory.clock.advance(0.001)
     assert work.lease("w").job.job_id == later
 
 
-def test_a_worker_gets_jobs_of_all_accounts(world, files):
-    world.account("a2")
-    elsewhere = world.realm("a2")
+def test_a_worker_gets_jobs_of_all_accounts(factory, files):
+    factory.account("a2")
+    elsewhere = factory.realm("a2")
     made = v1.Connector(
         resource_id=v1.ResourceId(account_id="a2", id="c", kind=v1.RK_CONNECTOR), display_name="x", state=v1.CS_ACTIVE
     )
     elsewhere.all(jobs_schedule.CONNECTOR).create(made)
-    trigger(world, files)
+    trigger(factory, files)
     jobs.enqueue(elsewhere, made.resource_id)
-    given = {queue(world).lease("w").job.account_id for _ in range(2)}
+    given = {queue(factory).lease("w").job.account_id for _ in range(2)}
     assert given == {"a1", "a2"}
 
 
-@behaviour(73)
-def test_a_job_is_leased_to_one_worker_at_a_time(world, leased):
+@behavior(73)
+def test_a_job_is_leased_to_one_worker_at_a_time(factory, leased):
     assert (leased.job.state, leased.epoch, leased.job.lease_owner) == (v1.JS_RUNNING, 1, "w1")
-    assert leased.expires_at == world.clock.later(RULES.lease_s)
-    assert queue(world).lease("w2") is None
+    assert leased.expires_at == factory.clock.later(RULES.lease_s)
+    assert queue(factory).lease("w2") is None
 
 
-@behaviour(73)
-def test_a_lease_that_ended_passes_on_and_its_worker_is_refused(world, leased):
-    work = queue(world)
-    world.clock.advance(RULES.lease_s)
+@behavior(73)
+def test_a_lease_that_ended_passes_on_and_its_worker_is_refused(factory, leased):
+    work = queue(factory)
+    factory.clock.advance(RULES.lease_s)
     assert work.lease("w2") is None, "it counts as a failure, so it waits a while"
-    assert "w1 did not renew its lease" in job(world, leased.job.job_id).message
-    world.clock.advance(RULES.backoff_s(1))
+    assert "w1 did not renew its lease" in job(factory, leased.job.job_id).message
+    factory.clock.advance(RULES.backoff_s(1))
     second = work.lease("w2")
     assert (second.epoch, second.job.attempt, second.job.lease_owner) == (2, 2, "w2")
     for write in (
@@ -186,130 +186,130 @@ def test_a_lease_that_ended_passes_on_and_its_worker_is_refused(world, leased):
     ):
         with refused(Conflict, "job.lease.lost", job_id=leased.job.job_id, worker="w1", epoch="1"):
             write()
-    assert job(world, leased.job.job_id) == second.job
-    assert damage(world.stores) == []
+    assert job(factory, leased.job.job_id) == second.job
+    assert damage(factory.stores) == []
 
 
-def test_an_expired_lease_is_not_renewed_even_before_it_passes_on(world, leased):
-    world.clock.advance(RULES.lease_s)
+def test_an_expired_lease_is_not_renewed_even_before_it_passes_on(factory, leased):
+    factory.clock.advance(RULES.lease_s)
     with refused(Conflict, "job.lease.lost"):
-        queue(world).renew(leased)
+        queue(factory).renew(leased)
 
 
-def test_a_renewed_lease_lasts_from_now_on(world, leased):
-    work = queue(world)
+def test_a_renewed_lease_lasts_from_now_on(factory, leased):
+    work = queue(factory)
     for _ in range(5):
-        world.clock.advance(RULES.lease_s - 1)
+        factory.clock.advance(RULES.lease_s - 1)
         leased = work.renew(leased)
-        assert leased.expires_at == world.clock.later(RULES.lease_s)
+        assert leased.expires_at == factory.clock.later(RULES.lease_s)
         assert work.lease("w2") is None
     assert leased.epoch == 1
 
 
-def test_progress_is_written_down_and_renews(world, leased):
-    world.clock.advance(9)
-    lease = queue(world).progress(leased, Progress(3, 2, {"t": "no such file"}, message="half way"))
-    assert lease.expires_at == world.clock.later(RULES.lease_s)
-    found = job(world, leased.job.job_id)
+def test_progress_is_written_down_and_renews(factory, leased):
+    factory.clock.advance(9)
+    lease = queue(factory).progress(leased, Progress(3, 2, {"t": "no such file"}, message="half way"))
+    assert lease.expires_at == factory.clock.later(RULES.lease_s)
+    found = job(factory, leased.job.job_id)
     assert (found.tables_scanned, found.tables_changed, found.errors, found.message) == (3, 2, 1, "half way")
     assert [(each.table, each.message) for each in found.table_errors] == [("t", "no such file")]
 
 
-def test_table_errors_are_counted_all_and_kept_up_to_a_bound(world, leased):
+def test_table_errors_are_counted_all_and_kept_up_to_a_bound(factory, leased):
     failures = {f"t{number}": "x" * 10_000 + "!" for number in range(MAX_TABLE_ERRORS + 50)}
-    done = queue(world).complete(leased, Progress(failures=failures))
+    done = queue(factory).complete(leased, Progress(failures=failures))
     assert (done.errors, len(done.table_errors)) == (150, MAX_TABLE_ERRORS)
     assert done.table_errors[0].table == "t0"
     assert len(done.table_errors[0].message) == MAX_MESSAGE
     assert done.table_errors[0].message.endswith("x!")
 
 
-def test_a_completed_job_is_over(world, leased):
-    world.clock.advance(1)
-    done = queue(world).complete(leased, Progress(5, 4, message="fine"))
-    assert done == job(world, done.job_id)
+def test_a_completed_job_is_over(factory, leased):
+    factory.clock.advance(1)
+    done = queue(factory).complete(leased, Progress(5, 4, message="fine"))
+    assert done == job(factory, done.job_id)
     assert (done.state, done.message, done.lease_owner) == (v1.JS_SUCCEEDED, "fine", "")
     assert done.finished_at.ToDatetime() - done.started_at.ToDatetime() == timedelta(seconds=1)
-    assert queue(world).lease("w2") is None
-    assert world.stores.pointers.count("/queue/") == 0
-    assert damage(world.stores) == []
+    assert queue(factory).lease("w2") is None
+    assert factory.stores.pointers.count("/queue/") == 0
+    assert damage(factory.stores) == []
 
 
-@behaviour(73)
-def test_a_failed_job_is_tried_again_after_growing_delays_and_then_no_more(world, leased):
-    work = queue(world)
+@behavior(73)
+def test_a_failed_job_is_tried_again_after_growing_delays_and_then_no_more(factory, leased):
+    work = queue(factory)
     lease: Lease | None = leased
     for delay in (1.0, 2.0):
         failed = work.fail(lease, "no luck")
         assert (failed.state, failed.message) == (v1.JS_QUEUED, "no luck")
-        assert failed.next_attempt_at.ToDatetime() == world.clock.later(delay).replace(tzinfo=None)
-        world.clock.advance(delay - 0.001)
+        assert failed.next_attempt_at.ToDatetime() == factory.clock.later(delay).replace(tzinfo=None)
+        factory.clock.advance(delay - 0.001)
         assert work.lease("w") is None
-        world.clock.advance(0.001)
+        factory.clock.advance(0.001)
         lease = work.lease("w")
     over = work.fail(lease, "still no luck")
     assert (over.state, over.attempt, over.message) == (v1.JS_FAILED, 3, "still no luck")
-    assert world.stores.pointers.count("/queue/") == 0
-    assert trigger(world, v1.Connector(resource_id=over.connector_id)) != over.job_id
+    assert factory.stores.pointers.count("/queue/") == 0
+    assert trigger(factory, v1.Connector(resource_id=over.connector_id)) != over.job_id
 
 
-@behaviour(73)
+@behavior(73)
 def test_delays_double_up_to_a_cap():
     rules = JobRules()
     assert [rules.backoff_s(attempt) for attempt in (1, 2, 3, 6)] == [0.5, 1.0, 2.0, 16.0]
     assert {rules.backoff_s(attempt) for attempt in (7, 8, 100, 10**6)} == {30.0}
 
 
-def test_jitter_is_a_part_of_the_delay(world, leased):
-    work = replace(queue(world), jitter=lambda: 0.25)
+def test_jitter_is_a_part_of_the_delay(factory, leased):
+    work = replace(queue(factory), jitter=lambda: 0.25)
     failed = work.fail(leased, "x")
-    assert failed.next_attempt_at.ToDatetime() == world.clock.later(0.25).replace(tzinfo=None)
+    assert failed.next_attempt_at.ToDatetime() == factory.clock.later(0.25).replace(tzinfo=None)
 
 
-def test_what_cannot_succeed_is_not_tried_again(world, leased):
-    assert queue(world).fail(leased, "connector is gone", retry=False).state == v1.JS_FAILED
+def test_what_cannot_succeed_is_not_tried_again(factory, leased):
+    assert queue(factory).fail(leased, "connector is gone", retry=False).state == v1.JS_FAILED
 
 
-def test_a_job_that_kills_its_workers_fails_in_the_end(world, leased):
-    work = queue(world)
+def test_a_job_that_kills_its_workers_fails_in_the_end(factory, leased):
+    work = queue(factory)
     for _ in range(2):
-        world.clock.advance(RULES.lease_s)
+        factory.clock.advance(RULES.lease_s)
         work.reclaim()
-        world.clock.advance(RULES.max_backoff_s)
+        factory.clock.advance(RULES.max_backoff_s)
         assert work.lease("w") is not None
-    world.clock.advance(RULES.lease_s)
+    factory.clock.advance(RULES.lease_s)
     assert work.reclaim() == 1
-    assert job(world, leased.job.job_id).state == v1.JS_FAILED
+    assert job(factory, leased.job.job_id).state == v1.JS_FAILED
 
 
-def test_a_new_attempt_begins_with_nothing_done(world, leased):
-    work = queue(world)
+def test_a_new_attempt_begins_with_nothing_done(factory, leased):
+    work = queue(factory)
     work.fail(leased, "x", done=Progress(3, 2, {"t": "x"}))
-    world.clock.advance(1)
+    factory.clock.advance(1)
     again = work.lease("w").job
     assert (again.tables_scanned, again.tables_changed, again.errors, len(again.table_errors)) == (0, 0, 0, 0)
 
 
-def test_a_job_given_back_can_be_taken_at_once_and_does_not_count(world, leased):
-    work = queue(world)
+def test_a_job_given_back_can_be_taken_at_once_and_does_not_count(factory, leased):
+    work = queue(factory)
     assert work.release(leased).attempt == 0
     second = work.lease("w2")
     assert (second.job.attempt, second.epoch) == (1, 2)
 
 
-def test_a_waiting_job_is_cancelled_at_once(world, files):
-    cancelled = cancel(world, trigger(world, files))
+def test_a_waiting_job_is_cancelled_at_once(factory, files):
+    cancelled = cancel(factory, trigger(factory, files))
     assert cancelled.state == v1.JS_CANCELLED
     assert cancelled.HasField("finished_at")
-    assert queue(world).lease("w") is None
-    assert cancel(world, cancelled.job_id) == cancelled
-    assert trigger(world, files) != cancelled.job_id
+    assert queue(factory).lease("w") is None
+    assert cancel(factory, cancelled.job_id) == cancelled
+    assert trigger(factory, files) != cancelled.job_id
 
 
 @pytest.mark.parametrize("call", ["renew", "progress"])
-def test_a_running_worker_hears_that_its_job_is_to_stop(world, leased, call):
-    work = queue(world)
-    asked = cancel(world, leased.job.job_id)
+def test_a_running_worker_hears_that_its_job_is_to_stop(factory, leased, call):
+    work = queue(factory)
+    asked = cancel(factory, leased.job.job_id)
     assert (asked.state, asked.cancel_requested) == (v1.JS_RUNNING, True)
     assert not leased.cancel_requested
     heard = work.renew(leased) if call == "renew" else work.progress(leased, Progress())
@@ -318,112 +318,112 @@ def test_a_running_worker_hears_that_its_job_is_to_stop(world, leased, call):
 
 
 @pytest.mark.parametrize("way", ["fail", "release", "silence"])
-def test_a_job_that_is_to_stop_is_not_begun_again(world, leased, way):
-    work = queue(world)
-    cancel(world, leased.job.job_id)
+def test_a_job_that_is_to_stop_is_not_begun_again(factory, leased, way):
+    work = queue(factory)
+    cancel(factory, leased.job.job_id)
     if way == "fail":
         work.fail(leased, "x")
     elif way == "release":
         work.release(leased)
     else:
-        world.clock.advance(RULES.lease_s)
+        factory.clock.advance(RULES.lease_s)
         work.reclaim()
-    assert job(world, leased.job.job_id).state == v1.JS_CANCELLED
+    assert job(factory, leased.job.job_id).state == v1.JS_CANCELLED
 
 
-def test_a_job_that_was_finished_before_it_heard_has_succeeded(world, leased):
-    cancel(world, leased.job.job_id)
-    assert queue(world).complete(leased, Progress()).state == v1.JS_SUCCEEDED
+def test_a_job_that_was_finished_before_it_heard_has_succeeded(factory, leased):
+    cancel(factory, leased.job.job_id)
+    assert queue(factory).complete(leased, Progress()).state == v1.JS_SUCCEEDED
 
 
-def test_jobs_are_listed_newest_first_by_connector_and_state(world, files):
-    other = connector(world, "others")
+def test_jobs_are_listed_newest_first_by_connector_and_state(factory, files):
+    other = connector(factory, "others")
     made = []
     for name in "abc":
-        world.clock.advance(1)
-        made.append(trigger(world, files, destination_table_display_name=name))
-    world.clock.advance(1)
-    foreign = trigger(world, other)
-    queue(world).lease("w")
-    assert listed(world) == [foreign, *reversed(made)]
-    assert listed(world, connector_id=files.resource_id) == list(reversed(made))
-    assert listed(world, state=v1.JS_RUNNING) == [made[0]]
-    assert listed(world, connector_id=files.resource_id, state=v1.JS_QUEUED) == [made[2], made[1]]
-    assert listed(world, connector_id=other.resource_id, state=v1.JS_RUNNING) == []
-    page = jobs.list_(world.home, v1.ListReconcileJobsRequest(page=v1.PageRequest(page_size=3)))
+        factory.clock.advance(1)
+        made.append(trigger(factory, files, destination_table_display_name=name))
+    factory.clock.advance(1)
+    foreign = trigger(factory, other)
+    queue(factory).lease("w")
+    assert listed(factory) == [foreign, *reversed(made)]
+    assert listed(factory, connector_id=files.resource_id) == list(reversed(made))
+    assert listed(factory, state=v1.JS_RUNNING) == [made[0]]
+    assert listed(factory, connector_id=files.resource_id, state=v1.JS_QUEUED) == [made[2], made[1]]
+    assert listed(factory, connector_id=other.resource_id, state=v1.JS_RUNNING) == []
+    page = jobs.list_(factory.home, v1.ListReconcileJobsRequest(page=v1.PageRequest(page_size=3)))
     assert ([each.job_id for each in page.jobs], page.page.total_size) == ([foreign, made[2], made[1]], 4)
     token = v1.PageRequest(page_size=3, page_token=page.page.next_page_token)
-    assert listed(world, page=token) == [made[0]]
+    assert listed(factory, page=token) == [made[0]]
 
 
-def test_a_job_of_another_account_is_not_found(world, files):
-    world.account("a2")
-    job_id = trigger(world, files)
+def test_a_job_of_another_account_is_not_found(factory, files):
+    factory.account("a2")
+    job_id = trigger(factory, files)
     for call in (
         lambda realm: jobs.get(realm, v1.GetReconcileJobRequest(job_id=job_id)),
         lambda realm: jobs.cancel(realm, v1.CancelReconcileJobRequest(job_id=job_id)),
     ):
         with refused(NotFound, "job", id=job_id):
-            call(world.realm("a2"))
+            call(factory.realm("a2"))
     with refused(InvalidArgument, "field", field="job_id"):
-        jobs.get(world.home, v1.GetReconcileJobRequest(job_id=" "))
+        jobs.get(factory.home, v1.GetReconcileJobRequest(job_id=" "))
 
 
-def test_a_deleted_connector_takes_its_jobs_with_it(world, files):
-    running, waiting = trigger(world, files), trigger(world, files, full_rescan=True)
-    lease = queue(world).lease("w")
-    connectors.delete(world.home, v1.DeleteConnectorRequest(connector_id=files.resource_id), secrets=None)
+def test_a_deleted_connector_takes_its_jobs_with_it(factory, files):
+    running, waiting = trigger(factory, files), trigger(factory, files, full_rescan=True)
+    lease = queue(factory).lease("w")
+    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id), secrets=None)
     states = {lease.job.job_id: v1.JS_RUNNING, ({running, waiting} - {lease.job.job_id}).pop(): v1.JS_CANCELLED}
-    assert {each: job(world, each).state for each in states} == states
-    assert queue(world).renew(lease).cancel_requested
+    assert {each: job(factory, each).state for each in states} == states
+    assert queue(factory).renew(lease).cancel_requested
 
 
-def test_what_cannot_be_read_does_not_keep_others_waiting(world, files):
-    lost = trigger(world, files)
-    world.clock.advance(1)
-    good = trigger(world, files, full_rescan=True)
-    world.stores.blobs.delete(world.stores.pointers.get(keys.job("a1", lost)).blob_uri)
-    assert queue(world).lease("w").job.job_id == good
-    assert keys.job("a1", lost) in gc.sweep_pointers(world.stores).damaged
+def test_what_cannot_be_read_does_not_keep_others_waiting(factory, files):
+    lost = trigger(factory, files)
+    factory.clock.advance(1)
+    good = trigger(factory, files, full_rescan=True)
+    factory.stores.blobs.delete(factory.stores.pointers.get(keys.job("a1", lost)).blob_uri)
+    assert queue(factory).lease("w").job.job_id == good
+    assert keys.job("a1", lost) in gc.sweep_pointers(factory.stores).damaged
 
 
-def test_leasing_and_enqueueing_cost_the_same_however_many_jobs_there_are(world, files, calls):
+def test_leasing_and_enqueueing_cost_the_same_however_many_jobs_there_are(factory, files, calls):
     def cost(act) -> int:
         before = calls.total
         act()
         return calls.total - before
 
     def enqueue(number: int) -> None:
-        trigger(world, files, destination_table_display_name=f"t{number}")
+        trigger(factory, files, destination_table_display_name=f"t{number}")
 
     enqueue(0)
-    one = cost(lambda: queue(world).lease("w")), cost(lambda: enqueue(1))
+    one = cost(lambda: queue(factory).lease("w")), cost(lambda: enqueue(1))
     for number in range(2, 60):
         enqueue(number)
-        world.clock.advance(0.001)
-    many = cost(lambda: queue(world).lease("w")), cost(lambda: enqueue(60))
+        factory.clock.advance(0.001)
+    many = cost(lambda: queue(factory).lease("w")), cost(lambda: enqueue(60))
     assert many == one
 
 
-@behaviour(77)
-def test_jobs_over_for_long_are_removed_with_all_that_finds_them(world, files, leased):
-    queue(world).complete(leased, Progress())
-    world.clock.advance(7 * 24 * 3600 - 60)
-    kept = trigger(world, files, full_rescan=True)
-    assert gc.sweep_jobs(world.stores, clock=world.clock).removed == ()
-    world.clock.advance(61)
-    removed = gc.sweep_jobs(world.stores, clock=world.clock).removed
+@behavior(77)
+def test_jobs_over_for_long_are_removed_with_all_that_finds_them(factory, files, leased):
+    queue(factory).complete(leased, Progress())
+    factory.clock.advance(7 * 24 * 3600 - 60)
+    kept = trigger(factory, files, full_rescan=True)
+    assert gc.sweep_jobs(factory.stores, clock=factory.clock).removed == ()
+    factory.clock.advance(61)
+    removed = gc.sweep_jobs(factory.stores, clock=factory.clock).removed
     assert removed == (keys.job("a1", leased.job.job_id),)
-    assert listed(world) == [kept]
-    assert damage(world.stores) == []
-    assert gc.sweep_jobs(world.stores, clock=world.clock).removed == ()
+    assert listed(factory) == [kept]
+    assert damage(factory.stores) == []
+    assert gc.sweep_jobs(factory.stores, clock=factory.clock).removed == ()
 
 
-@behaviour(76)
-def test_a_place_in_the_queue_without_its_job_is_removed(world, files):
-    job_id = trigger(world, files)
-    world.stores.pointers.compare_and_delete(keys.job("a1", job_id), expect=1)
-    assert queue(world).lease("w") is None
-    removed = gc.sweep_pointers(world.stores).removed
+@behavior(76)
+def test_a_place_in_the_queue_without_its_job_is_removed(factory, files):
+    job_id = trigger(factory, files)
+    factory.stores.pointers.compare_and_delete(keys.job("a1", job_id), expect=1)
+    assert queue(factory).lease("w") is None
+    removed = gc.sweep_pointers(factory.stores).removed
     assert len(removed) == 6
-    assert world.stores.pointers.count("/queue/") == 0
+    assert factory.stores.pointers.count("/queue/") == 0

@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
+from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
-from metastore.wholeness import damage
-from metastore.world import World, behaviour, refused
+from metastore.resource_factory import ResourceFactory, behavior, refused
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import gc, jobs
 from skiway.metastore.jobs.queue import ACTIVE, FINISHED, Lease, Progress
@@ -48,25 +48,25 @@ class Queue(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.clock = Clock()
-        self.world = World(self.open(), self.clock)
-        self.connector_id = connector(self.world).resource_id
+        self.factory = ResourceFactory(self.open(), self.clock)
+        self.connector_id = connector(self.factory).resource_id
         self.model: dict[str, Model] = {}
 
     def open(self):
         return open_stores(self.url.format(folder=Path(self.folder.name)), clock=self.clock)
 
     def teardown(self):
-        self.world.stores.close()
+        self.factory.stores.close()
         self.folder.cleanup()
 
     @property
     def queue(self):
-        return queue(self.world)
+        return queue(self.factory)
 
     @rule(target=made, table=st.sampled_from("abc"), delay_s=st.sampled_from([0, 0, 5]))
     def enqueue(self, table, delay_s):
         due_at = self.clock.later(delay_s)
-        found = jobs.enqueue(self.world.home, self.connector_id, scope=v1.JobScope(table=table), due_at=due_at).job_id
+        found = jobs.enqueue(self.factory.home, self.connector_id, scope=v1.JobScope(table=table), due_at=due_at).job_id
         active = [each for each, job in self.model.items() if job.table == table and job.state in ACTIVE]
         if active:
             assert [found] == active
@@ -136,9 +136,9 @@ class Queue(RuleBasedStateMachine):
         request = v1.CancelReconcileJobRequest(job_id=job_id)
         if job_id not in self.model:
             with refused(NotFound, "job"):
-                jobs.cancel(self.world.home, request)
+                jobs.cancel(self.factory.home, request)
             return
-        jobs.cancel(self.world.home, request)
+        jobs.cancel(self.factory.home, request)
         job = self.model[job_id]
         if job.state == v1.JS_QUEUED:
             self._over(job, v1.JS_CANCELLED)
@@ -155,7 +155,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def collect(self):
-        swept = gc.sweep_jobs(self.world.stores, clock=self.clock, retention_s=RETENTION_S)
+        swept = gc.sweep_jobs(self.factory.stores, clock=self.clock, retention_s=RETENTION_S)
         oldest = int((self.clock() - timedelta(seconds=RETENTION_S)).timestamp())
         old = {
             each for each, job in self.model.items() if job.state in FINISHED and int(job.until.timestamp()) < oldest
@@ -166,22 +166,22 @@ class Queue(RuleBasedStateMachine):
     @invariant()
     def records_agree(self):
         page = v1.PageRequest(page_size=1000)
-        found = jobs.list_(self.world.home, v1.ListReconcileJobsRequest(page=page)).jobs
+        found = jobs.list_(self.factory.home, v1.ListReconcileJobsRequest(page=page)).jobs
         said = {job.job_id: (job.state, job.lease_epoch, job.attempt, job.cancel_requested) for job in found}
         assert said == {each: (job.state, job.epoch, job.attempt, job.cancel) for each, job in self.model.items()}
         for state in (*ACTIVE, *FINISHED):
-            listed = jobs.list_(self.world.home, v1.ListReconcileJobsRequest(page=page, state=state)).jobs
+            listed = jobs.list_(self.factory.home, v1.ListReconcileJobsRequest(page=page, state=state)).jobs
             assert {job.job_id for job in listed} == {e for e, job in self.model.items() if job.state == state}
 
     @invariant()
     def queue_holds_what_is_not_over(self):
         active = sum(job.state in ACTIVE for job in self.model.values())
-        assert self.world.stores.pointers.count("/queue/") == active
-        assert self.world.stores.pointers.count("/accounts/a1/jobs/active/") == active
+        assert self.factory.stores.pointers.count("/queue/") == active
+        assert self.factory.stores.pointers.count("/accounts/a1/jobs/active/") == active
 
     @invariant()
     def store_is_whole(self):
-        assert damage(self.world.stores) == []
+        assert damage(self.factory.stores) == []
 
     def _held(self, lease: Lease) -> Model | None:
         job = self.model.get(lease.job.job_id)
@@ -222,15 +222,15 @@ class QueueOnFile(Queue):
 
     @rule()
     def restart(self):
-        self.world.stores.close()
-        self.world.stores = self.open()
+        self.factory.stores.close()
+        self.factory.stores = self.open()
 
 
 def scaled(examples: int) -> settings:
     return settings(max_examples=examples * max(1, settings.default.max_examples // 100), stateful_step_count=40)
 
 
-TestQueue = behaviour(73)(Queue.TestCase)
+TestQueue = behavior(73)(Queue.TestCase)
 TestQueue.settings = scaled(60)
-TestQueueOnFile = behaviour(73)(QueueOnFile.TestCase)
+TestQueueOnFile = behavior(73)(QueueOnFile.TestCase)
 TestQueueOnFile.settings = scaled(5)

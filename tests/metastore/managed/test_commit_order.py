@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from metastore.managed_world import ManagedWorld, id_of
-from metastore.world import World
+from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import managed as managed_tables
@@ -33,54 +33,56 @@ class Waited:
         return self.seconds
 
 
-def waits_s(world: World, clock: Clock, table_id: str = "t") -> float:
+def waits_s(factory: ResourceFactory, clock: Clock, table_id: str = "t") -> float:
     waited = Waited(clock)
-    commits.wait_for_clients(world.home, table_id, sleep=waited.sleep, monotonic=waited.monotonic)
+    commits.wait_for_clients(factory.home, table_id, sleep=waited.sleep, monotonic=waited.monotonic)
     return waited.seconds
 
 
-def loses(world: World, table_id: str = "t") -> None:
-    with pytest.raises(Conflict), commits.expecting_retry(world.home, table_id):
+def loses(factory: ResourceFactory, table_id: str = "t") -> None:
+    with pytest.raises(Conflict), commits.expecting_retry(factory.home, table_id):
         raise Conflict("another was faster", key="commit.failed")
 
 
-def test_nobody_waits_without_a_reason(world: World, clock: Clock) -> None:
-    with commits.expecting_retry(world.home, "t"):
+def test_nobody_waits_without_a_reason(factory: ResourceFactory, clock: Clock) -> None:
+    with commits.expecting_retry(factory.home, "t"):
         pass
-    assert waits_s(world, clock) == 0
+    assert waits_s(factory, clock) == 0
 
 
-def test_a_client_that_lost_is_waited_for_until_it_should_be_back(world: World, clock: Clock) -> None:
-    loses(world)
-    assert waits_s(world, clock, "another table") == 0
-    assert waits_s(world, clock) == pytest.approx(CLIENT_RETRY_S, abs=0.1)
-    assert waits_s(world, clock) == 0
+def test_a_client_that_lost_is_waited_for_until_it_should_be_back(factory: ResourceFactory, clock: Clock) -> None:
+    loses(factory)
+    assert waits_s(factory, clock, "another table") == 0
+    assert waits_s(factory, clock) == pytest.approx(CLIENT_RETRY_S, abs=0.1)
+    assert waits_s(factory, clock) == 0
 
 
-def test_a_statement_does_not_wait_for_ever_for_clients_that_lose_again_and_again(world: World, clock: Clock) -> None:
+def test_a_statement_does_not_wait_for_ever_for_clients_that_lose_again_and_again(
+    factory: ResourceFactory, clock: Clock
+) -> None:
     waited = Waited(clock)
 
     def sleep(seconds: float) -> None:
         waited.sleep(seconds)
-        loses(world)
+        loses(factory)
 
-    loses(world)
-    commits.wait_for_clients(world.home, "t", sleep=sleep, monotonic=waited.monotonic)
+    loses(factory)
+    commits.wait_for_clients(factory.home, "t", sleep=sleep, monotonic=waited.monotonic)
     assert waited.seconds == pytest.approx(MAX_WAIT_S, abs=0.1)
 
 
 def test_a_stale_commit_lets_the_next_statement_wait_and_then_succeed(
-    world: World, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    factory: ResourceFactory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
-    managed = ManagedWorld.at(world, tmp_path)
+    managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.append(managed.create(), 1)
     stale = AssertRefSnapshotId(ref="main", snapshot_id=1)
     update = SetPropertiesUpdate(updates={"a": "b"})
     with pytest.raises(Conflict, match="changed meanwhile"):
         managed_tables.commit(managed.home, managed.warehouse, id_of(table), [stale], [update])
-    assert waits_s(world, clock, table.id) > 0
+    assert waits_s(factory, clock, table.id) > 0
     waited = []
     monkeypatch.setattr(commits, "wait_for_clients", lambda realm, table_id: waited.append(table_id))
     managed.append(table, 2)
@@ -88,9 +90,9 @@ def test_a_stale_commit_lets_the_next_statement_wait_and_then_succeed(
 
 
 def test_commits_of_a_server_to_one_table_are_made_under_its_lock(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    managed = ManagedWorld.at(world, tmp_path)
+    managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.create()
     locked = []
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from metastore.faults import Died, Fate, dying
-from metastore.managed_world import NUMBERS, ManagedWorld, id_of
-from metastore.wholeness import damage
-from metastore.world import World
+from metastore.integrity import damage
+from metastore.managed_table_factory import NUMBERS, ManagedTableFactory, id_of
+from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict, NotFound, Unavailable
 from skiway.formats.iceberg.commits import delete_all, overwrite
 from skiway.metastore import Realm, statistics
@@ -27,10 +27,10 @@ from storage.homes import Clock
 CURRENT = v1.SnapshotRef(special=v1.SS_CURRENT)
 
 
-def test_appends_of_eight_threads_are_each_there_exactly_once(world: World, tmp_path: Path) -> None:
-    managed = ManagedWorld.at(world, tmp_path)
+def test_appends_of_eight_threads_are_each_there_exactly_once(factory: ResourceFactory, tmp_path: Path) -> None:
+    managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.create()
-    realms = [Realm(world.stores, "a1") for _ in range(8)]
+    realms = [Realm(factory.stores, "a1") for _ in range(8)]
 
     def add(worker: int) -> None:
         for turn in range(3):
@@ -44,11 +44,11 @@ def test_appends_of_eight_threads_are_each_there_exactly_once(world: World, tmp_
     listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=id_of(table))).snapshots
     assert {each.snapshot_id for each in listed} == {each.snapshot_id for each in after.metadata.snapshots}
     assert stats_of(managed, after).row_count == 24
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
-def test_of_two_who_rewrite_the_same_file_one_wins(world: World, tmp_path: Path) -> None:
-    managed = ManagedWorld.at(world, tmp_path)
+def test_of_two_who_rewrite_the_same_file_one_wins(factory: ResourceFactory, tmp_path: Path) -> None:
+    managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.append(managed.create(), 0)
     (path,) = (row["path"] for row in table.handle.files(table.handle.current()).to_pylist())
     base = table.metadata.current_snapshot_id
@@ -56,7 +56,7 @@ def test_of_two_who_rewrite_the_same_file_one_wins(world: World, tmp_path: Path)
     def rewrite(value: int) -> int | str:
         made = overwrite([path], managed.write(table, value), based_on=base)
         try:
-            managed_tables.change(Realm(world.stores, "a1"), managed.warehouse, id_of(table), made)
+            managed_tables.change(Realm(factory.stores, "a1"), managed.warehouse, id_of(table), made)
         except Conflict as error:
             return error.key
         return value
@@ -67,15 +67,15 @@ def test_of_two_who_rewrite_the_same_file_one_wins(world: World, tmp_path: Path)
     assert managed.rows(table) == [value for value in outcomes if value != "commit.failed"]
 
 
-def stats_of(managed: ManagedWorld, table: ManagedTable) -> v1.TableStats:
+def stats_of(managed: ManagedTableFactory, table: ManagedTable) -> v1.TableStats:
     return statistics.get_table(managed.home, v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)).stats
 
 
 Change = Callable[[Realm], Any]
 
 
-def creating(managed: ManagedWorld) -> Change:
-    place = managed.world.first_namespace().resource_id
+def creating(managed: ManagedTableFactory) -> Change:
+    place = managed.factory.first_namespace().resource_id
 
     def change(realm: Realm) -> None:
         with suppress(Conflict):  # it was made before the process died
@@ -84,7 +84,7 @@ def creating(managed: ManagedWorld) -> Change:
     return change
 
 
-def appending(managed: ManagedWorld) -> Change:
+def appending(managed: ManagedTableFactory) -> Change:
     table = managed.append(managed.create(), 1)
     files = managed.write(table, 2)
 
@@ -95,7 +95,7 @@ def appending(managed: ManagedWorld) -> Change:
     return change
 
 
-def truncating(managed: ManagedWorld) -> Change:
+def truncating(managed: ManagedTableFactory) -> Change:
     table = managed.append(managed.create(), 1)
 
     def change(realm: Realm) -> None:
@@ -105,7 +105,7 @@ def truncating(managed: ManagedWorld) -> Change:
     return change
 
 
-def dropping(managed: ManagedWorld) -> Change:
+def dropping(managed: ManagedTableFactory) -> Change:
     table = managed.append(managed.create(), 1)
 
     def change(realm: Realm) -> None:
@@ -115,11 +115,11 @@ def dropping(managed: ManagedWorld) -> Change:
     return change
 
 
-def seen(managed: ManagedWorld) -> list[Any]:
+def seen(managed: ManagedTableFactory) -> list[Any]:
     """All that readers see of the table, but for ids: rows, snapshots, which is current, and statistics."""
     found = [
         pointer
-        for pointer in managed.world.stores.pointers.scan("/accounts/a1/tables/by-id/")
+        for pointer in managed.factory.stores.pointers.scan("/accounts/a1/tables/by-id/")
         if not pointer.key.endswith("/closing")
     ]
     if not found:
@@ -138,17 +138,17 @@ def seen(managed: ManagedWorld) -> list[Any]:
     return [managed.rows(table), len(listed), len(table.metadata.snapshots), len(files)]
 
 
-def prepared(prepare: Callable[[ManagedWorld], Change], folder: Path) -> tuple[ManagedWorld, Change]:
+def prepared(prepare: Callable[[ManagedTableFactory], Change], folder: Path) -> tuple[ManagedTableFactory, Change]:
     clock = Clock()
-    world = World(open_stores("memory://", clock=clock), clock)
-    managed = ManagedWorld.at(world, folder)
+    factory = ResourceFactory(open_stores("memory://", clock=clock), clock)
+    managed = ManagedTableFactory.at(factory, folder)
     return managed, prepare(managed)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("prepare", [creating, appending, truncating, dropping], ids=lambda each: each.__name__)
 def test_a_death_in_any_step_leaves_the_old_state_or_the_new_and_trying_again_finishes(
-    tmp_path: Path, prepare: Callable[[ManagedWorld], Change], when: Any
+    tmp_path: Path, prepare: Callable[[ManagedTableFactory], Change], when: Any
 ) -> None:
     managed, change = prepared(prepare, tmp_path / "model")
     before = seen(managed)
@@ -161,9 +161,11 @@ def test_a_death_in_any_step_leaves_the_old_state_or_the_new_and_trying_again_fi
         managed, change = prepared(prepare, tmp_path / str(at))
         fate = Fate(at, when)
         with suppress(Died):
-            change(Realm(dying(managed.world.stores, fate), "a1", clock=managed.world.clock, ids=managed.world.ids))
+            change(
+                Realm(dying(managed.factory.stores, fate), "a1", clock=managed.factory.clock, ids=managed.factory.ids)
+            )
         now = seen(managed)
-        assert damage(managed.world.stores) == []
+        assert damage(managed.factory.stores) == []
         assert now in (before, after), f"died {when} operation {at}"
         outcomes.add(now == after)
         change(managed.home)
@@ -178,14 +180,14 @@ def test_a_death_between_the_metadata_file_and_the_swap_leaves_only_files(
 ) -> None:
     managed, change = prepared(appending, tmp_path)
     written = set(tmp_path.rglob("*.metadata.json"))
-    stores = dying(managed.world.stores, Fate())
+    stores = dying(managed.factory.stores, Fate())
 
     def dies(batch: Any) -> None:
         raise Died
 
     monkeypatch.setattr(stores.pointers, "_apply", dies)
     with pytest.raises(Died):
-        change(Realm(stores, "a1", clock=managed.world.clock, ids=managed.world.ids))
+        change(Realm(stores, "a1", clock=managed.factory.clock, ids=managed.factory.ids))
     assert len(set(tmp_path.rglob("*.metadata.json")) - written) == 1
     assert seen(managed)[0] == [1]
     change(managed.home)
@@ -193,19 +195,19 @@ def test_a_death_between_the_metadata_file_and_the_swap_leaves_only_files(
 
 
 def test_a_commit_whose_outcome_is_not_known_keeps_its_files(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    managed = ManagedWorld.at(world, tmp_path)
+    managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.append(managed.create(), 1)
     files = managed.write(table, 2)
-    apply = type(world.stores.pointers)._apply
+    apply = type(factory.stores.pointers)._apply
 
     def applies_but_does_not_answer(store: Any, batch: Any) -> None:
         apply(store, batch)
         raise Unavailable("the connection was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.stores.pointers), "_apply", applies_but_does_not_answer)
+        patch.setattr(type(factory.stores.pointers), "_apply", applies_but_does_not_answer)
         with pytest.raises(Unavailable):
             managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
     assert managed.rows(table) == [1, 2]

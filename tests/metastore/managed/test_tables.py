@@ -41,9 +41,9 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField
 
 from formats.oracles import extended
-from metastore.managed_world import ManagedWorld, id_of
-from metastore.wholeness import damage
-from metastore.world import World, mask, refused
+from metastore.integrity import damage
+from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.resource_factory import ResourceFactory, mask, refused
 from skiway.errors import (
     AlreadyExists,
     Conflict,
@@ -71,14 +71,14 @@ CURRENT = v1.SnapshotRef(special=v1.SS_CURRENT)
 
 
 @pytest.fixture
-def managed(world: World, tmp_path: Path) -> ManagedWorld:
-    return ManagedWorld.at(world, tmp_path)
+def managed(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
+    return ManagedTableFactory.at(factory, tmp_path)
 
 
 # --- create and load --------------------------------------------------------------------------------------------------
 
 
-def test_a_new_table_is_found_like_any_other_and_has_no_rows(managed: ManagedWorld) -> None:
+def test_a_new_table_is_found_like_any_other_and_has_no_rows(managed: ManagedTableFactory) -> None:
     made = managed.create(properties={"comment": "everybody", "owner": "me"})
     ref = v1.NameRef(catalog="lake", path=["sales"], name="people")
     found = directory.resolve_table(managed.home, v1.ResolveTableRequest(ref=ref))
@@ -89,30 +89,30 @@ def test_a_new_table_is_found_like_any_other_and_has_no_rows(managed: ManagedWor
     assert dict(stored.properties) == {"comment": "everybody", "owner": "me"}
     assert [field["name"] for field in json.loads(stored.schema_json)["fields"]] == ["x"]
     assert managed.rows(made) == []
-    assert damage(managed.world.stores) == []
+    assert damage(managed.factory.stores) == []
 
 
-def test_a_table_lies_in_a_folder_named_by_ids(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_table_lies_in_a_folder_named_by_ids(managed: ManagedTableFactory, tmp_path: Path) -> None:
     made = managed.create(name="../../%2e%2e/etc/passwd")
     assert made.metadata.location == f"file://{tmp_path}/warehouse/a1/{made.id}"
     assert made.table.display_name == "../../%2e%2e/etc/passwd"
 
 
-def test_an_account_id_with_dots_and_slashes_stays_one_folder(managed: ManagedWorld, tmp_path: Path) -> None:
-    realm = managed.world.realm("../é.b%2f")
+def test_an_account_id_with_dots_and_slashes_stays_one_folder(managed: ManagedTableFactory, tmp_path: Path) -> None:
+    realm = managed.factory.realm("../é.b%2f")
     folder = folder_of(realm, managed.warehouse, "t")
     assert folder.startswith(f"file://{tmp_path}/warehouse/=2E=2E=2F")
     assert id_in(folder.rsplit("/", 2)[1]) == "../é.b%2f"
 
 
 @pytest.mark.parametrize("location", ["/etc", "file:///tmp/x", "s3://bucket/x", "../x", "%2e%2e/x"])
-def test_a_location_of_the_callers_choice_is_refused(managed: ManagedWorld, location: str) -> None:
+def test_a_location_of_the_callers_choice_is_refused(managed: ManagedTableFactory, location: str) -> None:
     with refused(InvalidArgument, "location.refused"):
         managed.create(location=location)
 
 
 @pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path", "write.object-storage.path"])
-def test_properties_cannot_send_files_elsewhere(managed: ManagedWorld, key: str) -> None:
+def test_properties_cannot_send_files_elsewhere(managed: ManagedTableFactory, key: str) -> None:
     with refused(InvalidArgument, "location.refused"):
         managed.create(properties={key: "file:///tmp/elsewhere"})
     table = managed.create()
@@ -120,7 +120,7 @@ def test_properties_cannot_send_files_elsewhere(managed: ManagedWorld, key: str)
         commit(managed, table, SetPropertiesUpdate(updates={key: f"{table.metadata.location}/../x"}))
 
 
-def test_a_taken_name_is_refused_and_leaves_no_file(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_taken_name_is_refused_and_leaves_no_file(managed: ManagedTableFactory, tmp_path: Path) -> None:
     managed.create(name="people")
     before = set(tmp_path.rglob("*.json"))
     with pytest.raises(AlreadyExists):
@@ -128,38 +128,38 @@ def test_a_taken_name_is_refused_and_leaves_no_file(managed: ManagedWorld, tmp_p
     assert set(tmp_path.rglob("*.json")) == before
 
 
-def test_a_type_that_cannot_be_stored_is_refused_by_its_column(managed: ManagedWorld) -> None:
+def test_a_type_that_cannot_be_stored_is_refused_by_its_column(managed: ManagedTableFactory) -> None:
     with refused(Unsupported, "column.type", column="wait"):
         managed.create(schema=pa.schema({"wait": pa.duration("s")}))
 
 
-def test_tables_are_made_in_managed_catalogs_only(managed: ManagedWorld) -> None:
-    mirrored = managed.world.catalog("mirrored", connector_ref="somewhere")
-    place = managed.world.namespace("sales", catalog=mirrored)
+def test_tables_are_made_in_managed_catalogs_only(managed: ManagedTableFactory) -> None:
+    mirrored = managed.factory.catalog("mirrored", connector_ref="somewhere")
+    place = managed.factory.namespace("sales", catalog=mirrored)
     with refused(PreconditionFailed, "catalog.not_managed"):
         managed.create(namespace_id=place.resource_id)
 
 
-def test_a_table_that_is_not_managed_cannot_be_loaded(managed: ManagedWorld) -> None:
+def test_a_table_that_is_not_managed_cannot_be_loaded(managed: ManagedTableFactory) -> None:
     with refused(PreconditionFailed, "table.not_managed"):
-        managed.load(managed.world.table("plain"))
+        managed.load(managed.factory.table("plain"))
 
 
-def test_a_table_of_another_account_does_not_exist(managed: ManagedWorld) -> None:
+def test_a_table_of_another_account_does_not_exist(managed: ManagedTableFactory) -> None:
     made = managed.create()
-    managed.world.account("a2")
+    managed.factory.account("a2")
     with pytest.raises(NotFound):
-        managed_tables.load(managed.world.realm("a2"), managed.warehouse, v1.ResourceId(id=made.id))
+        managed_tables.load(managed.factory.realm("a2"), managed.warehouse, v1.ResourceId(id=made.id))
 
 
 # --- commit -----------------------------------------------------------------------------------------------------------
 
 
-def commit(managed: ManagedWorld, table: managed_tables.ManagedTable, *updates, requirements=()):
+def commit(managed: ManagedTableFactory, table: managed_tables.ManagedTable, *updates, requirements=()):
     return managed_tables.commit(managed.home, managed.warehouse, id_of(table), requirements, updates)
 
 
-def test_a_commit_publishes_rows_snapshot_and_statistics_at_once(managed: ManagedWorld) -> None:
+def test_a_commit_publishes_rows_snapshot_and_statistics_at_once(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.append(managed.create(), 1, 2), 3, 5)
     assert managed.rows(table) == [1, 2, 3, 5]
     told = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(table), snapshot=CURRENT)).snapshot
@@ -180,10 +180,10 @@ def test_a_commit_publishes_rows_snapshot_and_statistics_at_once(managed: Manage
         ("3", "5", 2),
     ]
     assert stats.total_size_bytes == sum(file.size_bytes for file in files)
-    assert damage(managed.world.stores) == []
+    assert damage(managed.factory.stores) == []
 
 
-def test_stored_file_statistics_are_what_the_metastore_would_accept(managed: ManagedWorld) -> None:
+def test_stored_file_statistics_are_what_the_metastore_would_accept(managed: ManagedTableFactory) -> None:
     schema = pa.schema(
         [("n", pa.decimal128(9, 3)), ("f", pa.float64()), ("t", pa.timestamp("us", tz="UTC")), ("s", pa.string())]
     )
@@ -202,7 +202,9 @@ def test_stored_file_statistics_are_what_the_metastore_would_accept(managed: Man
     check_table(statistics.get_table(managed.home, asked).stats)
 
 
-def test_a_requirement_that_does_not_hold_is_a_conflict_that_tells_why(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_requirement_that_does_not_hold_is_a_conflict_that_tells_why(
+    managed: ManagedTableFactory, tmp_path: Path
+) -> None:
     table = managed.append(managed.create(), 1)
     before = set(tmp_path.rglob("*.json"))
     with refused(Conflict, "commit.failed"):
@@ -216,7 +218,7 @@ def test_a_requirement_that_does_not_hold_is_a_conflict_that_tells_why(managed: 
     assert managed.load(table).metadata_location == table.metadata_location
 
 
-def test_a_commit_without_updates_changes_nothing(managed: ManagedWorld) -> None:
+def test_a_commit_without_updates_changes_nothing(managed: ManagedTableFactory) -> None:
     table = managed.create()
     assert commit(managed, table).metadata_location == table.metadata_location
 
@@ -226,7 +228,7 @@ def on_another_server():
     return mock.patch.object(Warehouse, "lock", return_value=nullcontext())
 
 
-def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.create()
     files = managed.write(table, 1)
     tried = []
@@ -246,7 +248,7 @@ def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedWorld, tmp
     assert len(left) == 3, "the metadata file of the attempt that lost is removed"
 
 
-def test_a_race_that_is_lost_for_ever_ends(managed: ManagedWorld) -> None:
+def test_a_race_that_is_lost_for_ever_ends(managed: ManagedTableFactory) -> None:
     table, tried, paused = managed.create(), [], []
 
     def always_late(metadata, files, clock):
@@ -262,7 +264,7 @@ def test_a_race_that_is_lost_for_ever_ends(managed: ManagedWorld) -> None:
     assert max(paused) <= 0.5
 
 
-def test_columns_change_with_the_record(managed: ManagedWorld) -> None:
+def test_columns_change_with_the_record(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     managed_tables.change(
         managed.home, managed.warehouse, id_of(table), evolve([AddColumn("name", pa.string(), doc="who")])
@@ -273,7 +275,7 @@ def test_columns_change_with_the_record(managed: ManagedWorld) -> None:
     assert [field["name"] for field in json.loads(then.schema_json)["fields"]] == ["x"]
 
 
-def test_rolling_back_makes_the_older_snapshot_current(managed: ManagedWorld) -> None:
+def test_rolling_back_makes_the_older_snapshot_current(managed: ManagedTableFactory) -> None:
     first = managed.append(managed.create(), 1)
     old = first.metadata.current_snapshot_id
     managed.append(first, 2)
@@ -281,24 +283,24 @@ def test_rolling_back_makes_the_older_snapshot_current(managed: ManagedWorld) ->
     told = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=CURRENT)).snapshot
     assert told.snapshot_id == old
     assert managed.rows(first) == [1]
-    assert damage(managed.world.stores) == []
+    assert damage(managed.factory.stores) == []
 
 
 @pytest.mark.parametrize("room", [1000, 25])
 def test_snapshots_that_are_removed_are_forgotten_with_their_statistics(
-    managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch, room: int
+    managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     table = managed.create()
     for value in range(6):
         table = managed.append(table, value)
     gone = [each.snapshot_id for each in table.metadata.snapshots[:-1]]
-    monkeypatch.setattr(type(managed.world.stores.pointers), "max_batch", room)
+    monkeypatch.setattr(type(managed.factory.stores.pointers), "max_batch", room)
     commit(managed, table, RemoveSnapshotsUpdate(snapshot_ids=gone))
     listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=id_of(table))).snapshots
     assert [each.snapshot_id for each in listed] == [table.metadata.current_snapshot_id]
     assert not [
         pointer.key
-        for pointer in managed.world.stores.pointers.scan()
+        for pointer in managed.factory.stores.pointers.scan()
         if any(f"{number:019d}" in pointer.key for number in gone)
     ]
     assert managed.rows(table) == list(range(6))
@@ -309,13 +311,13 @@ def contended(*_: object, **__: object) -> None:
 
 
 def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
-    managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = managed.create()
     for value in range(6):
         table = managed.append(table, value)
     with monkeypatch.context() as patch:
-        patch.setattr(type(managed.world.stores.pointers), "max_batch", 25)
+        patch.setattr(type(managed.factory.stores.pointers), "max_batch", 25)
         patch.setattr("skiway.metastore.managed.commits.apply_batch", contended)
         commit(
             managed,
@@ -349,13 +351,13 @@ def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
         ),
     ],
 )
-def test_updates_that_name_other_places_are_refused(managed: ManagedWorld, update) -> None:
+def test_updates_that_name_other_places_are_refused(managed: ManagedTableFactory, update) -> None:
     table = managed.create()
     with refused(InvalidArgument, "location.refused"):
         commit(managed, table, update(table))
 
 
-def test_a_snapshot_of_another_tables_files_is_refused(managed: ManagedWorld) -> None:
+def test_a_snapshot_of_another_tables_files_is_refused(managed: ManagedTableFactory) -> None:
     secret = managed.append(managed.create(name="secret"), 42)
     thief = managed.create(name="thief")
     stolen = secret.metadata.current_snapshot()
@@ -371,7 +373,7 @@ def test_a_snapshot_of_another_tables_files_is_refused(managed: ManagedWorld) ->
     assert managed.rows(thief) == []
 
 
-def test_data_files_outside_of_the_folder_are_refused(managed: ManagedWorld) -> None:
+def test_data_files_outside_of_the_folder_are_refused(managed: ManagedTableFactory) -> None:
     secret, thief = managed.create(name="secret"), managed.create(name="thief")
     foreign = managed.write(secret, 42)
     with refused(PermissionDenied, "location.outside"):
@@ -379,20 +381,20 @@ def test_data_files_outside_of_the_folder_are_refused(managed: ManagedWorld) -> 
     assert managed.rows(thief) == []
 
 
-def test_secrets_do_not_become_properties(managed: ManagedWorld) -> None:
+def test_secrets_do_not_become_properties(managed: ManagedTableFactory) -> None:
     table = managed.create()
     with refused(InvalidArgument, "property.secret"):
         commit(managed, table, SetPropertiesUpdate(updates={"s3.secret-access-key": "x"}))
 
 
-def test_the_uuid_of_a_table_does_not_change(managed: ManagedWorld) -> None:
+def test_the_uuid_of_a_table_does_not_change(managed: ManagedTableFactory) -> None:
     table = managed.create()
     with refused(InvalidArgument, "update.invalid"):
         commit(managed, table, AssignUUIDUpdate(uuid=uuid.uuid4()))
 
 
 @pytest.mark.parametrize("call", ["create", "set_current", "delete", "update"])
-def test_snapshots_of_a_managed_table_follow_from_commits_only(managed: ManagedWorld, call: str) -> None:
+def test_snapshots_of_a_managed_table_follow_from_commits_only(managed: ManagedTableFactory, call: str) -> None:
     table = managed.append(managed.create(), 1)
     number = table.metadata.current_snapshot_id
     spec = v1.SnapshotSpec(table_id=id_of(table), snapshot_id=number, schema_json="{}")
@@ -407,7 +409,7 @@ def test_snapshots_of_a_managed_table_follow_from_commits_only(managed: ManagedW
 
 
 @pytest.mark.parametrize("field", ["schema_json", "properties", "upstream"])
-def test_fields_that_follow_from_commits_cannot_be_set(managed: ManagedWorld, field: str) -> None:
+def test_fields_that_follow_from_commits_cannot_be_set(managed: ManagedTableFactory, field: str) -> None:
     table = managed.create()
     spec = v1.TableSpec(schema_json="{}", properties={"a": "b"}, upstream=v1.UpstreamRef(uri="x"))
     request = v1.UpdateTableRequest(table_id=id_of(table), spec=spec, update_mask=mask(field))
@@ -415,7 +417,7 @@ def test_fields_that_follow_from_commits_cannot_be_set(managed: ManagedWorld, fi
         tables.update(managed.home, request)
 
 
-def test_a_description_that_was_set_survives_commits(managed: ManagedWorld) -> None:
+def test_a_description_that_was_set_survives_commits(managed: ManagedTableFactory) -> None:
     table = managed.create()
     request = v1.UpdateTableRequest(
         table_id=id_of(table), spec=v1.TableSpec(description="mine"), update_mask=mask("description")
@@ -444,11 +446,11 @@ def staged_updates(table: managed_tables.ManagedTable, version: int = 2):
     ]
 
 
-def create_staged(managed: ManagedWorld, updates, name: str = "people"):
+def create_staged(managed: ManagedTableFactory, updates, name: str = "people"):
     return managed_tables.create_staged(
         managed.home,
         managed.warehouse,
-        namespace_id=managed.world.first_namespace().resource_id,
+        namespace_id=managed.factory.first_namespace().resource_id,
         name=name,
         requirements=[AssertCreate()],
         updates=updates,
@@ -456,9 +458,9 @@ def create_staged(managed: ManagedWorld, updates, name: str = "people"):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_staged_table_comes_into_being_with_its_rows(managed: ManagedWorld, version: int) -> None:
+def test_a_staged_table_comes_into_being_with_its_rows(managed: ManagedTableFactory, version: int) -> None:
     staged = managed.create(stage=True, properties={"format-version": str(version)})
-    assert not list(managed.world.stores.pointers.scan("/accounts/a1/tables/"))
+    assert not list(managed.factory.stores.pointers.scan("/accounts/a1/tables/"))
     made = append(managed.write(staged, 1, 2))(staged.metadata, staged.files, managed.home.clock)
     table = create_staged(managed, [*staged_updates(staged, version), *made.updates])
     assert table.metadata.table_uuid == staged.metadata.table_uuid
@@ -467,10 +469,10 @@ def test_a_staged_table_comes_into_being_with_its_rows(managed: ManagedWorld, ve
     assert managed.rows(managed.append(table, 3)) == [1, 2, 3]
     stats = statistics.get_table(managed.home, v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)).stats
     assert stats.row_count == 3
-    assert damage(managed.world.stores) == []
+    assert damage(managed.factory.stores) == []
 
 
-def test_a_staged_table_whose_name_was_taken_meanwhile_is_refused(managed: ManagedWorld) -> None:
+def test_a_staged_table_whose_name_was_taken_meanwhile_is_refused(managed: ManagedTableFactory) -> None:
     staged = managed.create(stage=True)
     managed.create()
     with pytest.raises(AlreadyExists):
@@ -478,7 +480,7 @@ def test_a_staged_table_whose_name_was_taken_meanwhile_is_refused(managed: Manag
 
 
 @pytest.mark.parametrize("location", ["file:///tmp/x", "{warehouse}/a2/t", "{warehouse}", "{warehouse}/a1/t/deeper"])
-def test_a_staged_table_must_be_where_it_was_staged(managed: ManagedWorld, location: str) -> None:
+def test_a_staged_table_must_be_where_it_was_staged(managed: ManagedTableFactory, location: str) -> None:
     staged = managed.create(stage=True)
     place = location.format(warehouse=managed.warehouse.folder())
     updates = [each for each in staged_updates(staged) if each.action != "set-location"]
@@ -486,7 +488,7 @@ def test_a_staged_table_must_be_where_it_was_staged(managed: ManagedWorld, locat
         create_staged(managed, [*updates, SetLocationUpdate(location=place)])
 
 
-def test_a_staged_table_cannot_take_the_folder_of_another(managed: ManagedWorld) -> None:
+def test_a_staged_table_cannot_take_the_folder_of_another(managed: ManagedTableFactory) -> None:
     other = managed.append(managed.create(name="other"), 1)
     staged = managed.create(stage=True)
     updates = [each for each in staged_updates(staged) if each.action != "set-location"]
@@ -495,7 +497,7 @@ def test_a_staged_table_cannot_take_the_folder_of_another(managed: ManagedWorld)
     assert managed.rows(other) == [1]
 
 
-def test_a_table_of_an_iceberg_schema_and_spec_is_created_as_said(managed: ManagedWorld) -> None:
+def test_a_table_of_an_iceberg_schema_and_spec_is_created_as_said(managed: ManagedTableFactory) -> None:
     schema = Schema(NestedField(7, "x", LongType(), required=False))
     spec = PartitionSpec(PartitionField(7, 1000, BucketTransform(4), "x_bucket"))
     table = managed.create(schema=schema, spec=spec, order=SortOrder())
@@ -507,9 +509,9 @@ def test_a_table_of_an_iceberg_schema_and_spec_is_created_as_said(managed: Manag
 # --- rename and drop --------------------------------------------------------------------------------------------------
 
 
-def test_a_renamed_table_keeps_its_files(managed: ManagedWorld) -> None:
+def test_a_renamed_table_keeps_its_files(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
-    there = managed.world.namespace("archive")
+    there = managed.factory.namespace("archive")
     renamed = managed_tables.rename(managed.home, id_of(table), name="folk", namespace_id=there.resource_id)
     assert renamed.metadata_location == table.metadata_location
     ref = v1.NameRef(catalog="lake", path=["archive"], name="folk")
@@ -517,16 +519,16 @@ def test_a_renamed_table_keeps_its_files(managed: ManagedWorld) -> None:
     assert managed.rows(managed.append(managed.load(table), 2)) == [1, 2]
 
 
-def test_a_dropped_table_is_gone_and_its_files_stay_until_gc(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_dropped_table_is_gone_and_its_files_stay_until_gc(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table))
     with pytest.raises(NotFound):
         managed.load(table)
     assert list(tmp_path.rglob("*.parquet"))
-    assert not list(managed.world.stores.pointers.scan("/accounts/a1/tables/"))
+    assert not list(managed.factory.stores.pointers.scan("/accounts/a1/tables/"))
 
 
-def test_a_purged_table_leaves_nothing(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_purged_table_leaves_nothing(managed: ManagedTableFactory, tmp_path: Path) -> None:
     other = managed.append(managed.create(name="other"), 7)
     table = managed.append(managed.create(), 1)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=True)
@@ -537,7 +539,7 @@ def test_a_purged_table_leaves_nothing(managed: ManagedWorld, tmp_path: Path) ->
 @pytest.mark.parametrize("purge", [False, True])
 @pytest.mark.parametrize("harm", [Path.unlink, lambda place: place.write_bytes(b"{")], ids=["gone", "corrupt"])
 def test_a_table_whose_metadata_is_lost_can_be_dropped(
-    managed: ManagedWorld, harm: Callable[[Path], object], *, purge: bool
+    managed: ManagedTableFactory, harm: Callable[[Path], object], *, purge: bool
 ) -> None:
     table = managed.append(managed.create(), 1)
     harm(Path(table.metadata_location.removeprefix("file://")))
@@ -562,15 +564,15 @@ def age(folder: Path, days: float, *, pattern: str = "*") -> None:
             os.utime(path, (moment, moment))
 
 
-def sweep(managed: ManagedWorld, **asked):
-    return sweep_warehouse(managed.world.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **asked)
+def sweep(managed: ManagedTableFactory, **asked):
+    return sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **asked)
 
 
 def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_sweep_removes_what_nothing_refers_to_and_only_that(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_sweep_removes_what_nothing_refers_to_and_only_that(managed: ManagedTableFactory, tmp_path: Path) -> None:
     folder = tmp_path / "warehouse"
     table = managed.append(managed.append(managed.create(), 1), 2)
     live = files_in(folder)
@@ -584,7 +586,7 @@ def test_a_sweep_removes_what_nothing_refers_to_and_only_that(managed: ManagedWo
     assert managed.rows(table) == [1, 2]
 
 
-def test_a_sweep_leaves_what_is_being_written(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_sweep_leaves_what_is_being_written(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     age(tmp_path, days=10)
     files = managed.write(table, 5)
@@ -593,7 +595,7 @@ def test_a_sweep_leaves_what_is_being_written(managed: ManagedWorld, tmp_path: P
     assert managed.rows(table) == [1, 5]
 
 
-def test_a_sweep_leaves_the_states_that_queries_may_still_read(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_sweep_leaves_the_states_that_queries_may_still_read(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     expired = table.metadata.current_snapshot_id
     age(tmp_path, days=10)
@@ -608,7 +610,9 @@ def test_a_sweep_leaves_the_states_that_queries_may_still_read(managed: ManagedW
     assert managed.rows(table) == []
 
 
-def test_a_sweep_removes_dropped_tables_when_no_query_can_read_them(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_sweep_removes_dropped_tables_when_no_query_can_read_them(
+    managed: ManagedTableFactory, tmp_path: Path
+) -> None:
     folder = tmp_path / "warehouse" / "a1"
     table = managed.append(managed.create(), 1)
     age(tmp_path, days=10)
@@ -619,7 +623,7 @@ def test_a_sweep_removes_dropped_tables_when_no_query_can_read_them(managed: Man
     assert not (folder / table.id).exists()
 
 
-def test_a_sweep_goes_from_table_to_table(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_sweep_goes_from_table_to_table(managed: ManagedTableFactory, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         managed.write(managed.create(name=name), 1)
     age(tmp_path, days=10)
@@ -632,7 +636,7 @@ def test_a_sweep_goes_from_table_to_table(managed: ManagedWorld, tmp_path: Path)
     assert len(removed) == 3
 
 
-def test_a_sweep_keeps_all_of_a_table_whose_metadata_is_lost(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_sweep_keeps_all_of_a_table_whose_metadata_is_lost(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     managed.write(table, 2)
     Path(table.metadata.current_snapshot().manifest_list.removeprefix("file://")).unlink()
@@ -642,7 +646,7 @@ def test_a_sweep_keeps_all_of_a_table_whose_metadata_is_lost(managed: ManagedWor
     assert done.damaged == (table.metadata.location,)
 
 
-def test_the_attempt_of_a_process_that_died_is_swept(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_the_attempt_of_a_process_that_died_is_swept(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     made = overwrite([], managed.write(table, 2), based_on=None)(table.metadata, table.files, managed.home.clock)
     age(tmp_path, days=10)
@@ -655,16 +659,16 @@ def test_the_attempt_of_a_process_that_died_is_swept(managed: ManagedWorld, tmp_
 
 
 @pytest.mark.needs("duckdb extensions")
-def test_duckdb_reads_the_table_of_a_commit(managed: ManagedWorld, tmp_path: Path) -> None:
+def test_duckdb_reads_the_table_of_a_commit(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.append(managed.create(), 1), 2)
     with extended(tmp_path / "extensions") as duck:
         read = duck.execute("SELECT list_sort(list(x)) FROM iceberg_scan(?)", [table.metadata_location]).fetchone()
     assert read == ([1, 2],)
 
 
-def test_our_reader_answers_as_of_a_time(managed: ManagedWorld) -> None:
+def test_our_reader_answers_as_of_a_time(managed: ManagedTableFactory) -> None:
     first = managed.append(managed.create(), 1)
-    managed.world.clock.now += timedelta(hours=1)
+    managed.factory.clock.now += timedelta(hours=1)
     managed.append(first, 2)
     as_of = v1.SnapshotRef()
     as_of.as_of.FromMilliseconds(first.metadata.current_snapshot().timestamp_ms)

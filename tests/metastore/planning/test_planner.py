@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metastore.world import behaviour
+from metastore.resource_factory import behavior
 from skiway.formats import open_source
 from skiway.metastore.planning.files import FileFacts
 from skiway.metastore.planning.planner import plan
@@ -51,7 +51,7 @@ TENS = [
 ]
 
 
-@behaviour(55)
+@behavior(55)
 @pytest.mark.parametrize(
     ("op", "values", "expected"),
     [
@@ -84,7 +84,7 @@ def test_every_operator_keeps_and_drops(op, values, expected):
     assert kept(facts(*TENS), predicate(op, *values)) == list(expected)
 
 
-@behaviour(55)
+@behavior(55)
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
@@ -103,7 +103,7 @@ def test_what_is_not_understood_keeps_all_files_and_says_so(bad, why):
     assert why in found.pruned[0].unused_because
 
 
-@behaviour(55)
+@behavior(55)
 @pytest.mark.parametrize(
     "unknown",
     [
@@ -290,7 +290,7 @@ def duckdb_type(of: pa.DataType) -> str:
     }.get(of, "DECIMAL(9,2)")
 
 
-@behaviour(55)
+@behavior(55)
 @settings(max_examples=250, deadline=None)
 @given(cases())
 def test_a_pruned_file_never_holds_a_matching_row(tmp_path_factory, case):

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from metastore.planning.test_planner import column, file
+from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import connector, current_of, iceberg, iceberg_connector, mirrored, parquet, run
-from metastore.world import World, behaviour
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.metastore import queries, statistics
 from skiway.metastore.planning import scan_bundles
@@ -22,36 +22,36 @@ pytestmark = pytest.mark.parametrize("stores", ["memory"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def lake(world: World) -> v1.Catalog:
-    return world.catalog()
+def lake(factory: ResourceFactory) -> v1.Catalog:
+    return factory.catalog()
 
 
-def begin(world: World, table: v1.Table) -> str:
+def begin(factory: ResourceFactory, table: v1.Table) -> str:
     request = v1.BeginQueryRequest(
         default_catalog_id=table.catalog_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
     )
-    return queries.begin(world.home, request).query.query_id
+    return queries.begin(factory.home, request).query.query_id
 
 
-def messages(world: World, query_id: str, table: v1.Table, **more: Any) -> list[v1.FetchScanBundleResponse]:
+def messages(factory: ResourceFactory, query_id: str, table: v1.Table, **more: Any) -> list[v1.FetchScanBundleResponse]:
     request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id, **more)
-    return list(scan_bundles.fetch(world.home, request, planner=Planner()))
+    return list(scan_bundles.fetch(factory.home, request, planner=Planner()))
 
 
-def fetched(world: World, query_id: str, table: v1.Table, **more: Any) -> v1.FetchScanBundleResponse:
+def fetched(factory: ResourceFactory, query_id: str, table: v1.Table, **more: Any) -> v1.FetchScanBundleResponse:
     """All messages as one."""
     whole = v1.FetchScanBundleResponse()
-    for message in messages(world, query_id, table, **more):
+    for message in messages(factory, query_id, table, **more):
         whole.MergeFrom(message)
     return whole
 
 
-def with_files(world: World, *files: v1.FileColumnStats) -> v1.Table:
-    world.namespace("sales")
-    table = world.table()
-    world.snapshot(table, 1, at=1)
+def with_files(factory: ResourceFactory, *files: v1.FileColumnStats) -> v1.Table:
+    factory.namespace("sales")
+    table = factory.table()
+    factory.snapshot(table, 1, at=1)
     request = v1.PutFileColumnStatsRequest(table_id=table.resource_id, snapshot_id=1, files=files)
-    statistics.put_files(world.home, [request])
+    statistics.put_files(factory.home, [request])
     return table
 
 
@@ -59,79 +59,79 @@ def equal(value: str, column: str = "x") -> v1.Predicate:
     return v1.Predicate(column=column, op=v1.PO_EQ, values=[value])
 
 
-def test_a_mirrored_table_is_planned_without_its_upstream(world: World, tmp_path):
+def test_a_mirrored_table_is_planned_without_its_upstream(factory: ResourceFactory, tmp_path):
     catalog = iceberg(tmp_path / "ice")
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64(), "name": pa.string()}))
     for number in range(3):
         orders.append(pa.table({"id": [number * 10, number * 10 + 9], "name": ["a", "b"]}))
-    run(world, iceberg_connector(world, tmp_path / "ice"))
-    (table,) = mirrored(world).values()
-    query_id = begin(world, table)
+    run(factory, iceberg_connector(factory, tmp_path / "ice"))
+    (table,) = mirrored(factory).values()
+    query_id = begin(factory, table)
     shutil.rmtree(tmp_path / "ice")
-    whole = fetched(world, query_id, table, predicates=[equal("15", "ID")])
+    whole = fetched(factory, query_id, table, predicates=[equal("15", "ID")])
     assert (whole.report.files_total, whole.report.files_kept) == (3, 1)
     (kept,) = whole.data_files
     assert {each.column_name: (each.min, each.max) for each in kept.columns} == {"id": ("10", "19"), "name": ("a", "b")}
-    assert whole.table_info.snapshot_id == current_of(world, table).snapshot_id
+    assert whole.table_info.snapshot_id == current_of(factory, table).snapshot_id
     assert '"name"' in whole.table_info.schema_json
-    assert queries.get(world.home, v1.GetQueryRequest(query_id=query_id)).query.query_status == v1.QS_COMPLETED
+    assert queries.get(factory.home, v1.GetQueryRequest(query_id=query_id)).query.query_status == v1.QS_COMPLETED
 
 
-@behaviour(47)
-def test_a_later_snapshot_changes_nothing_for_the_query(world: World, tmp_path):
+@behavior(47)
+def test_a_later_snapshot_changes_nothing_for_the_query(factory: ResourceFactory, tmp_path):
     parquet(tmp_path / "up" / "t", "a", id=[1])
-    made = connector(world, str(tmp_path / "up"))
-    run(world, made)
-    (table,) = mirrored(world).values()
-    query_id = begin(world, table)
-    before = fetched(world, query_id, table)
+    made = connector(factory, str(tmp_path / "up"))
+    run(factory, made)
+    (table,) = mirrored(factory).values()
+    query_id = begin(factory, table)
+    before = fetched(factory, query_id, table)
     parquet(tmp_path / "up" / "t", "b", id=[2])
-    run(world, made)
-    assert fetched(world, query_id, table) == before
-    assert fetched(world, begin(world, table), table).report.files_total == 2
+    run(factory, made)
+    assert fetched(factory, query_id, table) == before
+    assert fetched(factory, begin(factory, table), table).report.files_total == 2
 
 
-@behaviour(57)
-def test_a_predicate_on_a_column_that_is_not_wanted_still_prunes(world: World):
+@behavior(57)
+def test_a_predicate_on_a_column_that_is_not_wanted_still_prunes(factory: ResourceFactory):
     def two(path: str, low: str) -> v1.FileColumnStats:
         return file(path, column("x", min=low, max=low), column("y", min="1", max="1", id=2))
 
-    table = with_files(world, two("a", "1"), two("b", "2"))
-    whole = fetched(world, begin(world, table), table, required_columns=["Y"], predicates=[equal("2")])
+    table = with_files(factory, two("a", "1"), two("b", "2"))
+    whole = fetched(factory, begin(factory, table), table, required_columns=["Y"], predicates=[equal("2")])
     (kept,) = whole.data_files
     assert (kept.file_path, [each.column_name for each in kept.columns]) == ("b", ["y"])
-    bare = fetched(world, begin(world, table), table, exclude_column_stats=True, predicates=[equal("2")])
+    bare = fetched(factory, begin(factory, table), table, exclude_column_stats=True, predicates=[equal("2")])
     assert [(each.file_path, len(each.columns)) for each in bare.data_files] == [("b", 0)]
 
 
-@behaviour(56)
-def test_indices_of_delete_files_are_mapped_to_those_that_are_left(world: World):
+@behavior(56)
+def test_indices_of_delete_files_are_mapped_to_those_that_are_left(factory: ResourceFactory):
     table = with_files(
-        world,
+        factory,
         file("d1", column(min="1", max="5"), file_content=v1.FC_EQUALITY_DELETES, equality_field_ids=[1]),
         file("d2", file_content=v1.FC_POSITION_DELETES),
         file("d3", column(min="50", max="60"), file_content=v1.FC_EQUALITY_DELETES, equality_field_ids=[1]),
         file("x1", column(min="1", max="9")),
         file("x2", column(min="50", max="59")),
     )
-    query_id = begin(world, table)
-    everything = fetched(world, query_id, table)
+    query_id = begin(factory, table)
+    everything = fetched(factory, query_id, table)
     assert [list(each.delete_file_indices) for each in everything.data_files] == [[0, 1, 2], [0, 1, 2]]
-    whole = fetched(world, query_id, table, predicates=[equal("55")])
+    whole = fetched(factory, query_id, table, predicates=[equal("55")])
     assert [each.file_path for each in whole.delete_files] == ["d2", "d3"]
     assert [(each.file_path, list(each.delete_file_indices)) for each in whole.data_files] == [("x2", [0, 1])]
     assert list(whole.delete_files[1].equality_field_ids) == [1]
-    assert fetched(world, query_id, table) == everything
+    assert fetched(factory, query_id, table) == everything
 
 
-@behaviour(56)
-def test_deletes_apply_to_their_partition_and_to_what_came_before(world: World):
+@behavior(56)
+def test_deletes_apply_to_their_partition_and_to_what_came_before(factory: ResourceFactory):
     def at(path: str, part: str, sequence: int, **more: Any) -> v1.FileColumnStats:
         return file(path, partition_data_json=part, partition_spec_id=1, sequence_number=sequence, **more)
 
     position, equality = {"file_content": v1.FC_POSITION_DELETES}, {"file_content": v1.FC_EQUALITY_DELETES}
     table = with_files(
-        world,
+        factory,
         at("d0", '{"p": "1"}', 2, **position),
         at("d1", '{"p": "2"}', 2, **position),
         at("d2", '{"p": "1"}', 2, **equality),
@@ -141,15 +141,15 @@ def test_deletes_apply_to_their_partition_and_to_what_came_before(world: World):
         at("x2", '{"p": "2"}', 3),
         at("x3", "", 1),
     )
-    whole = fetched(world, begin(world, table), table)
+    whole = fetched(factory, begin(factory, table), table)
     assert [list(each.delete_file_indices) for each in whole.data_files] == [[0, 2, 3], [0, 3], [], [0, 1, 2, 3]]
 
 
-def test_messages_are_bounded_and_files_come_in_order(world: World, monkeypatch):
+def test_messages_are_bounded_and_files_come_in_order(factory: ResourceFactory, monkeypatch):
     monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", 2_000)
     files = [file(f"folder/{number:05d}", column(min="1", max="9"), size_bytes=1) for number in range(300)]
-    table = with_files(world, file("aaa", file_content=v1.FC_POSITION_DELETES), *files)
-    head, deletes, *rest = messages(world, begin(world, table), table, tasks=10)
+    table = with_files(factory, file("aaa", file_content=v1.FC_POSITION_DELETES), *files)
+    head, deletes, *rest = messages(factory, begin(factory, table), table, tasks=10)
     assert (head.report.files_total, head.report.delete_files_kept, head.report.tasks) == (300, 1, 10)
     assert (len(head.data_files), len(deletes.delete_files), len(deletes.data_files)) == (0, 1, 0)
     assert len(rest) > 10
@@ -159,59 +159,59 @@ def test_messages_are_bounded_and_files_come_in_order(world: World, monkeypatch)
     assert [sum(each.task == task for each in data) for task in range(10)] == [30] * 10
 
 
-def test_a_table_without_file_statistics_is_an_empty_bundle(world: World):
-    world.namespace("sales")
-    table = world.table()
-    world.snapshot(table, 1, at=1)
-    (head,) = messages(world, begin(world, table), table)
+def test_a_table_without_file_statistics_is_an_empty_bundle(factory: ResourceFactory):
+    factory.namespace("sales")
+    table = factory.table()
+    factory.snapshot(table, 1, at=1)
+    (head,) = messages(factory, begin(factory, table), table)
     assert head.report == v1.ScanReport()
 
 
-@behaviour(54)
-def test_what_cannot_be_fetched_is_told(world: World):
-    table = with_files(world, file("a"))
-    query_id = begin(world, table)
+@behavior(54)
+def test_what_cannot_be_fetched_is_told(factory: ResourceFactory):
+    table = with_files(factory, file("a"))
+    query_id = begin(factory, table)
     with pytest.raises(InvalidArgument) as missing:
-        fetched(world, query_id, v1.Table())
+        fetched(factory, query_id, v1.Table())
     assert missing.value.key == "query.table.id.required"
     with pytest.raises(InvalidArgument) as blank:
-        fetched(world, " ", table)
+        fetched(factory, " ", table)
     assert blank.value.key == "field"
     with pytest.raises(NotFound) as unknown:
-        fetched(world, "nope", table)
+        fetched(factory, "nope", table)
     assert unknown.value.key == "query.not.found"
     with pytest.raises(NotFound) as unpinned:
-        fetched(world, query_id, world.table("others"))
+        fetched(factory, query_id, factory.table("others"))
     assert unpinned.value.key == "query.table.not.pinned"
-    queries.end(world.home, v1.EndQueryRequest(query_id=query_id))
+    queries.end(factory.home, v1.EndQueryRequest(query_id=query_id))
     with pytest.raises(PreconditionFailed):
-        fetched(world, query_id, table)
+        fetched(factory, query_id, table)
 
 
-@behaviour(59)
-def test_a_query_of_another_account_cannot_be_fetched(world: World):
-    table = with_files(world, file("a"))
-    query_id = begin(world, table)
-    world.account("a2")
+@behavior(59)
+def test_a_query_of_another_account_cannot_be_fetched(factory: ResourceFactory):
+    table = with_files(factory, file("a"))
+    query_id = begin(factory, table)
+    factory.account("a2")
     request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id)
     with pytest.raises(NotFound):
-        list(scan_bundles.fetch(world.realm("a2"), request, planner=Planner()))
+        list(scan_bundles.fetch(factory.realm("a2"), request, planner=Planner()))
 
 
-def test_rows_that_only_a_log_deletes_are_not_shown_as_there(world: World):
-    world.namespace("sales")
-    table = world.table()
+def test_rows_that_only_a_log_deletes_are_not_shown_as_there(factory: ResourceFactory):
+    factory.namespace("sales")
+    table = factory.table()
     spec = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=1, format_metadata={"deleted_rows": b"3"})
-    snapshots.create(world.home, v1.CreateSnapshotRequest(spec=spec))
-    query_id = begin(world, table)
+    snapshots.create(factory.home, v1.CreateSnapshotRequest(spec=spec))
+    query_id = begin(factory, table)
     with pytest.raises(Unsupported, match="3 rows"):
-        fetched(world, query_id, table)
-    assert queries.get(world.home, v1.GetQueryRequest(query_id=query_id)).query.query_status == v1.QS_FAILED
+        fetched(factory, query_id, table)
+    assert queries.get(factory.home, v1.GetQueryRequest(query_id=query_id)).query.query_status == v1.QS_FAILED
 
 
-def test_what_was_made_ready_is_kept_for_the_next_plan(world: World, calls):
-    table = with_files(world, file("a", column(min="1", max="2")))
-    pinned = queries.pinned(world.home, begin(world, table), table.resource_id)
+def test_what_was_made_ready_is_kept_for_the_next_plan(factory: ResourceFactory, calls):
+    table = with_files(factory, file("a", column(min="1", max="2")))
+    pinned = queries.pinned(factory.home, begin(factory, table), table.resource_id)
     planner = Planner()
     first = planner.facts(pinned)
     calls.reset()

@@ -11,9 +11,9 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from metastore.integrity import damage
 from metastore.jobs.test_state_machine import scaled
-from metastore.wholeness import damage
-from metastore.world import World, behaviour
+from metastore.resource_factory import ResourceFactory, behavior
 from skiway.errors import AlreadyExists, NotFound
 from skiway.metastore import gc, queries, statistics
 from skiway.metastore.resources import snapshots, tables
@@ -52,7 +52,7 @@ class Queries(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.clock = Clock()
-        self.world = World(self.open(), self.clock)
+        self.factory = ResourceFactory(self.open(), self.clock)
         self.numbers = itertools.count()
         self.tables: dict[str, Table] = {}
         self.queries: dict[str, Query] = {}
@@ -61,7 +61,7 @@ class Queries(RuleBasedStateMachine):
         return open_stores(self.url.format(folder=Path(self.folder.name)), clock=self.clock)
 
     def teardown(self):
-        self.world.stores.close()
+        self.factory.stores.close()
         self.folder.cleanup()
 
     @initialize()
@@ -73,7 +73,7 @@ class Queries(RuleBasedStateMachine):
     def write(self, name):
         table = self.tables[name]
         table.current = next(self.numbers)
-        self.world.snapshot(table.stored, table.current, at=table.current)
+        self.factory.snapshot(table.stored, table.current, at=table.current)
         self._profile(table, rows=table.current)
 
     @rule(name=st.sampled_from(TABLES))
@@ -86,12 +86,12 @@ class Queries(RuleBasedStateMachine):
         old = [each for each in table.rows if each != table.current]
         if old:
             request = v1.DeleteSnapshotRequest(table_id=table.stored.resource_id, snapshot_id=old[0])
-            snapshots.delete(self.world.home, request)
+            snapshots.delete(self.factory.home, request)
             del table.rows[old[0]]
 
     @rule(name=st.sampled_from(TABLES))
     def drop_and_make_again(self, name):
-        tables.delete(self.world.home, v1.DeleteTableRequest(table_id=self.tables[name].stored.resource_id))
+        tables.delete(self.factory.home, v1.DeleteTableRequest(table_id=self.tables[name].stored.resource_id))
         self._make(name)
 
     @rule(query_id=IDS, ttl_s=st.sampled_from([5, 60]), names=st.sets(st.sampled_from(TABLES)), old=st.booleans())
@@ -105,11 +105,11 @@ class Queries(RuleBasedStateMachine):
         request = v1.BeginQueryRequest(
             query_id=query_id,
             ttl_seconds=ttl_s,
-            default_catalog_id=self.world.first_catalog().resource_id,
+            default_catalog_id=self.factory.first_catalog().resource_id,
             inputs=inputs,
         )
         try:
-            queries.begin(self.world.home, request)
+            queries.begin(self.factory.home, request)
         except AlreadyExists:
             assert self._known(query_id)
             return
@@ -122,7 +122,7 @@ class Queries(RuleBasedStateMachine):
         query = self._known(query_id)
         request = v1.RenewQueryRequest(query_id=query_id, ttl_seconds=ttl_s)
         try:
-            answer = queries.renew(self.world.home, request)
+            answer = queries.renew(self.factory.home, request)
         except NotFound:
             assert query is None or query.state != v1.LS_ACTIVE
             return
@@ -135,7 +135,7 @@ class Queries(RuleBasedStateMachine):
     def end(self, query_id, commit):
         query = self._known(query_id)
         try:
-            queries.end(self.world.home, v1.EndQueryRequest(query_id=query_id, commit=commit))
+            queries.end(self.factory.home, v1.EndQueryRequest(query_id=query_id, commit=commit))
         except NotFound:
             assert query is None
             return
@@ -150,20 +150,20 @@ class Queries(RuleBasedStateMachine):
 
     @rule()
     def collect(self):
-        gc.sweep_expired(self.world.stores)
-        swept = gc.sweep_pointers(self.world.stores)
+        gc.sweep_expired(self.factory.stores)
+        swept = gc.sweep_pointers(self.factory.stores)
         assert (swept.removed, swept.damaged) == ((), ())
-        gc.sweep_blobs(self.world.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1), size=10_000)
+        gc.sweep_blobs(self.factory.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1), size=10_000)
         # What is left is in use: named by a pointer, which a pin is too.
-        named = {pointer.blob_uri for pointer in self.world.stores.pointers.scan()}
-        assert {head.uri for head in self.world.stores.blobs.scan()} <= named
+        named = {pointer.blob_uri for pointer in self.factory.stores.pointers.scan()}
+        assert {head.uri for head in self.factory.stores.blobs.scan()} <= named
 
     @invariant()
     def queries_agree(self):
         for query_id in ("q0", "q1", "q2"):
             query = self._known(query_id)
             try:
-                found = queries.get(self.world.home, v1.GetQueryRequest(query_id=query_id)).query
+                found = queries.get(self.factory.home, v1.GetQueryRequest(query_id=query_id)).query
             except NotFound:
                 assert query is None
                 continue
@@ -176,14 +176,14 @@ class Queries(RuleBasedStateMachine):
             if query is None or query.state != v1.LS_ACTIVE:
                 continue
             for table_id, (snapshot_id, rows) in query.reads.items():
-                read = queries.pinned(self.world.home, query_id, v1.ResourceId(id=table_id))
+                read = queries.pinned(self.factory.home, query_id, v1.ResourceId(id=table_id))
                 assert read.table().resource_id.id == table_id
                 assert read.snapshot().snapshot_id == snapshot_id
                 assert read.files()["row_count"].to_pylist() == [rows]
 
     @invariant()
     def store_is_whole(self):
-        assert damage(self.world.stores) == []
+        assert damage(self.factory.stores) == []
 
     def _known(self, query_id: str) -> Query | None:
         """The query as it is by now."""
@@ -196,13 +196,13 @@ class Queries(RuleBasedStateMachine):
         return query
 
     def _make(self, name: str) -> None:
-        self.tables[name] = Table(self.world.table(name), current=0)
+        self.tables[name] = Table(self.factory.table(name), current=0)
         self.write(name)
 
     def _profile(self, table: Table, *, rows: int) -> None:
         file = v1.FileColumnStats(file_path="f", row_count=rows)
         target = {"table_id": table.stored.resource_id, "snapshot_id": table.current}
-        statistics.put_files(self.world.home, [v1.PutFileColumnStatsRequest(**target, files=[file])])
+        statistics.put_files(self.factory.home, [v1.PutFileColumnStatsRequest(**target, files=[file])])
         table.rows[table.current] = rows
 
 
@@ -213,11 +213,11 @@ class QueriesOnFile(Queries):
 
     @rule()
     def restart(self):
-        self.world.stores.close()
-        self.world.stores = self.open()
+        self.factory.stores.close()
+        self.factory.stores = self.open()
 
 
-TestQueries = behaviour(47, 49, 75)(Queries.TestCase)
+TestQueries = behavior(47, 49, 75)(Queries.TestCase)
 TestQueries.settings = scaled(30)
-TestQueriesOnFile = behaviour(47, 49, 75)(QueriesOnFile.TestCase)
+TestQueriesOnFile = behavior(47, 49, 75)(QueriesOnFile.TestCase)
 TestQueriesOnFile.settings = scaled(4)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metastore.managed_world import ManagedWorld, id_of
-from metastore.world import World
+from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.resource_factory import ResourceFactory
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import delete_all
 from skiway.metastore import connectors, jobs, statistics
@@ -41,20 +41,20 @@ class Counting:
 
 
 @pytest.fixture
-def managed(world: World, tmp_path: Path) -> ManagedWorld:
-    return ManagedWorld.at(world, tmp_path)
+def managed(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
+    return ManagedTableFactory.at(factory, tmp_path)
 
 
-def reconciler(managed: ManagedWorld, profile: Any) -> Reconciler:
+def reconciler(managed: ManagedTableFactory, profile: Any) -> Reconciler:
     return Reconciler(MemorySecrets(), profile, warehouse=managed.warehouse)
 
 
-def captured(managed: ManagedWorld, table: Any, profile: Any) -> v1.SyncCaptureResponse:
+def captured(managed: ManagedTableFactory, table: Any, profile: Any) -> v1.SyncCaptureResponse:
     request = v1.SyncCaptureRequest(table_id=id_of(table), include_statistics=True)
     return capture(managed.home, request, reconciler=reconciler(managed, profile))
 
 
-def test_the_current_snapshot_is_profiled_once(managed: ManagedWorld) -> None:
+def test_the_current_snapshot_is_profiled_once(managed: ManagedTableFactory) -> None:
     table, profile = managed.append(managed.append(managed.create(), 1), 2), Counting()
     done = captured(managed, table, profile)
     assert (done.tables_scanned, done.tables_changed, done.errors) == (1, 1, 0)
@@ -65,19 +65,19 @@ def test_the_current_snapshot_is_profiled_once(managed: ManagedWorld) -> None:
     assert profile.asked[1:] == [after.metadata.current_snapshot_id]
 
 
-def test_a_table_without_snapshots_has_nothing_to_profile(managed: ManagedWorld) -> None:
+def test_a_table_without_snapshots_has_nothing_to_profile(managed: ManagedTableFactory) -> None:
     profile = Counting()
     assert captured(managed, managed.create(), profile).tables_changed == 0
     assert profile.asked == []
 
 
-def test_a_table_without_files_is_profiled_once(managed: ManagedWorld) -> None:
+def test_a_table_without_files_is_profiled_once(managed: ManagedTableFactory) -> None:
     table, profile = managed.append(managed.create(), 1), Counting()
     managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
     assert [captured(managed, table, profile).tables_changed for _ in range(2)] == [1, 0]
 
 
-def test_files_that_could_not_be_read_are_told_and_tried_again(managed: ManagedWorld) -> None:
+def test_files_that_could_not_be_read_are_told_and_tried_again(managed: ManagedTableFactory) -> None:
     table, profile = managed.append(managed.create(), 1), Counting(failed={"a.parquet": "it is corrupt"})
     done = captured(managed, table, profile)
     assert (done.errors, done.table_errors[0].table) == (1, "people")
@@ -87,7 +87,7 @@ def test_files_that_could_not_be_read_are_told_and_tried_again(managed: ManagedW
     assert len(profile.asked) == 2
 
 
-def test_a_job_profiles_the_table_and_an_equal_one_is_not_begun_twice(managed: ManagedWorld) -> None:
+def test_a_job_profiles_the_table_and_an_equal_one_is_not_begun_twice(managed: ManagedTableFactory) -> None:
     table, profile = managed.append(managed.create(), 1), Counting()
     request = v1.TriggerReconcileRequest(table_id=id_of(table))
     job_id = connectors.trigger(managed.home, request).job_id
@@ -102,16 +102,16 @@ def test_a_job_profiles_the_table_and_an_equal_one_is_not_begun_twice(managed: M
     assert len(jobs.list_(managed.home, v1.ListReconcileJobsRequest()).jobs) == 2
 
 
-def test_a_full_rescan_profiles_again(managed: ManagedWorld) -> None:
+def test_a_full_rescan_profiles_again(managed: ManagedTableFactory) -> None:
     table, profile = managed.append(managed.create(), 1), Counting()
     for _ in range(2):
         reconciler(managed, profile).managed(managed.home, id_of(table), full_rescan=True)
     assert len(profile.asked) == 2
 
 
-def test_what_cannot_be_profiled_is_refused_with_a_reason(managed: ManagedWorld) -> None:
+def test_what_cannot_be_profiled_is_refused_with_a_reason(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
-    mirrored = managed.world.table("mirrored")
+    mirrored = managed.factory.table("mirrored")
     with pytest.raises(PreconditionFailed, match="trigger the connector that mirrors it"):
         connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=mirrored.resource_id))
     with pytest.raises(PreconditionFailed, match="is not a managed table"):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metastore.resource_factory import ResourceFactory, behavior, mask
 from metastore.upstreams import (
     CORE,
     SECRETS,
@@ -22,7 +23,6 @@ from metastore.upstreams import (
     run,
     snapshots_of,
 )
-from metastore.world import World, behaviour, mask
 from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.metastore import connectors, statistics
 from skiway.metastore.reconcile.outcomes import Control
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.parametrize("stores", ["memory"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def lake(world: World) -> v1.Catalog:
-    return world.catalog()
+def lake(factory: ResourceFactory) -> v1.Catalog:
+    return factory.catalog()
 
 
 @pytest.fixture
@@ -60,22 +60,22 @@ class Profiler:
 # --- the first pass ---------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_parquet_files_becomes_tables_with_snapshots_and_files(world: World, folder):
+def test_a_folder_of_parquet_files_becomes_tables_with_snapshots_and_files(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1, 2, 3], name=["Ada", "Grace", None])
     parquet(folder / "sales" / "orders" / "year=2025", "a", id=[1])
     parquet(folder / "sales" / "orders" / "year=2026", "b", id=[2, 3])
-    made = connector(world, str(folder))
-    outcome = run(world, made)
+    made = connector(factory, str(folder))
+    outcome = run(factory, made)
     assert (outcome.scanned, outcome.changed, outcome.failures) == (2, 2, {})
-    found = mirrored(world)
+    found = mirrored(factory)
     assert set(found) == {"files.people", "sales.orders"}
     people = found["files.people"]
     assert people.upstream.connector_id == made.resource_id
     assert (list(people.upstream.namespace_path), people.upstream.table_display_name) == ([], "people")
     assert [each["name"] for each in json.loads(people.schema_json)["fields"]] == ["id", "name"]
     orders = found["sales.orders"]
-    snapshot = current_of(world, orders)
-    files = statistics.file_statistics(world.home, orders.resource_id.id, snapshot.snapshot_id)
+    snapshot = current_of(factory, orders)
+    files = statistics.file_statistics(factory.home, orders.resource_id.id, snapshot.snapshot_id)
     assert sorted(files["row_count"].to_pylist()) == [1, 2]
     assert [json.loads(each) for each in files["partition_data_json"].to_pylist()] == [
         {"year": "2025"},
@@ -83,101 +83,104 @@ def test_a_folder_of_parquet_files_becomes_tables_with_snapshots_and_files(world
     ]
 
 
-@behaviour(71)
-def test_a_second_run_writes_nothing(world: World, folder, calls):
+@behavior(71)
+def test_a_second_run_writes_nothing(factory: ResourceFactory, folder, calls):
     parquet(folder, "people", id=[1, 2, 3])
     catalog = iceberg(folder / "ice")
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1]}))
-    plain, ice = connector(world, str(folder / "people.parquet")), iceberg_connector(world, folder / "ice", name="ice")
+    plain, ice = (
+        connector(factory, str(folder / "people.parquet")),
+        iceberg_connector(factory, folder / "ice", name="ice"),
+    )
     for each in (plain, ice):
-        assert run(world, each).changed == 1
+        assert run(factory, each).changed == 1
     # The first run may have settled destinations, which the second finds.
-    pointers = list(world.stores.pointers.scan(""))
+    pointers = list(factory.stores.pointers.scan(""))
     calls.reset()
     for each in (plain, ice):
-        again = run(world, each)
+        again = run(factory, each)
         assert (again.scanned, again.changed, again.failures) == (1, 0, {})
     assert {name.partition(".")[2] for name in calls.counts} <= {"get", "scan", "page"}
-    assert list(world.stores.pointers.scan("")) == pointers
+    assert list(factory.stores.pointers.scan("")) == pointers
 
 
-@behaviour(71)
-def test_new_snapshots_are_added_and_known_ones_are_left_alone(world: World, folder):
+@behavior(71)
+def test_new_snapshots_are_added_and_known_ones_are_left_alone(factory: ResourceFactory, folder):
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1, 2]}))
-    made = iceberg_connector(world, folder)
-    run(world, made)
-    (table,) = mirrored(world).values()
-    (first,) = snapshots_of(world, table)
+    made = iceberg_connector(factory, folder)
+    run(factory, made)
+    (table,) = mirrored(factory).values()
+    (first,) = snapshots_of(factory, table)
     orders.append(pa.table({"id": [3]}))
-    assert run(world, made).changed == 1
-    second, same = snapshots_of(world, table)
+    assert run(factory, made).changed == 1
+    second, same = snapshots_of(factory, table)
     assert same == first
     assert second.parent_snapshot_id == first.snapshot_id
-    assert current_of(world, table) == second
-    files = statistics.file_statistics(world.home, table.resource_id.id, second.snapshot_id)
+    assert current_of(factory, table) == second
+    files = statistics.file_statistics(factory.home, table.resource_id.id, second.snapshot_id)
     assert sorted(files["row_count"].to_pylist()) == [1, 2]
 
 
-def test_a_rollback_upstream_makes_the_older_snapshot_current(world: World, folder):
+def test_a_rollback_upstream_makes_the_older_snapshot_current(factory: ResourceFactory, folder):
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1]}))
     first = orders.current_snapshot().snapshot_id
     orders.append(pa.table({"id": [2]}))
-    made = iceberg_connector(world, folder)
-    run(world, made)
-    (table,) = mirrored(world).values()
-    assert current_of(world, table).snapshot_id == orders.current_snapshot().snapshot_id
+    made = iceberg_connector(factory, folder)
+    run(factory, made)
+    (table,) = mirrored(factory).values()
+    assert current_of(factory, table).snapshot_id == orders.current_snapshot().snapshot_id
     orders.manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
-    assert run(world, made).changed == 1
-    assert current_of(world, table).snapshot_id == first
-    assert run(world, made).changed == 0
+    assert run(factory, made).changed == 1
+    assert current_of(factory, table).snapshot_id == first
+    assert run(factory, made).changed == 0
 
 
-def test_a_changed_schema_and_properties_are_taken_over(world: World, folder):
+def test_a_changed_schema_and_properties_are_taken_over(factory: ResourceFactory, folder):
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
-    made = iceberg_connector(world, folder)
-    run(world, made)
+    made = iceberg_connector(factory, folder)
+    run(factory, made)
     with orders.update_schema() as change:
         from pyiceberg.types import StringType
 
         change.add_column("name", StringType())
     with orders.transaction() as change:
         change.set_properties({"owner": "ada", "s3.secret-access-key": "x", "password": "hidden"})
-    assert run(world, made).changed == 1
-    (table,) = mirrored(world).values()
+    assert run(factory, made).changed == 1
+    (table,) = mirrored(factory).values()
     assert [each["name"] for each in json.loads(table.schema_json)["fields"]] == ["id", "name"]
     assert table.properties["owner"] == "ada"
     assert "hidden" not in str(table)
 
 
-def test_delta_versions_are_snapshots_and_0_is_one(world: World, folder):
+def test_delta_versions_are_snapshots_and_0_is_one(factory: ResourceFactory, folder):
     from deltalake import write_deltalake
 
     write_deltalake(str(folder / "people"), pa.table({"id": [1, 2]}))
     write_deltalake(str(folder / "people"), pa.table({"id": [3]}), mode="append")
-    made = connector(world, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"})
-    assert run(world, made).failures == {}
-    (table,) = mirrored(world).values()
-    assert [each.snapshot_id for each in snapshots_of(world, table)] == [1, 0]
-    assert current_of(world, table).snapshot_id == 1
+    made = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"})
+    assert run(factory, made).failures == {}
+    (table,) = mirrored(factory).values()
+    assert [each.snapshot_id for each in snapshots_of(factory, table)] == [1, 0]
+    assert current_of(factory, table).snapshot_id == 1
     assert table.upstream.format == v1.TF_DELTA
-    assert run(world, made).changed == 0
+    assert run(factory, made).changed == 0
 
 
-def test_a_changed_folder_is_a_new_snapshot_and_an_unchanged_one_is_not(world: World, folder):
+def test_a_changed_folder_is_a_new_snapshot_and_an_unchanged_one_is_not(factory: ResourceFactory, folder):
     parquet(folder / "people", "a", id=[1])
-    made = connector(world, str(folder))
-    run(world, made)
+    made = connector(factory, str(folder))
+    run(factory, made)
     parquet(folder / "people", "b", id=[2])
-    assert run(world, made).changed == 1
-    (table,) = mirrored(world).values()
-    assert [each.snapshot_id for each in snapshots_of(world, table)] == [2, 1]
-    assert run(world, made).changed == 0
+    assert run(factory, made).changed == 1
+    (table,) = mirrored(factory).values()
+    assert [each.snapshot_id for each in snapshots_of(factory, table)] == [2, 1]
+    assert run(factory, made).changed == 0
 
 
 @pytest.mark.parametrize(
@@ -189,76 +192,76 @@ def test_a_changed_folder_is_a_new_snapshot_and_an_unchanged_one_is_not(world: W
         (v1.ConnectorPolicy(), [4, 3, 2, 1, 0]),
     ],
 )
-def test_the_policy_says_which_snapshots_are_wanted(world: World, folder, policy, expected):
+def test_the_policy_says_which_snapshots_are_wanted(factory: ResourceFactory, folder, policy, expected):
     from deltalake import write_deltalake
 
     for number in range(5):
         write_deltalake(str(folder / "people"), pa.table({"id": [number]}), mode="append")
-    made = connector(world, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"}, policy=policy)
-    run(world, made)
-    (table,) = mirrored(world).values()
-    assert [each.snapshot_id for each in snapshots_of(world, table)] == expected
+    made = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"}, policy=policy)
+    run(factory, made)
+    (table,) = mirrored(factory).values()
+    assert [each.snapshot_id for each in snapshots_of(factory, table)] == expected
 
 
-def test_a_full_rescan_mends_what_differs_and_nothing_else(world: World, folder):
+def test_a_full_rescan_mends_what_differs_and_nothing_else(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1, 2, 3])
-    made = connector(world, str(folder))
-    run(world, made)
-    (table,) = mirrored(world).values()
-    before = statistics.file_statistics(world.home, table.resource_id.id, 1)
+    made = connector(factory, str(folder))
+    run(factory, made)
+    (table,) = mirrored(factory).values()
+    before = statistics.file_statistics(factory.home, table.resource_id.id, 1)
     key = keys.statistics("a1", table.resource_id.id, 1, of="files")
-    pointer = world.stores.pointers.get(key)
+    pointer = factory.stores.pointers.get(key)
     assert pointer is not None
-    assert run(world, made, full_rescan=True).changed == 0
-    world.stores.pointers.compare_and_delete(key, expect=pointer.version)
-    assert run(world, made).changed == 0
-    assert run(world, made, full_rescan=True).changed == 1
-    assert statistics.file_statistics(world.home, table.resource_id.id, 1) == before
+    assert run(factory, made, full_rescan=True).changed == 0
+    factory.stores.pointers.compare_and_delete(key, expect=pointer.version)
+    assert run(factory, made).changed == 0
+    assert run(factory, made, full_rescan=True).changed == 1
+    assert statistics.file_statistics(factory.home, table.resource_id.id, 1) == before
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-@behaviour(71)
-def test_one_failing_table_does_not_stop_the_others(world: World, folder):
+@behavior(71)
+def test_one_failing_table_does_not_stop_the_others(factory: ResourceFactory, folder):
     parquet(folder, "a", id=[1])
     parquet(folder, "z", id=[1])
     (folder / "broken.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
-    outcome = run(world, connector(world, str(folder)))
+    outcome = run(factory, connector(factory, str(folder)))
     assert (outcome.scanned, outcome.changed) == (3, 2)
     assert list(outcome.failures) == ["broken"]
     assert "broken.parquet" in outcome.failures["broken"]
     assert outcome.message.startswith("partial failure, 1 of 3 tables: broken: ")
-    assert set(mirrored(world)) >= {"files.a", "files.z"}
+    assert set(mirrored(factory)) >= {"files.a", "files.z"}
 
 
-def test_a_missing_upstream_is_an_error_of_the_run(world: World, folder):
+def test_a_missing_upstream_is_an_error_of_the_run(factory: ResourceFactory, folder):
     with pytest.raises(NotFound):
-        run(world, connector(world, str(folder / "nowhere")))
+        run(factory, connector(factory, str(folder / "nowhere")))
 
 
-def test_a_table_of_somebody_else_is_not_overwritten(world: World, folder):
+def test_a_table_of_somebody_else_is_not_overwritten(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
-    theirs = world.table("people", namespace=world.namespace("files"))
-    outcome = run(world, connector(world, str(folder)))
+    theirs = factory.table("people", namespace=factory.namespace("files"))
+    outcome = run(factory, connector(factory, str(folder)))
     assert "another table or view has this name" in outcome.failures["people"]
-    assert tables.get(world.home, v1.GetTableRequest(table_id=theirs.resource_id)).table == theirs
+    assert tables.get(factory.home, v1.GetTableRequest(table_id=theirs.resource_id)).table == theirs
 
 
-@behaviour(74)
-def test_a_paused_connector_is_refused(world: World, folder):
+@behavior(74)
+def test_a_paused_connector_is_refused(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
-    made = connector(world, str(folder))
+    made = connector(factory, str(folder))
     connectors.update(
-        world.home,
+        factory.home,
         v1.UpdateConnectorRequest(
             connector_id=made.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask=mask("state")
         ),
         secrets=SECRETS,
     )
     with pytest.raises(PreconditionFailed, match="paused"):
-        run(world, made)
-    assert mirrored(world) == {}
+        run(factory, made)
+    assert mirrored(factory) == {}
 
 
 class StopAt(Control):
@@ -273,21 +276,21 @@ class StopAt(Control):
             raise Cancelled("stop", key="job.cancelled")
 
 
-def test_a_run_can_be_stopped_at_any_look_and_finished_by_the_next(world: World, folder):
+def test_a_run_can_be_stopped_at_any_look_and_finished_by_the_next(factory: ResourceFactory, folder):
     parquet(folder, "a", id=[1])
     parquet(folder, "b", id=[2])
-    made = connector(world, str(folder))
+    made = connector(factory, str(folder))
     stopped = 0
     for looks in range(100):
         try:
-            run(world, made, control=StopAt(looks))
+            run(factory, made, control=StopAt(looks))
         except Cancelled:
             stopped += 1
             continue
         break
     assert stopped > 4
-    assert set(mirrored(world)) == {"files.a", "files.b"}
-    assert all(len(snapshots_of(world, table)) == 1 for table in mirrored(world).values())
+    assert set(mirrored(factory)) == {"files.a", "files.b"}
+    assert all(len(snapshots_of(factory, table)) == 1 for table in mirrored(factory).values())
 
 
 class StopOnceAt(StopAt):
@@ -300,11 +303,11 @@ class StopOnceAt(StopAt):
 
 
 @pytest.mark.parametrize("looks", range(6))
-def test_to_stop_is_no_failure_of_a_table(world: World, folder, looks):
+def test_to_stop_is_no_failure_of_a_table(factory: ResourceFactory, folder, looks):
     parquet(folder, "a", id=[1])
-    made = connector(world, str(folder))
+    made = connector(factory, str(folder))
     with pytest.raises(Cancelled):
-        run(world, made, control=StopOnceAt(looks))
+        run(factory, made, control=StopOnceAt(looks))
 
 
 # --- which tables, and where to ---------------------------------------------------------------------------------------
@@ -322,183 +325,183 @@ def source(**more: Any) -> v1.ConnectorSource:
     return v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]), **more)
 
 
-def test_globs_choose_tables(world: World, three):
+def test_globs_choose_tables(factory: ResourceFactory, three):
     chosen = source(include_tables=["people*", "sales.ord*"], exclude_tables=["*_old"])
-    run(world, iceberg_connector(world, three, source=chosen))
-    assert set(mirrored(world)) == {"sales.orders", "sales.people"}
+    run(factory, iceberg_connector(factory, three, source=chosen))
+    assert set(mirrored(factory)) == {"sales.orders", "sales.people"}
 
 
-@behaviour(72)
-def test_one_table_can_get_another_name_and_its_ids_are_written_back(world: World, three):
+@behavior(72)
+def test_one_table_can_get_another_name_and_its_ids_are_written_back(factory: ResourceFactory, three):
     to = v1.ConnectorDestination(
-        catalog_id=world.first_catalog().resource_id,
+        catalog_id=factory.first_catalog().resource_id,
         namespace=v1.NamespacePath(segments=["raw", "crm"]),
         table_display_name="customers",
     )
-    made = iceberg_connector(world, three, source=source(table="people"), destination=to)
-    run(world, made)
-    (name, table), *_ = mirrored(world).items()
-    assert (name, len(mirrored(world))) == ("raw.crm.customers", 1)
-    stored = connectors.get(world.home, v1.GetConnectorRequest(connector_id=made.resource_id)).connector
+    made = iceberg_connector(factory, three, source=source(table="people"), destination=to)
+    run(factory, made)
+    (name, table), *_ = mirrored(factory).items()
+    assert (name, len(mirrored(factory))) == ("raw.crm.customers", 1)
+    stored = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=made.resource_id)).connector
     assert stored.destination.table_id == table.resource_id
     assert stored.destination.namespace_id == table.namespace_id
     assert (stored.destination.table_display_name, list(stored.destination.namespace.segments)) == ("", [])
 
 
-@behaviour(72)
-def test_what_was_renamed_here_stays_the_same_table(world: World, three):
-    made = iceberg_connector(world, three, source=source(table="people"))
-    run(world, made)
-    ((_, table),) = mirrored(world).items()
+@behavior(72)
+def test_what_was_renamed_here_stays_the_same_table(factory: ResourceFactory, three):
+    made = iceberg_connector(factory, three, source=source(table="people"))
+    run(factory, made)
+    ((_, table),) = mirrored(factory).items()
     tables.update(
-        world.home,
+        factory.home,
         v1.UpdateTableRequest(
             table_id=table.resource_id, spec=v1.TableSpec(display_name="humans"), update_mask=mask("display_name")
         ),
     )
     namespaces.update(
-        world.home,
+        factory.home,
         v1.UpdateNamespaceRequest(
             namespace_id=table.namespace_id, spec=v1.NamespaceSpec(display_name="crm"), update_mask=mask("display_name")
         ),
     )
-    assert run(world, made).changed == 0
-    ((name, same),) = mirrored(world).items()
+    assert run(factory, made).changed == 0
+    ((name, same),) = mirrored(factory).items()
     assert (name, same.resource_id) == ("crm.humans", table.resource_id)
 
 
-def test_a_table_of_many_that_was_renamed_here_is_not_made_again(world: World, three):
-    made = iceberg_connector(world, three)
-    run(world, made)
-    table = mirrored(world)["sales.people"]
+def test_a_table_of_many_that_was_renamed_here_is_not_made_again(factory: ResourceFactory, three):
+    made = iceberg_connector(factory, three)
+    run(factory, made)
+    table = mirrored(factory)["sales.people"]
     tables.update(
-        world.home,
+        factory.home,
         v1.UpdateTableRequest(
             table_id=table.resource_id, spec=v1.TableSpec(display_name="humans"), update_mask=mask("display_name")
         ),
     )
-    assert run(world, made).changed == 0
-    assert set(mirrored(world)) == {"sales.humans", "sales.orders", "sales.people_old"}
+    assert run(factory, made).changed == 0
+    assert set(mirrored(factory)) == {"sales.humans", "sales.orders", "sales.people_old"}
 
 
-@behaviour(72)
-def test_a_scope_narrows_by_namespace_and_table(world: World, three):
-    made = iceberg_connector(world, three)
-    outcome = run(world, made, scope=v1.JobScope(table="orders"))
-    assert (outcome.scanned, set(mirrored(world))) == (1, {"sales.orders"})
+@behavior(72)
+def test_a_scope_narrows_by_namespace_and_table(factory: ResourceFactory, three):
+    made = iceberg_connector(factory, three)
+    outcome = run(factory, made, scope=v1.JobScope(table="orders"))
+    assert (outcome.scanned, set(mirrored(factory))) == (1, {"sales.orders"})
     here = v1.JobScope(namespaces=[v1.NamespacePath(segments=["sales"])])
-    assert run(world, made, scope=here).scanned == 3
+    assert run(factory, made, scope=here).scanned == 3
 
 
-@behaviour(72)
+@behavior(72)
 @pytest.mark.parametrize(
     "scope", [v1.JobScope(table="nope"), v1.JobScope(namespaces=[v1.NamespacePath(segments=["elsewhere"])])]
 )
-def test_a_scope_that_matches_nothing_is_an_error(world: World, three, scope):
+def test_a_scope_that_matches_nothing_is_an_error(factory: ResourceFactory, three, scope):
     with pytest.raises(NotFound, match="no table of the connector is in the requested scope") as raised:
-        run(world, iceberg_connector(world, three), scope=scope)
+        run(factory, iceberg_connector(factory, three), scope=scope)
     assert raised.value.key == "scope.unmatched"
 
 
-@behaviour(72)
-def test_a_filter_that_matches_nothing_is_an_error(world: World, three):
+@behavior(72)
+def test_a_filter_that_matches_nothing_is_an_error(factory: ResourceFactory, three):
     with pytest.raises(NotFound, match="selects"):
-        run(world, iceberg_connector(world, three, source=source(include_tables=["nope*"])))
+        run(factory, iceberg_connector(factory, three, source=source(include_tables=["nope*"])))
 
 
-def test_one_name_for_many_tables_is_refused(world: World, three):
-    to = v1.ConnectorDestination(catalog_id=world.first_catalog().resource_id, table_display_name="all")
+def test_one_name_for_many_tables_is_refused(factory: ResourceFactory, three):
+    to = v1.ConnectorDestination(catalog_id=factory.first_catalog().resource_id, table_display_name="all")
     with pytest.raises(InvalidArgument, match="selects 3"):
-        run(world, iceberg_connector(world, three, destination=to))
+        run(factory, iceberg_connector(factory, three, destination=to))
 
 
 # --- the second pass --------------------------------------------------------------------------------------------------
 
 
-@behaviour(70)
-def test_statistics_of_a_table_that_is_not_mirrored_are_passed_over(world: World, folder):
+@behavior(70)
+def test_statistics_of_a_table_that_is_not_mirrored_are_passed_over(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
-    made = connector(world, str(folder))
+    made = connector(factory, str(folder))
     profiler = Profiler()
-    pointers = list(world.stores.pointers.scan(""))
-    outcome = run(world, made, STATS, profiler)
+    pointers = list(factory.stores.pointers.scan(""))
+    outcome = run(factory, made, STATS, profiler)
     assert (outcome.changed, outcome.failures, profiler.asked) == (0, {}, [])
-    assert list(world.stores.pointers.scan("")) == pointers
+    assert list(factory.stores.pointers.scan("")) == pointers
 
 
-@behaviour(70)
-def test_the_first_pass_profiles_nothing(world: World, folder):
+@behavior(70)
+def test_the_first_pass_profiles_nothing(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
     profiler = Profiler()
-    run(world, connector(world, str(folder)), CORE, profiler)
-    (table,) = mirrored(world).values()
+    run(factory, connector(factory, str(folder)), CORE, profiler)
+    (table,) = mirrored(factory).values()
     assert profiler.asked == []
     with pytest.raises(NotFound):
         statistics.get_table(
-            world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=v1.SnapshotRef(snapshot_id=1))
+            factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=v1.SnapshotRef(snapshot_id=1))
         )
 
 
-@behaviour(71)
-def test_only_snapshots_without_statistics_are_profiled(world: World, folder):
+@behavior(71)
+def test_only_snapshots_without_statistics_are_profiled(factory: ResourceFactory, folder):
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1]}))
-    made, profiler = iceberg_connector(world, folder), Profiler()
-    run(world, made)
-    assert run(world, made, STATS, profiler).changed == 1
-    assert run(world, made, STATS, profiler).changed == 0
+    made, profiler = iceberg_connector(factory, folder), Profiler()
+    run(factory, made)
+    assert run(factory, made, STATS, profiler).changed == 1
+    assert run(factory, made, STATS, profiler).changed == 0
     orders.append(pa.table({"id": [2]}))
-    run(world, made)
-    run(world, made, STATS, profiler)
+    run(factory, made)
+    run(factory, made, STATS, profiler)
     assert profiler.asked == [("orders", each.snapshot_id) for each in orders.snapshots()]
-    run(world, made, STATS, profiler, full_rescan=True)
+    run(factory, made, STATS, profiler, full_rescan=True)
     assert len(profiler.asked) == 4
 
 
-def test_a_profile_that_fails_is_told_and_the_others_go_on(world: World, folder):
+def test_a_profile_that_fails_is_told_and_the_others_go_on(factory: ResourceFactory, folder):
     parquet(folder, "a", id=[1])
     parquet(folder, "b", id=[1])
-    made = connector(world, str(folder))
-    run(world, made)
+    made = connector(factory, str(folder))
+    run(factory, made)
 
     def profile(realm, table_id, snapshot, *, handle, **_) -> None:
         if handle.name.name == "a":
             raise Conflict("somebody changed it")
 
-    outcome = run(world, made, STATS, profile)
+    outcome = run(factory, made, STATS, profile)
     assert (outcome.failures, outcome.changed) == ({"a": "somebody changed it"}, 1)
 
 
-def test_without_a_profiler_there_is_no_second_pass(world: World, folder):
+def test_without_a_profiler_there_is_no_second_pass(factory: ResourceFactory, folder):
     with pytest.raises(Unsupported):
-        run(world, connector(world, str(folder)), STATS)
+        run(factory, connector(factory, str(folder)), STATS)
 
 
-@behaviour(70)
-def test_a_capture_makes_one_pass_at_once(world: World, folder):
+@behavior(70)
+def test_a_capture_makes_one_pass_at_once(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
     (folder / "broken.parquet").write_bytes(b"no")
-    made, profiler = connector(world, str(folder)), Profiler()
+    made, profiler = connector(factory, str(folder)), Profiler()
     reconciler = Reconciler(SECRETS, profiler)
-    first = capture(world.home, v1.SyncCaptureRequest(connector_id=made.resource_id), reconciler=reconciler)
+    first = capture(factory.home, v1.SyncCaptureRequest(connector_id=made.resource_id), reconciler=reconciler)
     assert (first.tables_scanned, first.tables_changed, first.errors) == (2, 1, 1)
     assert [each.table for each in first.table_errors] == ["broken"]
     assert profiler.asked == []
     request = v1.SyncCaptureRequest(
         connector_id=made.resource_id, include_statistics=True, destination_table_display_name="people"
     )
-    second = capture(world.home, request, reconciler=reconciler)
+    second = capture(factory.home, request, reconciler=reconciler)
     assert (second.tables_scanned, second.tables_changed, second.errors) == (1, 1, 0)
     assert profiler.asked == [("people", 1)]
 
 
-def test_large_files_tables_are_one_pointer(world: World, folder):
+def test_large_files_tables_are_one_pointer(factory: ResourceFactory, folder):
     folder.mkdir()
     for number in range(30):
         pq.write_table(pa.table({"id": [number]}), parquet(folder / "t", "x", id=[0]) / f"{number}.parquet")
-    run(world, connector(world, str(folder)))
-    (table,) = mirrored(world).values()
+    run(factory, connector(factory, str(folder)))
+    (table,) = mirrored(factory).values()
     prefix = keys.of_table("a1", table.resource_id.id)
-    kinds = [pointer.key.removeprefix(prefix) for pointer in world.stores.pointers.scan(prefix)]
+    kinds = [pointer.key.removeprefix(prefix) for pointer in factory.stores.pointers.scan(prefix)]
     assert len([each for each in kinds if "/stats/" in each]) == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from metastore.resource_factory import ResourceFactory, refused
 from metastore.upstreams import CORE, SECRETS, STATS, connector, mirrored, parquet, run
-from metastore.world import World, refused
 from skiway.errors import Cancelled, InvalidArgument, PreconditionFailed
 from skiway.formats import open_source
 from skiway.metastore import statistics
@@ -87,42 +87,42 @@ class Slow:
                 self._now -= 1
             return load(*name)
 
-        source.load = slowly  # type: ignore[method-assign]
+        source.load = slowly  # type: ignore[assignment, method-assign]
         return source
 
 
-def passing(world: World, made: v1.Connector, opener: Any, control: Control | None = None) -> Any:
-    return Reconciler(SECRETS, opener=opener).run(world.home, made.resource_id, mode=CORE, control=control)
+def passing(factory: ResourceFactory, made: v1.Connector, opener: Any, control: Control | None = None) -> Any:
+    return Reconciler(SECRETS, opener=opener).run(factory.home, made.resource_id, mode=CORE, control=control)
 
 
 @pytest.mark.parametrize(("max_parallel", "lanes"), [(0, 1), (1, 1), (2, 2), (4, 4), (100, 4)])
-def test_so_many_tables_are_worked_on_at_once_as_the_policy_says(world: World, four, max_parallel, lanes):
-    made = connector(world, str(four), policy=v1.ConnectorPolicy(max_parallel=max_parallel))
+def test_so_many_tables_are_worked_on_at_once_as_the_policy_says(factory: ResourceFactory, four, max_parallel, lanes):
+    made = connector(factory, str(four), policy=v1.ConnectorPolicy(max_parallel=max_parallel))
     slow = Slow(meet=lanes)
-    outcome = passing(world, made, slow)
+    outcome = passing(factory, made, slow)
     assert (outcome.scanned, outcome.changed, outcome.failures) == (4, 4, {})
     assert (slow.most, slow.opened) == (lanes, lanes)
-    assert sorted(mirrored(world)) == ["files.a", "files.b", "files.c", "files.d"]
+    assert sorted(mirrored(factory)) == ["files.a", "files.b", "files.c", "files.d"]
 
 
-def test_no_policy_asks_for_more_lanes_than_there_can_be(world: World, tmp_path):
+def test_no_policy_asks_for_more_lanes_than_there_can_be(factory: ResourceFactory, tmp_path):
     for number in range(MOST_LANES + 4):
         parquet(tmp_path, f"t{number}", id=[1])
-    made = connector(world, str(tmp_path), policy=v1.ConnectorPolicy(max_parallel=1000))
+    made = connector(factory, str(tmp_path), policy=v1.ConnectorPolicy(max_parallel=1000))
     opened = Slow(meet=1)
-    passing(world, made, opened)
+    passing(factory, made, opened)
     assert opened.opened == MOST_LANES
 
 
-def test_side_by_side_one_failing_table_does_not_stop_the_others(world: World, four):
+def test_side_by_side_one_failing_table_does_not_stop_the_others(factory: ResourceFactory, four):
     (four / "b.parquet").write_bytes(b"PAR1nonsensePAR1")
-    made = connector(world, str(four), policy=v1.ConnectorPolicy(max_parallel=3))
-    outcome = run(world, made)
+    made = connector(factory, str(four), policy=v1.ConnectorPolicy(max_parallel=3))
+    outcome = run(factory, made)
     assert (outcome.scanned, outcome.changed, list(outcome.failures)) == (4, 3, ["b"])
-    assert sorted(mirrored(world)) == ["files.a", "files.c", "files.d"]
+    assert sorted(mirrored(factory)) == ["files.a", "files.c", "files.d"]
 
 
-def test_side_by_side_a_run_that_must_stop_begins_no_other_table(world: World, four):
+def test_side_by_side_a_run_that_must_stop_begins_no_other_table(factory: ResourceFactory, four):
     class Stops(Control):
         stop = False
 
@@ -133,20 +133,20 @@ def test_side_by_side_a_run_that_must_stop_begins_no_other_table(world: World, f
         def report(self, done: Progress) -> None:
             self.stop = self.stop or done.stage.tables_done > 0
 
-    made = connector(world, str(four), policy=v1.ConnectorPolicy(max_parallel=2))
+    made = connector(factory, str(four), policy=v1.ConnectorPolicy(max_parallel=2))
     with pytest.raises(Cancelled):
-        run(world, made, control=Stops())
-    assert 1 <= len(mirrored(world)) <= 2
-    run(world, made)
-    assert len(mirrored(world)) == 4
+        run(factory, made, control=Stops())
+    assert 1 <= len(mirrored(factory)) <= 2
+    run(factory, made)
+    assert len(mirrored(factory)) == 4
 
 
 # --- how far it is ----------------------------------------------------------------------------------------------------
 
 
-def test_a_pass_tells_how_far_it_is(world: World, four):
-    made, control = connector(world, str(four)), Reports()
-    run(world, made, control=control)
+def test_a_pass_tells_how_far_it_is(factory: ResourceFactory, four):
+    made, control = connector(factory, str(four)), Reports()
+    run(factory, made, control=control)
     stages = [each.stage for each in control.told]
     assert stages[0] == Stage(CORE, tables_total=4)
     assert stages[1] == Stage(CORE, 4, 0, ("a",))
@@ -154,22 +154,22 @@ def test_a_pass_tells_how_far_it_is(world: World, four):
     assert [each.tables_scanned for each in control.told] == sorted(each.tables_scanned for each in control.told)
 
 
-def test_the_second_pass_tells_of_files_too(world: World, tmp_path):
+def test_the_second_pass_tells_of_files_too(factory: ResourceFactory, tmp_path):
     for number in range(3):
         parquet(tmp_path / "up" / "t", f"f{number}", id=[number])
-    made, control = connector(world, str(tmp_path / "up")), Reports()
-    run(world, made)
-    run(world, made, STATS, Profiler(), control=control)
+    made, control = connector(factory, str(tmp_path / "up")), Reports()
+    run(factory, made)
+    run(factory, made, STATS, Profiler(), control=control)
     files = [(each.stage.files_done, each.stage.files_total) for each in control.told]
     assert list(dict.fromkeys(files)) == [(0, 0), (0, 3), (1, 3), (2, 3), (3, 3)]
     assert control.told[-1].stage == Stage(STATS, 1, 1, (), 3, 3)
 
 
-def test_failures_of_the_first_pass_are_still_told_in_the_second(world: World, four):
+def test_failures_of_the_first_pass_are_still_told_in_the_second(factory: ResourceFactory, four):
     (four / "b.parquet").write_bytes(b"PAR1nonsensePAR1")
-    made, control = connector(world, str(four)), Reports()
+    made, control = connector(factory, str(four)), Reports()
     job = v1.Job(connector_id=made.resource_id, modes=[CORE, STATS])
-    Reconciler(SECRETS, Profiler()).job(world.home, job, control)
+    Reconciler(SECRETS, Profiler()).job(factory.home, job, control)
     second = [each for each in control.told if each.stage.mode == STATS]
     assert second
     assert all(list(each.failures) == ["b"] for each in second)
@@ -179,18 +179,18 @@ def test_failures_of_the_first_pass_are_still_told_in_the_second(world: World, f
 # --- where to ---------------------------------------------------------------------------------------------------------
 
 
-def test_single_tables_go_to_destinations_of_their_own(world: World, four):
+def test_single_tables_go_to_destinations_of_their_own(factory: ResourceFactory, four):
     parquet(four / "deep" / "a", "x", id=[1])
     tables = [
         v1.TableDestination(source="a", table_display_name="alpha"),
         v1.TableDestination(source="deep.a", namespace=v1.NamespacePath(segments=["other", "place"])),
         v1.TableDestination(source="b", namespace=v1.NamespacePath(segments=["other"]), table_display_name="beta"),
     ]
-    destination = v1.ConnectorDestination(catalog_id=world.first_catalog().resource_id, tables=tables)
-    made = connector(world, str(four), destination=destination)
-    assert run(world, made).failures == {}
-    assert sorted(mirrored(world)) == ["files.alpha", "files.c", "files.d", "other.beta", "other.place.a"]
-    assert run(world, made).changed == 0
+    destination = v1.ConnectorDestination(catalog_id=factory.first_catalog().resource_id, tables=tables)
+    made = connector(factory, str(four), destination=destination)
+    assert run(factory, made).failures == {}
+    assert sorted(mirrored(factory)) == ["files.alpha", "files.c", "files.d", "other.beta", "other.place.a"]
+    assert run(factory, made).changed == 0
 
 
 @pytest.mark.parametrize(
@@ -201,56 +201,56 @@ def test_single_tables_go_to_destinations_of_their_own(world: World, four):
         ([v1.TableDestination(source="a", table_display_name=name) for name in "xy"], "a twice"),
     ],
 )
-def test_destinations_of_tables_that_say_nothing_or_too_much_are_refused(world: World, tables, said):
-    destination = v1.ConnectorDestination(catalog_id=world.first_catalog().resource_id, tables=tables)
+def test_destinations_of_tables_that_say_nothing_or_too_much_are_refused(factory: ResourceFactory, tables, said):
+    destination = v1.ConnectorDestination(catalog_id=factory.first_catalog().resource_id, tables=tables)
     with pytest.raises(InvalidArgument, match=said):
-        connector(world, "/data", destination=destination)
+        connector(factory, "/data", destination=destination)
 
 
 # --- which columns ----------------------------------------------------------------------------------------------------
 
 
-def test_only_chosen_columns_are_profiled(world: World, four):
-    made = connector(world, str(four), source=v1.ConnectorSource(table="a", exclude_columns=["name"]))
-    run(world, made)
+def test_only_chosen_columns_are_profiled(factory: ResourceFactory, four):
+    made = connector(factory, str(four), source=v1.ConnectorSource(table="a", exclude_columns=["name"]))
+    run(factory, made)
     profiler = Profiler()
-    run(world, made, STATS, profiler)
+    run(factory, made, STATS, profiler)
     assert profiler.asked == [("a", ["id"])]
 
 
-def test_columns_left_out_before_are_profiled_once_they_are_wanted(world: World, four):
-    made = connector(world, str(four), source=v1.ConnectorSource(table="a"))
-    run(world, made)
+def test_columns_left_out_before_are_profiled_once_they_are_wanted(factory: ResourceFactory, four):
+    made = connector(factory, str(four), source=v1.ConnectorSource(table="a"))
+    run(factory, made)
     profiler = Profiler()
-    run(world, made, STATS, profiler, scope=v1.JobScope(columns=["id"]))
-    run(world, made, STATS, profiler, scope=v1.JobScope(columns=["id"]))
-    run(world, made, STATS, profiler)
-    run(world, made, STATS, profiler)
-    run(world, made, STATS, profiler, scope=v1.JobScope(columns=["name"]))
+    run(factory, made, STATS, profiler, scope=v1.JobScope(columns=["id"]))
+    run(factory, made, STATS, profiler, scope=v1.JobScope(columns=["id"]))
+    run(factory, made, STATS, profiler)
+    run(factory, made, STATS, profiler)
+    run(factory, made, STATS, profiler, scope=v1.JobScope(columns=["name"]))
     assert profiler.asked == [("a", ["id"]), ("a", ["id", "name"])]
 
 
 @pytest.mark.parametrize("column", ["", " ", "#", "#x"])
-def test_a_malformed_excluded_column_is_refused(world: World, column):
+def test_a_malformed_excluded_column_is_refused(factory: ResourceFactory, column):
     with refused(InvalidArgument, "field.invalid", field="source.exclude_columns"):
-        connector(world, "/data", source=v1.ConnectorSource(exclude_columns=[column]))
+        connector(factory, "/data", source=v1.ConnectorSource(exclude_columns=[column]))
 
 
 # --- files that cannot be read ----------------------------------------------------------------------------------------
 
 
-def test_files_that_could_not_be_profiled_are_told_and_tried_again(world: World, four):
-    made = connector(world, str(four), source=v1.ConnectorSource(include_tables=["a", "b"]))
-    run(world, made)
+def test_files_that_could_not_be_profiled_are_told_and_tried_again(factory: ResourceFactory, four):
+    made = connector(factory, str(four), source=v1.ConnectorSource(include_tables=["a", "b"]))
+    run(factory, made)
     broken = Profiler({f"/f{number}": "it is broken" for number in range(1)})
-    outcome = run(world, made, STATS, broken)
+    outcome = run(factory, made, STATS, broken)
     assert list(outcome.failures) == ["a", "b"]
     assert "1 files could not be profiled" in outcome.failures["a"]
     assert "/f0: it is broken" in outcome.failures["a"]
     mended = Profiler()
-    assert run(world, made, STATS, mended).failures == {}
+    assert run(factory, made, STATS, mended).failures == {}
     assert [name for name, _ in mended.asked] == ["a", "b"]
-    assert run(world, made, STATS, mended).changed == 0
+    assert run(factory, made, STATS, mended).changed == 0
 
 
 def test_of_many_unreadable_files_some_are_told_and_all_counted():

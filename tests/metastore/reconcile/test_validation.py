@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import SECRETS, connector, iceberg, parquet, run
-from metastore.world import World, behaviour
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError, TimedOut, Unsupported
 from skiway.metastore.reconcile.upstream import Upstream, upstream, validate, within
 from skiway.model import v1
@@ -25,18 +25,18 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.fixture(autouse=True)
-def lake(world: World) -> v1.Catalog:
-    return world.catalog()
+def lake(factory: ResourceFactory) -> v1.Catalog:
+    return factory.catalog()
 
 
 def spec(uri: str, kind: Any = v1.CK_PARQUET, **more: Any) -> v1.ConnectorSpec:
     return v1.ConnectorSpec(display_name="tried", kind=kind, uri=uri, **more)
 
 
-def tried(world: World, asked: v1.ConnectorSpec | None = None, **more: Any) -> v1.ValidateConnectorResponse:
-    pointers = list(world.stores.pointers.scan(""))
-    answer = validate(world.home, v1.ValidateConnectorRequest(spec=asked, **more), secrets=SECRETS, patience_s=10)
-    assert list(world.stores.pointers.scan("")) == pointers
+def tried(factory: ResourceFactory, asked: v1.ConnectorSpec | None = None, **more: Any) -> v1.ValidateConnectorResponse:
+    pointers = list(factory.stores.pointers.scan(""))
+    answer = validate(factory.home, v1.ValidateConnectorRequest(spec=asked, **more), secrets=SECRETS, patience_s=10)
+    assert list(factory.stores.pointers.scan("")) == pointers
     return answer
 
 
@@ -44,10 +44,10 @@ def credentials(**which: Any) -> v1.ConnectorAuthSpec:
     return v1.ConnectorAuthSpec(scheme="oauth2", credentials=v1.ConnectorCredentials(**which))
 
 
-@behaviour(69)
-def test_an_upstream_that_answers_is_fine(world: World, tmp_path):
+@behavior(69)
+def test_an_upstream_that_answers_is_fine(factory: ResourceFactory, tmp_path):
     parquet(tmp_path / "up", "people", id=[1])
-    answer = tried(world, spec(str(tmp_path / "up")))
+    answer = tried(factory, spec(str(tmp_path / "up")))
     assert (answer.ok, answer.capabilities["namespaces"]) == (True, "1")
     iceberg(tmp_path / "ice").create_table("sales.orders", schema=_schema())
     named = spec(
@@ -56,11 +56,11 @@ def test_an_upstream_that_answers_is_fine(world: World, tmp_path):
         properties={"warehouse": f"file://{tmp_path}/ice/warehouse"},
         source=v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]), table="orders"),
     )
-    answer = tried(world, named)
+    answer = tried(factory, named)
     assert answer.ok, answer.summary
     assert "sales.orders is a table of 1 columns (iceberg)" in answer.summary
     named.source.table = "nope"
-    assert not tried(world, named).ok
+    assert not tried(factory, named).ok
 
 
 def _schema() -> Any:
@@ -69,7 +69,7 @@ def _schema() -> Any:
     return pa.schema({"id": pa.int64()})
 
 
-@behaviour(69)
+@behavior(69)
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -86,8 +86,8 @@ def _schema() -> Any:
         (spec("/tmp", auth=credentials()), "auth.credentials"),
     ],
 )
-def test_whatever_is_wrong_is_told_in_the_answer(world: World, asked, said):
-    answer = tried(world, asked)
+def test_whatever_is_wrong_is_told_in_the_answer(factory: ResourceFactory, asked, said):
+    answer = tried(factory, asked)
     assert not answer.ok
     assert said in answer.summary
 
@@ -99,12 +99,12 @@ def silence() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-@behaviour(69)
-def test_an_upstream_that_says_nothing_is_not_waited_for(world: World, silence):
+@behavior(69)
+def test_an_upstream_that_says_nothing_is_not_waited_for(factory: ResourceFactory, silence):
     source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["a"]))
     request = v1.ValidateConnectorRequest(spec=spec(f"http://{silence}/", v1.CK_ICEBERG, source=source))
     started = time.monotonic()
-    answer = validate(world.home, request, secrets=SECRETS, patience_s=0.5)
+    answer = validate(factory.home, request, secrets=SECRETS, patience_s=0.5)
     assert (answer.ok, time.monotonic() - started < 5) == (False, True)
     assert "did not respond within 0.5 s" in answer.summary
 
@@ -126,25 +126,29 @@ def s3() -> Iterator[dict[str, str]]:
         yield {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
 
 
-def test_credentials_reach_the_upstream_and_no_answer(world: World, s3, tmp_path):
+def test_credentials_reach_the_upstream_and_no_answer(factory: ResourceFactory, s3, tmp_path):
     secret = "very-secret-value"
     aws = credentials(aws=v1.AwsCredentials(access_key_id="AKIAEXAMPLE", secret_access_key=secret))
-    missing = tried(world, spec("s3://no-such-bucket/x", properties=s3, auth=aws))
+    missing = tried(factory, spec("s3://no-such-bucket/x", properties=s3, auth=aws))
     assert not missing.ok
     assert secret not in str(missing)
     assert "AKIAEXAMPLE" not in str(missing)
-    made = connector(world, "s3://no-such-bucket/x", properties=s3, auth=aws)
+    made = connector(factory, "s3://no-such-bucket/x", properties=s3, auth=aws)
     with pytest.raises(SkiwayError) as raised:
-        run(world, made)
+        run(factory, made)
     assert secret not in str(raised.value)
 
 
-@behaviour(69)
-def test_a_stored_connector_is_tried_with_its_own_credentials_only_where_they_belong(world: World, silence):
+@behavior(69)
+def test_a_stored_connector_is_tried_with_its_own_credentials_only_where_they_belong(factory: ResourceFactory, silence):
     asked: list[dict[str, str]] = []
     source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["a"]))
     made = connector(
-        world, f"http://{silence}/", v1.CK_ICEBERG, source=source, auth=credentials(bearer=v1.BearerToken(token="abc"))
+        factory,
+        f"http://{silence}/",
+        v1.CK_ICEBERG,
+        source=source,
+        auth=credentials(bearer=v1.BearerToken(token="abc")),
     )
     from skiway.metastore.reconcile import upstream as module
 
@@ -156,15 +160,15 @@ def test_a_stored_connector_is_tried_with_its_own_credentials_only_where_they_be
     try:
         for change in (None, v1.ConnectorSpec(source=source), v1.ConnectorSpec(uri="http://elsewhere/")):
             request = v1.ValidateConnectorRequest(spec=change, connector_id=made.resource_id)
-            assert not module.validate(world.home, request, secrets=SECRETS).ok
+            assert not module.validate(factory.home, request, secrets=SECRETS).ok
     finally:
         Upstream.open = original  # type: ignore[method-assign]
     assert asked == [{"token": "abc"}, {"token": "abc"}, {}]
 
 
-def test_a_connector_that_is_not_there_is_not_found(world: World):
+def test_a_connector_that_is_not_there_is_not_found(factory: ResourceFactory):
     with pytest.raises(NotFound):
-        tried(world, connector_id=v1.ResourceId(id="nope"))
+        tried(factory, connector_id=v1.ResourceId(id="nope"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metastore.world import World, behaviour, mask, refused
+from metastore.resource_factory import ResourceFactory, behavior, mask, refused
 from skiway.errors import Internal, NotFound
 from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.resources import directory, tables
@@ -14,15 +14,15 @@ from skiway.storage import CallCounter, open_stores
 REF = v1.NameRef(catalog="lake", path=["sales"], name="people")
 
 
-def resolved(world: World, ref: v1.NameRef = REF) -> v1.ResourceId:
-    return directory.resolve_table(world.home, v1.ResolveTableRequest(ref=ref)).resource_id
+def resolved(factory: ResourceFactory, ref: v1.NameRef = REF) -> v1.ResourceId:
+    return directory.resolve_table(factory.home, v1.ResolveTableRequest(ref=ref)).resource_id
 
 
-def rename(world: World, table: v1.Table, name: str) -> None:
+def rename(factory: ResourceFactory, table: v1.Table, name: str) -> None:
     request = v1.UpdateTableRequest(
         table_id=table.resource_id, spec=v1.TableSpec(display_name=name), update_mask=mask("display_name")
     )
-    tables.update(world.home, request)
+    tables.update(factory.home, request)
 
 
 @pytest.fixture
@@ -30,24 +30,24 @@ def servers(tmp_path, calls) -> Any:
     """Two servers on one store, both with a memory of their own; the calls of the second are counted."""
     url = f"sqlite:///{tmp_path}/p.db"
     with open_stores(url) as one, open_stores(url, on_call=calls) as two:
-        yield World(with_blob_cache(one)), World(with_blob_cache(two))
+        yield ResourceFactory(with_blob_cache(one)), ResourceFactory(with_blob_cache(two))
 
 
-@behaviour(45, 46)
+@behavior(45, 46)
 def test_a_change_is_visible_at_once_on_every_server(servers):
     one, two = servers
     table = one.table("people")
     assert resolved(two) == resolved(one) == table.resource_id
     rename(one, table, "humans")
-    for world in servers:
+    for factory in servers:
         with refused(NotFound, "table.by.name.missing"):
-            resolved(world)
-        assert resolved(world, v1.NameRef(catalog="lake", path=["sales"], name="humans")) == table.resource_id
-        said = directory.lookup_table(world.home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
+            resolved(factory)
+        assert resolved(factory, v1.NameRef(catalog="lake", path=["sales"], name="humans")) == table.resource_id
+        said = directory.lookup_table(factory.home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
         assert said.name == "humans"
 
 
-@behaviour(46)
+@behavior(46)
 def test_absence_is_not_remembered(servers):
     one, two = servers
     one.namespace("sales")
@@ -69,7 +69,7 @@ def test_a_name_that_was_read_before_is_found_without_reading_blobs(servers, cal
     assert calls.counts == {"pointers.get": 4}
 
 
-@behaviour(45)
+@behavior(45)
 def test_one_account_is_never_served_what_another_has_read(servers):
     one, two = servers
     table = one.table("people")

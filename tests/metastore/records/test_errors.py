@@ -11,7 +11,7 @@ import pytest
 
 import skiway.errors
 import skiway.metastore
-from metastore.world import behaviour
+from metastore.resource_factory import behavior
 from skiway.errors import Conflict, InvalidArgument, NotFound, SkiwayError
 from skiway.metastore.records.errors import failure, sentence, sentences
 from skiway.metastore.records.kinds import KINDS
@@ -58,7 +58,7 @@ def template(code: str, key: str) -> str | None:
     return entries.get(key) or entries.get(f"*.{rest}" if rest else "*")
 
 
-@behaviour(81)
+@behavior(81)
 @pytest.mark.parametrize(
     ("where", "code", "key", "params"), RAISED, ids=[f"{where}-{key}" for where, _, key, _ in RAISED]
 )
@@ -69,7 +69,7 @@ def test_every_error_has_a_sentence_and_gives_what_it_needs(where, code, key, pa
     assert needed <= params, f"{where}: {key} needs {needed - params}"
 
 
-@behaviour(81)
+@behavior(81)
 def test_every_sentence_is_used():
     used = {(code, key) for _, code, key, _ in RAISED}
     used |= {(code, f"*.{key.partition('.')[2]}") for code, key in used if "." in key}
@@ -78,20 +78,20 @@ def test_every_sentence_is_used():
     assert unused == []
 
 
-@behaviour(81)
+@behavior(81)
 def test_every_code_of_the_tree_is_a_code_of_the_wire():
     assert set(CODES.values()) <= set(v1.ErrorCode.keys())
     assert sentences("en").keys() <= set(v1.ErrorCode.keys())
 
 
-@behaviour(81)
+@behavior(81)
 def test_a_failure_carries_code_key_parameters_and_sentence():
     error = failure(NotFound, "catalog", resource="catalog", id="c{1}")
     assert (error.code, error.key, error.params["id"]) == ("MC_NOT_FOUND", "catalog", "c{1}")
     assert str(error) == "there is no catalog c{1} in this account: check the id, it may have been deleted"
 
 
-@behaviour(81)
+@behavior(81)
 def test_a_language_without_words_falls_back_to_english_and_a_key_without_them_to_itself():
     params = {"resource": "view", "id": "v"}
     assert sentence("MC_NOT_FOUND", "view", params, language="xx") == sentence("MC_NOT_FOUND", "view", params)

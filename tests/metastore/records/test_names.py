@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metastore.world import behaviour, refused
+from metastore.resource_factory import behavior, refused
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.records import keys, names
 from skiway.metastore.records.names import encoded, normal_name, normal_path, normal_text
 
 
-@behaviour(19)
+@behavior(19)
 @pytest.mark.parametrize(
     ("given_name", "kept"),
     [
@@ -30,7 +30,7 @@ def test_names_are_trimmed_composed_and_keep_their_case(given_name, kept):
     assert normal_name(given_name, resource="catalog") == kept
 
 
-@behaviour(19)
+@behavior(19)
 @pytest.mark.parametrize("blank", ["", "  ", "\u00a0\t", "\u3000", "\u200b", "\u202e \ufeff", "\0"])
 def test_blank_names_are_refused(blank):
     with refused(InvalidArgument, "display.name.required", resource="catalog"):
@@ -52,7 +52,7 @@ def test_normal_names_stay_as_they_are(text):
     assert normal_text(normal_text(text)) == normal_text(text)
 
 
-@behaviour(16)
+@behavior(16)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=3), st.data())
 def test_different_paths_have_different_keys_and_prefixes_hold_exactly_what_is_below(path, data):
     other = data.draw(st.lists(st.sampled_from([*path, "a/b", "a.b", "a b", "a"]), min_size=1, max_size=4))

@@ -10,8 +10,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from metastore.faults import Died, Fate, dying
-from metastore.wholeness import damage, kind_of
-from metastore.world import behaviour, refused
+from metastore.integrity import damage, kind_of
+from metastore.resource_factory import behavior, refused
 from skiway.errors import AlreadyExists, Contention, Internal, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG, KINDS, NAMESPACE, TABLE, VIEW
@@ -80,7 +80,7 @@ def catalogs(stores) -> Repository[v1.Catalog]:
     return Repository(stores, CATALOG)
 
 
-@behaviour(8, 18)
+@behavior(8, 18)
 def test_a_resource_is_found_by_all_its_keys_in_version_1(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     created = repository.create(value)
@@ -91,7 +91,7 @@ def test_a_resource_is_found_by_all_its_keys_in_version_1(stores, kind):
     assert kind_of(kind.key(value)) is kind
 
 
-@behaviour(8)
+@behavior(8)
 def test_writing_the_very_same_again_changes_nothing(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     created = repository.create(value)
@@ -99,7 +99,7 @@ def test_writing_the_very_same_again_changes_nothing(stores, kind):
     assert repository.find(kind.key(value)) == created
 
 
-@behaviour(7)
+@behavior(7)
 def test_writing_the_very_same_again_makes_its_blob_young(catalogs, clock):
     uri = catalogs.create(SAMPLES["catalog"]).pointer.blob_uri
     before = catalogs.stores.blobs.head(uri)
@@ -108,7 +108,7 @@ def test_writing_the_very_same_again_makes_its_blob_young(catalogs, clock):
     assert catalogs.stores.blobs.head(uri).modified_at > before.modified_at
 
 
-@behaviour(9)
+@behavior(9)
 @pytest.mark.parametrize("kind", [kind for kind in NAMED if kind.noun != "snapshot"], ids=lambda kind: kind.noun)
 def test_a_taken_name_leaves_nothing_of_the_loser(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
@@ -119,7 +119,7 @@ def test_a_taken_name_leaves_nothing_of_the_loser(stores, kind):
     assert list(stores.pointers.scan()) == before
 
 
-@behaviour(9)
+@behavior(9)
 def test_an_id_that_is_taken_by_other_content_is_refused(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     repository.create(value)
@@ -128,14 +128,14 @@ def test_an_id_that_is_taken_by_other_content_is_refused(stores, kind):
     assert repository.named(kind.key(value)) == value
 
 
-@behaviour(30)
+@behavior(30)
 def test_a_table_and_a_view_cannot_share_a_name(stores):
     Repository(stores, TABLE).create(SAMPLES["table"])
     with refused(AlreadyExists, "relation.name.already.claimed", resource="view"):
         Repository(stores, VIEW).create(another(SAMPLES["view"]))
 
 
-@behaviour(11)
+@behavior(11)
 def test_a_name_without_its_owner_is_damage_and_not_repaired(stores, named_kind):
     repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
     repository.create(value)
@@ -146,7 +146,7 @@ def test_a_name_without_its_owner_is_damage_and_not_repaired(stores, named_kind)
     assert repository.find(named_kind.key(value)) is None
 
 
-@behaviour(11)
+@behavior(11)
 def test_a_lost_name_is_damage_when_the_resource_is_updated(stores, named_kind):
     repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
     created = repository.create(value)
@@ -155,7 +155,7 @@ def test_a_lost_name_is_damage_when_the_resource_is_updated(stores, named_kind):
         repository.update(created, changed(value))
 
 
-@behaviour(12)
+@behavior(12)
 def test_a_rename_moves_the_names_and_frees_the_old_ones(stores, named_kind):
     repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
     created = repository.create(value)
@@ -168,7 +168,7 @@ def test_a_rename_moves_the_names_and_frees_the_old_ones(stores, named_kind):
     assert damage(stores) == []
 
 
-@behaviour(12, 13)
+@behavior(12, 13)
 def test_names_follow_changed_content_and_the_etag_is_that_of_the_content(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     first = repository.create(value)
@@ -203,7 +203,7 @@ def test_a_stale_update_and_a_stale_delete_are_refused(stores, kind):
     assert list(stores.pointers.scan()) == []
 
 
-@behaviour(17)
+@behavior(17)
 def test_of_two_updates_at_one_version_one_wins(catalogs):
     created = catalogs.create(SAMPLES["catalog"])
     barrier, outcomes = Barrier(8), []
@@ -228,7 +228,7 @@ def test_of_two_updates_at_one_version_one_wins(catalogs):
     assert found.description == winner
 
 
-@behaviour(14)
+@behavior(14)
 @pytest.mark.parametrize("loss", ["gone", "damaged"])
 def test_what_cannot_be_read_can_be_deleted_with_all_its_names(stores, kind, loss):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
@@ -247,7 +247,7 @@ def test_what_cannot_be_read_can_be_deleted_with_all_its_names(stores, kind, los
     repository.create(value)
 
 
-@behaviour(15)
+@behavior(15)
 def test_a_pointer_to_a_lost_blob_is_damage(catalogs):
     created = catalogs.create(SAMPLES["catalog"])
     catalogs.stores.blobs.delete(created.pointer.blob_uri)
@@ -257,7 +257,7 @@ def test_a_pointer_to_a_lost_blob_is_damage(catalogs):
         catalogs.page(keys.catalog_name("a1"), size=10)
 
 
-@behaviour(15)
+@behavior(15)
 @pytest.mark.parametrize("meanwhile", ["updated", "deleted"])
 def test_a_blob_that_is_collected_while_its_pointer_moves_is_no_damage(catalogs, monkeypatch, meanwhile):
     created = catalogs.create(SAMPLES["catalog"])
@@ -287,7 +287,7 @@ def test_a_blob_of_another_kind_is_damage(stores):
         Repository(stores, CATALOG).find(created.pointer.key)
 
 
-@behaviour(16)
+@behavior(16)
 def test_counts_follow_creations_and_deletions(stores):
     repository = Repository(stores, NAMESPACE)
     made = []
@@ -316,7 +316,7 @@ def test_a_failed_check_in_the_same_batch_is_contention(catalogs):
     assert catalogs.find(created.pointer.key) == created
 
 
-@behaviour(10)
+@behavior(10)
 @pytest.mark.parametrize("step", ["create", "update", "rename", "delete"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_whoever_dies_leaves_each_resource_wholly_there_or_not(kind, step, when):

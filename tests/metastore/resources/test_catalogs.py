@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from metastore.wholeness import damage
-from metastore.world import behaviour, key, mask, names, refused
+from metastore.integrity import damage
+from metastore.resource_factory import behavior, key, mask, names, refused
 from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
@@ -22,9 +22,9 @@ Create, Update, Delete, Get = (
 Spec = v1.CatalogSpec
 
 
-def test_a_catalog_is_stored_as_asked_for_with_a_new_id(world):
+def test_a_catalog_is_stored_as_asked_for_with_a_new_id(factory):
     spec = Spec(display_name=" my  lake ", description="all", connector_ref="c", policy_ref="p", properties={"k": "v"})
-    created = catalogs.create(world.home, Create(spec=spec))
+    created = catalogs.create(factory.home, Create(spec=spec))
     assert created.catalog == v1.Catalog(
         resource_id=v1.ResourceId(account_id="a1", id="id-0001", kind=v1.RK_CATALOG),
         display_name="my lake",
@@ -32,26 +32,26 @@ def test_a_catalog_is_stored_as_asked_for_with_a_new_id(world):
         connector_ref="c",
         policy_ref="p",
         properties={"k": "v"},
-        created_at=timestamp(world.clock()),
-        updated_at=timestamp(world.clock()),
+        created_at=timestamp(factory.clock()),
+        updated_at=timestamp(factory.clock()),
     )
     assert created.meta.pointer_key == "/accounts/a1/catalogs/by-id/id-0001"
-    assert (created.meta.pointer_version, created.meta.updated_at) == (1, timestamp(world.clock()))
-    found = catalogs.get(world.home, Get(catalog_id=created.catalog.resource_id))
+    assert (created.meta.pointer_version, created.meta.updated_at) == (1, timestamp(factory.clock()))
+    found = catalogs.get(factory.home, Get(catalog_id=created.catalog.resource_id))
     assert (found.catalog, found.meta) == (created.catalog, created.meta)
 
 
-@behaviour(9, 19)
-def test_a_name_is_taken_in_every_spelling_that_is_kept_alike(world):
-    world.catalog("my lake")
+@behavior(9, 19)
+def test_a_name_is_taken_in_every_spelling_that_is_kept_alike(factory):
+    factory.catalog("my lake")
     with refused(AlreadyExists, "catalog.already.exists", name="my lake"):
-        world.catalog("  my\u00a0 lake")
-    world.catalog("My lake")
+        factory.catalog("  my\u00a0 lake")
+    factory.catalog("My lake")
 
 
-def test_creating_in_an_account_that_is_not_there_is_refused(world):
+def test_creating_in_an_account_that_is_not_there_is_refused(factory):
     with refused(NotFound, "account", id="nobody"):
-        catalogs.create(world.realm("nobody"), Create(spec=Spec(display_name="x")))
+        catalogs.create(factory.realm("nobody"), Create(spec=Spec(display_name="x")))
 
 
 @pytest.mark.parametrize(
@@ -62,47 +62,47 @@ def test_creating_in_an_account_that_is_not_there_is_refused(world):
         (Create(spec=Spec(display_name=" ")), "display.name.required"),
     ],
 )
-def test_a_catalog_needs_a_name(world, request_, error_key):
+def test_a_catalog_needs_a_name(factory, request_, error_key):
     with refused(InvalidArgument, error_key):
-        catalogs.create(world.home, request_)
+        catalogs.create(factory.home, request_)
 
 
-@behaviour(35)
+@behavior(35)
 @pytest.mark.parametrize("secret", ["password", "clientSecret", "secret-access-key", "API_KEY", "token", "access.key"])
-def test_properties_that_look_like_secrets_are_refused(world, secret):
+def test_properties_that_look_like_secrets_are_refused(factory, secret):
     with refused(InvalidArgument, "property.secret", field="properties", property=secret):
-        world.catalog(properties={secret: "x"})
-    catalog = world.catalog()
+        factory.catalog(properties={secret: "x"})
+    catalog = factory.catalog()
     with refused(InvalidArgument, "property.secret"):
         catalogs.update(
-            world.home,
+            factory.home,
             Update(catalog_id=catalog.resource_id, spec=Spec(properties={secret: "x"}), update_mask=mask("properties")),
         )
 
 
-@behaviour(35)
-def test_harmless_properties_are_accepted(world):
-    assert world.catalog(properties={"token_type": "x", "partition_key": "y"}).properties["token_type"] == "x"
+@behavior(35)
+def test_harmless_properties_are_accepted(factory):
+    assert factory.catalog(properties={"token_type": "x", "partition_key": "y"}).properties["token_type"] == "x"
 
 
-@behaviour(12)
-def test_a_rename_frees_the_old_name_and_keeps_the_id(world):
-    catalog = world.catalog("old")
-    world.clock.advance(60)
+@behavior(12)
+def test_a_rename_frees_the_old_name_and_keeps_the_id(factory):
+    catalog = factory.catalog("old")
+    factory.clock.advance(60)
     request = Update(
         catalog_id=catalog.resource_id, spec=Spec(display_name=" new\tname "), update_mask=mask("display_name")
     )
-    updated = catalogs.update(world.home, request)
+    updated = catalogs.update(factory.home, request)
     assert updated.catalog.display_name == "new name"
     assert updated.catalog.resource_id == catalog.resource_id
-    assert (updated.meta.pointer_version, updated.meta.updated_at) == (2, timestamp(world.clock()))
+    assert (updated.meta.pointer_version, updated.meta.updated_at) == (2, timestamp(factory.clock()))
     assert updated.catalog.created_at == catalog.created_at
-    world.catalog("old")
-    assert names(catalogs.list_(world.home, v1.ListCatalogsRequest()).catalogs) == ["new name", "old"]
-    assert damage(world.stores) == []
+    factory.catalog("old")
+    assert names(catalogs.list_(factory.home, v1.ListCatalogsRequest()).catalogs) == ["new name", "old"]
+    assert damage(factory.stores) == []
 
 
-@behaviour(25)
+@behavior(25)
 @pytest.mark.parametrize(
     ("paths", "error_key"),
     [
@@ -112,39 +112,39 @@ def test_a_rename_frees_the_old_name_and_keeps_the_id(world):
         (["display_name", "color"], "update.mask.path.invalid"),
     ],
 )
-def test_a_mask_must_name_fields_that_can_change(world, paths, error_key):
-    catalog = world.catalog()
+def test_a_mask_must_name_fields_that_can_change(factory, paths, error_key):
+    catalog = factory.catalog()
     with refused(InvalidArgument, error_key):
-        catalogs.update(world.home, Update(catalog_id=catalog.resource_id, update_mask=mask(*paths)))
+        catalogs.update(factory.home, Update(catalog_id=catalog.resource_id, update_mask=mask(*paths)))
 
 
-@behaviour(26)
-def test_masked_fields_that_are_absent_are_cleared_and_others_left_alone(world):
-    catalog = world.catalog("lake", description="d", policy_ref="p", properties={"a": "1"})
+@behavior(26)
+def test_masked_fields_that_are_absent_are_cleared_and_others_left_alone(factory):
+    catalog = factory.catalog("lake", description="d", policy_ref="p", properties={"a": "1"})
     request = Update(catalog_id=catalog.resource_id, spec=Spec(), update_mask=mask(" Description ", "properties"))
-    cleared = catalogs.update(world.home, request).catalog
+    cleared = catalogs.update(factory.home, request).catalog
     assert not cleared.HasField("description")
     assert (dict(cleared.properties), cleared.policy_ref, cleared.display_name) == ({}, "p", "lake")
 
 
-@behaviour(26)
-def test_an_empty_description_is_not_an_absent_one(world):
-    catalog = world.catalog("lake", description="d")
+@behavior(26)
+def test_an_empty_description_is_not_an_absent_one(factory):
+    catalog = factory.catalog("lake", description="d")
     request = Update(catalog_id=catalog.resource_id, spec=Spec(description=""), update_mask=mask("description"))
-    assert catalogs.update(world.home, request).catalog.HasField("description")
+    assert catalogs.update(factory.home, request).catalog.HasField("description")
 
 
-@behaviour(26)
-def test_a_name_cannot_be_cleared(world):
-    catalog = world.catalog()
+@behavior(26)
+def test_a_name_cannot_be_cleared(factory):
+    catalog = factory.catalog()
     with refused(InvalidArgument, "display.name.cannot.clear", field="display_name"):
-        catalogs.update(world.home, Update(catalog_id=catalog.resource_id, update_mask=mask("display_name")))
+        catalogs.update(factory.home, Update(catalog_id=catalog.resource_id, update_mask=mask("display_name")))
 
 
-@behaviour(13, 27)
-def test_an_update_that_changes_nothing_keeps_version_and_etag(world):
-    created = catalogs.create(world.home, Create(spec=Spec(display_name="lake")))
-    world.clock.advance(60)
+@behavior(13, 27)
+def test_an_update_that_changes_nothing_keeps_version_and_etag(factory):
+    created = catalogs.create(factory.home, Create(spec=Spec(display_name="lake")))
+    factory.clock.advance(60)
     for precondition in (
         v1.Precondition(),
         v1.Precondition(expected_version=1, expected_etag=created.meta.etag),
@@ -155,11 +155,11 @@ def test_an_update_that_changes_nothing_keeps_version_and_etag(world):
             update_mask=mask("display_name"),
             precondition=precondition,
         )
-        updated = catalogs.update(world.home, request)
+        updated = catalogs.update(factory.home, request)
         assert (updated.catalog, updated.meta) == (created.catalog, created.meta)
 
 
-@behaviour(27)
+@behavior(27)
 @pytest.mark.parametrize("spec", [Spec(description="x"), Spec()], ids=["a change", "no change"])
 @pytest.mark.parametrize(
     ("precondition", "error_key"),
@@ -170,55 +170,55 @@ def test_an_update_that_changes_nothing_keeps_version_and_etag(world):
         (v1.Precondition(expected_version=1, expected_etag="stale"), "etag.mismatch"),
     ],
 )
-def test_a_precondition_that_does_not_hold_refuses_update_and_delete(world, spec, precondition, error_key):
-    catalog_id = world.catalog().resource_id
+def test_a_precondition_that_does_not_hold_refuses_update_and_delete(factory, spec, precondition, error_key):
+    catalog_id = factory.catalog().resource_id
     with refused(PreconditionFailed, error_key):
         catalogs.update(
-            world.home,
+            factory.home,
             Update(catalog_id=catalog_id, spec=spec, update_mask=mask("description"), precondition=precondition),
         )
     with refused(PreconditionFailed, error_key):
-        catalogs.delete(world.home, Delete(catalog_id=catalog_id, precondition=precondition))
-    assert catalogs.get(world.home, Get(catalog_id=catalog_id)).meta.pointer_version == 1
+        catalogs.delete(factory.home, Delete(catalog_id=catalog_id, precondition=precondition))
+    assert catalogs.get(factory.home, Get(catalog_id=catalog_id)).meta.pointer_version == 1
 
 
-def test_deleting_returns_where_it_was_and_may_be_repeated(world):
-    created = catalogs.create(world.home, Create(spec=Spec(display_name="lake")))
+def test_deleting_returns_where_it_was_and_may_be_repeated(factory):
+    created = catalogs.create(factory.home, Create(spec=Spec(display_name="lake")))
     request = Delete(catalog_id=created.catalog.resource_id)
-    assert catalogs.delete(world.home, request).meta == created.meta
-    again = catalogs.delete(world.home, request).meta
+    assert catalogs.delete(factory.home, request).meta == created.meta
+    again = catalogs.delete(factory.home, request).meta
     assert (again.pointer_version, again.etag) == (0, "")
     with refused(NotFound, "catalog", id=created.catalog.resource_id.id):
-        catalogs.get(world.home, Get(catalog_id=created.catalog.resource_id))
+        catalogs.get(factory.home, Get(catalog_id=created.catalog.resource_id))
     request.precondition.expected_version = 1
     with refused(NotFound, "catalog"):
-        catalogs.delete(world.home, request)
-    assert [each.key for each in world.stores.pointers.scan(keys.of_account("a1"))] == []
+        catalogs.delete(factory.home, request)
+    assert [each.key for each in factory.stores.pointers.scan(keys.of_account("a1"))] == []
 
 
-@behaviour(14)
-def test_a_catalog_whose_blob_is_lost_can_be_deleted_and_its_name_used_again(world):
-    created = catalogs.create(world.home, Create(spec=Spec(display_name="lake")))
-    world.stores.blobs.delete(created.meta.blob_uri)
-    meta = catalogs.delete(world.home, Delete(catalog_id=created.catalog.resource_id)).meta
+@behavior(14)
+def test_a_catalog_whose_blob_is_lost_can_be_deleted_and_its_name_used_again(factory):
+    created = catalogs.create(factory.home, Create(spec=Spec(display_name="lake")))
+    factory.stores.blobs.delete(created.meta.blob_uri)
+    meta = catalogs.delete(factory.home, Delete(catalog_id=created.catalog.resource_id)).meta
     assert (meta.pointer_version, meta.HasField("updated_at")) == (1, False)
-    world.catalog("lake")
+    factory.catalog("lake")
 
 
-@behaviour(25)
-def test_ids_of_another_kind_and_blank_ones_are_refused(world):
+@behavior(25)
+def test_ids_of_another_kind_and_blank_ones_are_refused(factory):
     with refused(InvalidArgument, "kind", field="catalog_id", found="table", wanted="catalog"):
-        catalogs.get(world.home, Get(catalog_id=v1.ResourceId(id="x", kind=v1.RK_TABLE)))
+        catalogs.get(factory.home, Get(catalog_id=v1.ResourceId(id="x", kind=v1.RK_TABLE)))
     with refused(InvalidArgument, "field", field="catalog_id"):
-        catalogs.get(world.home, Get(catalog_id=v1.ResourceId(id=" ")))
+        catalogs.get(factory.home, Get(catalog_id=v1.ResourceId(id=" ")))
     with refused(InvalidArgument, "field", field="catalog_id"):
-        catalogs.delete(world.home, Delete())
+        catalogs.delete(factory.home, Delete())
 
 
-def test_another_account_cannot_see_change_or_delete_a_catalog(world):
-    mine = world.catalog("lake")
-    world.account("a2")
-    stranger = world.realm("a2")
+def test_another_account_cannot_see_change_or_delete_a_catalog(factory):
+    mine = factory.catalog("lake")
+    factory.account("a2")
+    stranger = factory.realm("a2")
     disguised = v1.ResourceId(id=mine.resource_id.id, account_id="a2", kind=v1.RK_CATALOG)
     for catalog_id in (mine.resource_id, disguised):
         with refused(NotFound, "catalog"):
@@ -234,160 +234,160 @@ def test_another_account_cannot_see_change_or_delete_a_catalog(world):
     catalogs.create(stranger, Create(spec=Spec(display_name="lake")))
 
 
-@behaviour(5, 23)
-def test_pages_show_each_catalog_once_although_others_come_and_go(world):
-    made = {name: world.catalog(name) for name in "abcdefg"}
+@behavior(5, 23)
+def test_pages_show_each_catalog_once_although_others_come_and_go(factory):
+    made = {name: factory.catalog(name) for name in "abcdefg"}
     page = v1.PageRequest(page_size=3)
-    first = catalogs.list_(world.home, v1.ListCatalogsRequest(page=page))
+    first = catalogs.list_(factory.home, v1.ListCatalogsRequest(page=page))
     assert (names(first.catalogs), first.page.total_size) == (["a", "b", "c"], 7)
-    catalogs.delete(world.home, Delete(catalog_id=made["c"].resource_id))
-    world.catalog("aa")
-    world.catalog("ee")
+    catalogs.delete(factory.home, Delete(catalog_id=made["c"].resource_id))
+    factory.catalog("aa")
+    factory.catalog("ee")
     page.page_token = first.page.next_page_token
-    second = catalogs.list_(world.home, v1.ListCatalogsRequest(page=page))
+    second = catalogs.list_(factory.home, v1.ListCatalogsRequest(page=page))
     assert names(second.catalogs) == ["d", "e", "ee"]
     page.page_token = second.page.next_page_token
-    last = catalogs.list_(world.home, v1.ListCatalogsRequest(page=page))
+    last = catalogs.list_(factory.home, v1.ListCatalogsRequest(page=page))
     assert (names(last.catalogs), last.page.next_page_token, last.page.total_size) == (["f", "g"], "", 8)
 
 
-@behaviour(23)
+@behavior(23)
 @pytest.mark.parametrize("token", ["nonsense", "AAAA", "ä"])
-def test_a_token_of_another_listing_is_refused(world, token):
+def test_a_token_of_another_listing_is_refused(factory, token):
     with refused(InvalidArgument, "page.token.invalid"):
-        catalogs.list_(world.home, v1.ListCatalogsRequest(page=v1.PageRequest(page_token=token)))
+        catalogs.list_(factory.home, v1.ListCatalogsRequest(page=v1.PageRequest(page_token=token)))
 
 
-def test_a_page_is_never_larger_than_allowed(world):
+def test_a_page_is_never_larger_than_allowed(factory):
     for number in range(55):
-        world.catalog(f"{number:02d}")
+        factory.catalog(f"{number:02d}")
     for size, shown in ((0, 50), (-1, 50), (1, 1), (5000, 55)):
         page = v1.PageRequest(page_size=size)
-        assert len(catalogs.list_(world.home, v1.ListCatalogsRequest(page=page)).catalogs) == shown
+        assert len(catalogs.list_(factory.home, v1.ListCatalogsRequest(page=page)).catalogs) == shown
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_account(world, calls):
+def test_the_number_of_store_calls_does_not_grow_with_the_account(factory, calls):
     def cost() -> list[int]:
         counts = []
-        name = f"new {world.ids()}"
+        name = f"new {factory.ids()}"
         calls.reset()
-        created = world.catalog(name)
+        created = factory.catalog(name)
         counts.append(calls.total)
         calls.reset()
-        catalogs.get(world.home, Get(catalog_id=created.resource_id))
+        catalogs.get(factory.home, Get(catalog_id=created.resource_id))
         counts.append(calls.total)
         calls.reset()
-        catalogs.list_(world.home, v1.ListCatalogsRequest(page=v1.PageRequest(page_size=2)))
+        catalogs.list_(factory.home, v1.ListCatalogsRequest(page=v1.PageRequest(page_size=2)))
         counts.append(calls.total)
         return counts
 
-    world.catalog("first")
+    factory.catalog("first")
     few = cost()
     for number in range(100):
-        world.catalog(f"{number}")
+        factory.catalog(f"{number}")
     assert cost() == few == [4, 2, 4]
 
 
-@behaviour(36)
-def test_a_key_makes_a_repeated_creation_one(world):
+@behavior(36)
+def test_a_key_makes_a_repeated_creation_one(factory):
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
-    first = catalogs.create(world.home, request)
-    world.clock.advance(60)
-    assert catalogs.create(world.home, request) == first
-    assert damage(world.stores) == []
+    first = catalogs.create(factory.home, request)
+    factory.clock.advance(60)
+    assert catalogs.create(factory.home, request) == first
+    assert damage(factory.stores) == []
 
 
-@behaviour(38)
-def test_spelling_that_is_normalised_away_is_the_same_request(world):
-    first = catalogs.create(world.home, Create(spec=Spec(display_name="my lake"), idempotency=key("k1")))
-    again = catalogs.create(world.home, Create(spec=Spec(display_name=" my\t lake"), idempotency=key("k1")))
+@behavior(38)
+def test_spelling_that_is_normalised_away_is_the_same_request(factory):
+    first = catalogs.create(factory.home, Create(spec=Spec(display_name="my lake"), idempotency=key("k1")))
+    again = catalogs.create(factory.home, Create(spec=Spec(display_name=" my\t lake"), idempotency=key("k1")))
     assert again == first
 
 
-@behaviour(37)
+@behavior(37)
 @pytest.mark.parametrize(
     "other",
     [Spec(display_name="pond"), Spec(display_name="lake", description=""), Spec(display_name="lake", policy_ref="p")],
 )
-def test_a_key_used_for_something_else_is_refused(world, other):
-    catalogs.create(world.home, Create(spec=Spec(display_name="lake"), idempotency=key("k1")))
+def test_a_key_used_for_something_else_is_refused(factory, other):
+    catalogs.create(factory.home, Create(spec=Spec(display_name="lake"), idempotency=key("k1")))
     with refused(Conflict, "idempotency.mismatch", op="CreateCatalog", idempotency_key="k1"):
-        catalogs.create(world.home, Create(spec=other, idempotency=key("k1")))
+        catalogs.create(factory.home, Create(spec=other, idempotency=key("k1")))
 
 
-@behaviour(39)
-def test_the_answer_stays_although_the_catalog_changed_or_went(world):
+@behavior(39)
+def test_the_answer_stays_although_the_catalog_changed_or_went(factory):
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
-    first = catalogs.create(world.home, request)
+    first = catalogs.create(factory.home, request)
     catalogs.update(
-        world.home,
+        factory.home,
         Update(catalog_id=first.catalog.resource_id, spec=Spec(display_name="pond"), update_mask=mask("display_name")),
     )
-    assert catalogs.create(world.home, request) == first
-    catalogs.delete(world.home, Delete(catalog_id=first.catalog.resource_id))
-    assert catalogs.create(world.home, request) == first
-    assert catalogs.list_(world.home, v1.ListCatalogsRequest()).page.total_size == 0
+    assert catalogs.create(factory.home, request) == first
+    catalogs.delete(factory.home, Delete(catalog_id=first.catalog.resource_id))
+    assert catalogs.create(factory.home, request) == first
+    assert catalogs.list_(factory.home, v1.ListCatalogsRequest()).page.total_size == 0
 
 
-@behaviour(40)
-def test_a_failed_creation_leaves_its_key_free(world):
-    taken = world.catalog("lake")
+@behavior(40)
+def test_a_failed_creation_leaves_its_key_free(factory):
+    taken = factory.catalog("lake")
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
     with refused(AlreadyExists, "catalog.already.exists"):
-        catalogs.create(world.home, request)
-    catalogs.delete(world.home, Delete(catalog_id=taken.resource_id))
-    assert catalogs.create(world.home, request).catalog.resource_id != taken.resource_id
+        catalogs.create(factory.home, request)
+    catalogs.delete(factory.home, Delete(catalog_id=taken.resource_id))
+    assert catalogs.create(factory.home, request).catalog.resource_id != taken.resource_id
 
 
-@behaviour(41, 42)
-def test_an_expired_key_can_be_used_for_something_else(world):
+@behavior(41, 42)
+def test_an_expired_key_can_be_used_for_something_else(factory):
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
-    first = catalogs.create(world.home, request)
-    world.clock.advance(899)
-    assert catalogs.create(world.home, request) == first
-    world.clock.advance(1)
+    first = catalogs.create(factory.home, request)
+    factory.clock.advance(899)
+    assert catalogs.create(factory.home, request) == first
+    factory.clock.advance(1)
     other = Create(spec=Spec(display_name="pond"), idempotency=key("k1"))
-    second = catalogs.create(world.home, other)
+    second = catalogs.create(factory.home, other)
     assert second.catalog.display_name == "pond"
-    world.clock.advance(1)
-    world.stores.pointers.purge_expired()
-    assert catalogs.create(world.home, other) == second
+    factory.clock.advance(1)
+    factory.stores.pointers.purge_expired()
+    assert catalogs.create(factory.home, other) == second
 
 
-def test_keys_belong_to_their_account_and_their_call(world):
-    world.account("a2")
-    first = catalogs.create(world.home, Create(spec=Spec(display_name="lake"), idempotency=key("k1")))
-    theirs = catalogs.create(world.realm("a2"), Create(spec=Spec(display_name="other"), idempotency=key("k1")))
+def test_keys_belong_to_their_account_and_their_call(factory):
+    factory.account("a2")
+    first = catalogs.create(factory.home, Create(spec=Spec(display_name="lake"), idempotency=key("k1")))
+    theirs = catalogs.create(factory.realm("a2"), Create(spec=Spec(display_name="other"), idempotency=key("k1")))
     assert first.catalog.resource_id != theirs.catalog.resource_id
 
 
-@behaviour(24)
-def test_a_catalog_that_is_closing_takes_nothing_in_until_the_marker_expires(world):
+@behavior(24)
+def test_a_catalog_that_is_closing_takes_nothing_in_until_the_marker_expires(factory):
     """Whoever was to delete it has died after closing it."""
     from skiway.metastore.records.parents import close_parent
 
-    account = world.stores.pointers.get(keys.account("a1"))
-    close_parent(world.platform, account, resource="account")
+    account = factory.stores.pointers.get(keys.account("a1"))
+    close_parent(factory.platform, account, resource="account")
     with pytest.raises(Contention):
-        world.catalog()
-    world.clock.advance(30)
-    world.catalog()
+        factory.catalog()
+    factory.clock.advance(30)
+    factory.catalog()
 
 
-@behaviour(24)
-def test_a_deleter_whose_marker_expired_cannot_finish(world):
+@behavior(24)
+def test_a_deleter_whose_marker_expired_cannot_finish(factory):
     """It was so slow that a child came in, and that another deleter close_parent the parent again."""
     from skiway.metastore.records.kinds import ACCOUNT
     from skiway.metastore.records.parents import close_parent, reopening
 
-    repository = world.platform.all(ACCOUNT)
+    repository = factory.platform.all(ACCOUNT)
     found = repository.find(keys.account("a1"))
-    slow = close_parent(world.platform, found.pointer, resource="account")
-    world.clock.advance(31)
-    world.catalog()
+    slow = close_parent(factory.platform, found.pointer, resource="account")
+    factory.clock.advance(31)
+    factory.catalog()
     with pytest.raises(Contention):
         repository.delete(slow, found.value, also=reopening(slow))
-    close_parent(world.platform, slow, resource="account")
+    close_parent(factory.platform, slow, resource="account")
     with refused(PreconditionFailed, "version.mismatch"):
         repository.delete(slow, found.value, also=reopening(slow))
     assert repository.find(keys.account("a1")) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from threading import Barrier, Thread
 from typing import Any
@@ -14,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metastore.faults import Died, Fate, dying
-from metastore.wholeness import damage
-from metastore.world import World, behaviour, mask, names, refused
+from metastore.integrity import damage
+from metastore.resource_factory import ResourceFactory, behavior, mask, names, refused
 from skiway.errors import (
     AlreadyExists,
     Conflict,
@@ -42,54 +43,54 @@ def system_id(kind: v1.ResourceKind.ValueType) -> v1.ResourceId:
     return v1.ResourceId(account_id=SYSTEM_ACCOUNT, id="abcdef01-2345-4000-8000-000000000001", kind=kind)
 
 
-def rename_table(world: World, table: v1.Table, name: str) -> v1.Table:
+def rename_table(factory: ResourceFactory, table: v1.Table, name: str) -> v1.Table:
     request = v1.UpdateTableRequest(
         table_id=table.resource_id, spec=v1.TableSpec(display_name=name), update_mask=mask("display_name")
     )
-    return tables.update(world.home, request).table
+    return tables.update(factory.home, request).table
 
 
-def rename_view(world: World, view: v1.View, name: str) -> v1.View:
+def rename_view(factory: ResourceFactory, view: v1.View, name: str) -> v1.View:
     request = v1.UpdateViewRequest(
         view_id=view.resource_id, spec=v1.ViewSpec(display_name=name), update_mask=mask("display_name")
     )
-    return views.update(world.home, request).view
+    return views.update(factory.home, request).view
 
 
-def move_table(world: World, table: v1.Table, to: v1.Namespace) -> v1.Table:
+def move_table(factory: ResourceFactory, table: v1.Table, to: v1.Namespace) -> v1.Table:
     request = v1.UpdateTableRequest(
         table_id=table.resource_id,
         spec=v1.TableSpec(catalog_id=to.catalog_id, namespace_id=to.resource_id),
         update_mask=mask("catalog_id", "namespace_id"),
     )
-    return tables.update(world.home, request).table
+    return tables.update(factory.home, request).table
 
 
-def move_namespace(world: World, namespace: v1.Namespace, *path: str) -> v1.Namespace:
+def move_namespace(factory: ResourceFactory, namespace: v1.Namespace, *path: str) -> v1.Namespace:
     request = v1.UpdateNamespaceRequest(
         namespace_id=namespace.resource_id, spec=v1.NamespaceSpec(path=path), update_mask=mask("path")
     )
-    return namespaces.update(world.home, request).namespace
+    return namespaces.update(factory.home, request).namespace
 
 
-def connect(world: World, catalog: v1.Catalog, connector: str | None) -> v1.Catalog:
+def connect(factory: ResourceFactory, catalog: v1.Catalog, connector: str | None) -> v1.Catalog:
     spec = v1.CatalogSpec(connector_ref=connector) if connector else v1.CatalogSpec()
     request = v1.UpdateCatalogRequest(catalog_id=catalog.resource_id, spec=spec, update_mask=mask("connector_ref"))
-    return catalogs.update(world.home, request).catalog
+    return catalogs.update(factory.home, request).catalog
 
 
-def broken_claims(world: World) -> list[str]:
+def broken_claims(factory: ResourceFactory) -> list[str]:
     """Every resource whose folded name is not claimed though its catalog is managed, or claimed though it is not."""
-    return [f"{kind.noun} {kind.title(value)}" for kind, value, claimed in _claims(world) if not claimed]
+    return [f"{kind.noun} {kind.title(value)}" for kind, value, claimed in _claims(factory) if not claimed]
 
 
-def _claims(world: World) -> Iterator[tuple[Any, Any, bool]]:
+def _claims(factory: ResourceFactory) -> Iterator[tuple[Any, Any, bool]]:
     for kind, prefix in ((NAMESPACE, "namespaces"), (TABLE, "tables"), (VIEW, "views")):
-        for pointer in world.stores.pointers.scan(f"/accounts/a1/{prefix}/by-id/"):
-            value = world.home.all(kind).follow(pointer).value
-            catalog = world.home.all(CATALOG).find(keys.catalog("a1", value.catalog_id.id)).value
+        for pointer in factory.stores.pointers.scan(f"/accounts/a1/{prefix}/by-id/"):
+            value: Any = factory.home.all(kind).follow(pointer).value  # type: ignore[misc]
+            catalog = factory.home.all(CATALOG).find(keys.catalog("a1", value.catalog_id.id)).value
             (fold,) = kind.folds(value)
-            found = world.stores.pointers.get(fold)
+            found = factory.stores.pointers.get(fold)
             held = found is not None and found.blob_uri == pointer.blob_uri
             wanted = not catalog.connector_ref or fold in kind.names(value)
             yield kind, value, held == wanted
@@ -98,71 +99,71 @@ def _claims(world: World) -> Iterator[tuple[Any, Any, bool]]:
 # --- names of the system ----------------------------------------------------------------------------------------------
 
 
-@behaviour(83)
+@behavior(83)
 @pytest.mark.parametrize("connector", [None, "files"])
-def test_a_namespace_that_would_hide_one_of_the_system_is_refused(world, connector):
-    catalog = world.catalog(connector_ref=connector)
+def test_a_namespace_that_would_hide_one_of_the_system_is_refused(factory, connector):
+    catalog = factory.catalog(connector_ref=connector)
     for name in SHADOWS:
         for spelling in ("{}", " {} ", "\u00a0{}\t"):
             with refused(AlreadyExists, "namespace.reserved", name=normal_text(name)):
-                world.namespace(spelling.format(name), catalog=catalog)
-    assert namespaces.list_(world.home, v1.ListNamespacesRequest(catalog_id=catalog.resource_id)).namespaces == []
+                factory.namespace(spelling.format(name), catalog=catalog)
+    assert namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=catalog.resource_id)).namespaces == []
 
 
-@behaviour(83)
+@behavior(83)
 @pytest.mark.parametrize("name", SYSTEM_NAMESPACES)
-def test_nothing_is_put_below_a_namespace_of_the_system(world, name):
+def test_nothing_is_put_below_a_namespace_of_the_system(factory, name):
     with refused(PermissionDenied, "system.object.immutable", name=f"{name}.mine"):
-        world.namespace(name, "mine")
+        factory.namespace(name, "mine")
     with refused(PermissionDenied, "system.object.immutable", name=f"{name.upper()}.a.b"):
-        world.namespace(name.upper(), "a", "b")
+        factory.namespace(name.upper(), "a", "b")
 
 
-@behaviour(83)
+@behavior(83)
 @pytest.mark.parametrize("name", SYSTEM_NAMESPACES)
-def test_a_namespace_is_not_renamed_to_or_moved_below_one_of_the_system(world, name):
-    namespace = world.namespace("sales")
+def test_a_namespace_is_not_renamed_to_or_moved_below_one_of_the_system(factory, name):
+    namespace = factory.namespace("sales")
     with refused(AlreadyExists, "namespace.reserved"):
-        move_namespace(world, namespace, name.title())
+        move_namespace(factory, namespace, name.title())
     with refused(PermissionDenied, "system.object.immutable"):
-        move_namespace(world, namespace, name, "sales")
+        move_namespace(factory, namespace, name, "sales")
     request = v1.UpdateNamespaceRequest(
         namespace_id=namespace.resource_id, spec=v1.NamespaceSpec(display_name=name), update_mask=mask("display_name")
     )
     with refused(AlreadyExists, "namespace.reserved"):
-        namespaces.update(world.home, request)
-    assert damage(world.stores) == []
-    assert not list(world.stores.pointers.scan("/closing/"))
+        namespaces.update(factory.home, request)
+    assert damage(factory.stores) == []
+    assert not list(factory.stores.pointers.scan("/closing/"))
 
 
-@behaviour(83)
-def test_names_of_the_system_are_free_below_the_top_and_for_other_things(world):
-    namespace = world.namespace("sales", "information_schema")
-    world.table("skiway", namespace=namespace)
-    world.view("information_schema", namespace=namespace)
-    assert world.catalog("skiway").display_name == "skiway"
+@behavior(83)
+def test_names_of_the_system_are_free_below_the_top_and_for_other_things(factory):
+    namespace = factory.namespace("sales", "information_schema")
+    factory.table("skiway", namespace=namespace)
+    factory.view("information_schema", namespace=namespace)
+    assert factory.catalog("skiway").display_name == "skiway"
 
 
-@behaviour(83)
-def test_system_objects_are_changed_by_nobody(world):
-    place = world.namespace("sales")
+@behavior(83)
+def test_system_objects_are_changed_by_nobody(factory):
+    place = factory.namespace("sales")
     catalog_id, namespace_id = system_id(v1.RK_CATALOG), system_id(v1.RK_NAMESPACE)
     table_id, view_id = system_id(v1.RK_TABLE), system_id(v1.RK_VIEW)
     name = mask("display_name")
     system = v1.Namespace(resource_id=namespace_id, catalog_id=place.catalog_id)
     attempts: list[Callable[[], Any]] = [
-        lambda: catalogs.update(world.home, v1.UpdateCatalogRequest(catalog_id=catalog_id, update_mask=name)),
-        lambda: catalogs.delete(world.home, v1.DeleteCatalogRequest(catalog_id=catalog_id)),
-        lambda: world.namespace("mine", catalog=v1.Catalog(resource_id=catalog_id)),
-        lambda: namespaces.update(world.home, v1.UpdateNamespaceRequest(namespace_id=namespace_id, update_mask=name)),
-        lambda: namespaces.delete(world.home, v1.DeleteNamespaceRequest(namespace_id=namespace_id)),
-        lambda: world.table(namespace=system),
-        lambda: move_table(world, world.table(), system),
-        lambda: tables.update(world.home, v1.UpdateTableRequest(table_id=table_id, update_mask=name)),
-        lambda: tables.delete(world.home, v1.DeleteTableRequest(table_id=table_id)),
-        lambda: world.view(namespace=system),
-        lambda: views.update(world.home, v1.UpdateViewRequest(view_id=view_id, update_mask=name)),
-        lambda: views.delete(world.home, v1.DeleteViewRequest(view_id=view_id)),
+        lambda: catalogs.update(factory.home, v1.UpdateCatalogRequest(catalog_id=catalog_id, update_mask=name)),
+        lambda: catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=catalog_id)),
+        lambda: factory.namespace("mine", catalog=v1.Catalog(resource_id=catalog_id)),
+        lambda: namespaces.update(factory.home, v1.UpdateNamespaceRequest(namespace_id=namespace_id, update_mask=name)),
+        lambda: namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=namespace_id)),
+        lambda: factory.table(namespace=system),
+        lambda: move_table(factory, factory.table(), system),
+        lambda: tables.update(factory.home, v1.UpdateTableRequest(table_id=table_id, update_mask=name)),
+        lambda: tables.delete(factory.home, v1.DeleteTableRequest(table_id=table_id)),
+        lambda: factory.view(namespace=system),
+        lambda: views.update(factory.home, v1.UpdateViewRequest(view_id=view_id, update_mask=name)),
+        lambda: views.delete(factory.home, v1.DeleteViewRequest(view_id=view_id)),
     ]
     for attempt in attempts:
         with refused(PermissionDenied, "system.object.immutable"):
@@ -185,197 +186,197 @@ def test_folding_knows_more_than_ascii(one, other):
     assert folded(one) == folded(other)
 
 
-@behaviour(30)
+@behavior(30)
 @pytest.mark.parametrize(("first", "second"), [("orders", "Orders"), ("Orders", "orders"), ("Orders", "ORDERS")])
-def test_tables_and_views_of_a_managed_catalog_differ_in_more_than_case(world, first, second):
-    table = world.table(first)
+def test_tables_and_views_of_a_managed_catalog_differ_in_more_than_case(factory, first, second):
+    table = factory.table(first)
     with refused(AlreadyExists, "relation.name.already.claimed", resource="table", name=second):
-        world.table(second)
+        factory.table(second)
     with refused(AlreadyExists, "relation.name.already.claimed", resource="view", name=second):
-        world.view(second)
-    other, view = world.table("people"), world.view("adults")
+        factory.view(second)
+    other, view = factory.table("people"), factory.view("adults")
     with refused(AlreadyExists, "relation.name.already.claimed", resource="table", name=second):
-        rename_table(world, other, second)
+        rename_table(factory, other, second)
     with refused(AlreadyExists, "relation.name.already.claimed", resource="view", name=second):
-        rename_view(world, view, second)
-    assert broken_claims(world) == damage(world.stores) == []
-    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
-    world.view(second)
-    assert broken_claims(world) == damage(world.stores) == []
+        rename_view(factory, view, second)
+    assert broken_claims(factory) == damage(factory.stores) == []
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    factory.view(second)
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_the_very_same_name_is_still_told_from_another_case(world):
-    world.table("Orders")
+def test_the_very_same_name_is_still_told_from_another_case(factory):
+    factory.table("Orders")
     with refused(AlreadyExists, "table.already.exists", name="Orders"):
-        world.table("Orders")
+        factory.table("Orders")
 
 
-def test_another_namespace_has_names_of_its_own(world):
-    one, two = world.namespace("one"), world.namespace("two")
-    world.table("Orders", namespace=one)
-    world.table("orders", namespace=two)
-    assert broken_claims(world) == []
+def test_another_namespace_has_names_of_its_own(factory):
+    one, two = factory.namespace("one"), factory.namespace("two")
+    factory.table("Orders", namespace=one)
+    factory.table("orders", namespace=two)
+    assert broken_claims(factory) == []
 
 
-def test_a_rename_that_changes_only_the_case_works_back_and_forth(world):
-    table, view, namespace = world.table("Orders"), world.view("Adults"), world.namespace("Empty")
+def test_a_rename_that_changes_only_the_case_works_back_and_forth(factory):
+    table, view, namespace = factory.table("Orders"), factory.view("Adults"), factory.namespace("Empty")
     for before, after in pairwise(("Orders", "orders", "ORDERS", "Orders")):
         assert table.display_name == before
-        table = rename_table(world, table, after)
-        assert broken_claims(world) == damage(world.stores) == []
-    assert rename_view(world, view, "adults").display_name == "adults"
-    assert move_namespace(world, namespace, "EMPTY").display_name == "EMPTY"
-    assert broken_claims(world) == damage(world.stores) == []
+        table = rename_table(factory, table, after)
+        assert broken_claims(factory) == damage(factory.stores) == []
+    assert rename_view(factory, view, "adults").display_name == "adults"
+    assert move_namespace(factory, namespace, "EMPTY").display_name == "EMPTY"
+    assert broken_claims(factory) == damage(factory.stores) == []
     with refused(AlreadyExists, "namespace.already.exists"):
-        world.namespace("empty")
+        factory.namespace("empty")
 
 
-def test_a_rename_frees_the_old_name_in_every_case(world):
-    rename_table(world, world.table("Orders"), "Sales")
-    world.view("ORDERS")
+def test_a_rename_frees_the_old_name_in_every_case(factory):
+    rename_table(factory, factory.table("Orders"), "Sales")
+    factory.view("ORDERS")
     with refused(AlreadyExists, "relation.name.already.claimed"):
-        world.table("sales")
-    assert broken_claims(world) == damage(world.stores) == []
+        factory.table("sales")
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_a_change_that_keeps_the_name_keeps_the_claim(world):
-    table = world.table("Orders")
+def test_a_change_that_keeps_the_name_keeps_the_claim(factory):
+    table = factory.table("Orders")
     request = v1.UpdateTableRequest(
         table_id=table.resource_id, spec=v1.TableSpec(description="all"), update_mask=mask("description")
     )
-    tables.update(world.home, request)
-    place = world.first_namespace()
+    tables.update(factory.home, request)
+    place = factory.first_namespace()
     request = v1.UpdateNamespaceRequest(
         namespace_id=place.resource_id, spec=v1.NamespaceSpec(description="all"), update_mask=mask("description")
     )
-    namespaces.update(world.home, request)
-    assert broken_claims(world) == damage(world.stores) == []
-    assert gc.sweep_pointers(world.stores).removed == ()
+    namespaces.update(factory.home, request)
+    assert broken_claims(factory) == damage(factory.stores) == []
+    assert gc.sweep_pointers(factory.stores).removed == ()
     with refused(AlreadyExists, "relation.name.already.claimed"):
-        world.table("orders")
+        factory.table("orders")
 
 
-@behaviour(30)
-def test_namespaces_of_a_managed_catalog_differ_in_more_than_case_at_every_level(world):
-    world.namespace("Sales", "Eu")
+@behavior(30)
+def test_namespaces_of_a_managed_catalog_differ_in_more_than_case_at_every_level(factory):
+    factory.namespace("Sales", "Eu")
     with refused(AlreadyExists, "namespace.already.exists", name="sales"):
-        world.namespace("sales")
+        factory.namespace("sales")
     with refused(AlreadyExists, "namespace.already.exists", name="Sales.EU"):
-        world.namespace("Sales", "EU")
+        factory.namespace("Sales", "EU")
     with refused(AlreadyExists, "namespace.already.exists", name="sales"):
-        world.namespace("sales", "us")
+        factory.namespace("sales", "us")
     with refused(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
-        world.namespace("Sales", "eu", "de", "be")
-    eu = world.namespace("eu")
-    assert names(namespaces.list_(world.home, v1.ListNamespacesRequest(catalog_id=eu.catalog_id)).namespaces) == [
+        factory.namespace("Sales", "eu", "de", "be")
+    eu = factory.namespace("eu")
+    assert names(namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=eu.catalog_id)).namespaces) == [
         "Sales",
         "eu",
     ]
     with refused(AlreadyExists, "namespace.already.exists", name="SALES"):
-        move_namespace(world, eu, "SALES")
+        move_namespace(factory, eu, "SALES")
     with refused(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
-        move_namespace(world, eu, "Sales", "eu")
-    assert not list(world.stores.pointers.scan("/closing/"))
-    assert broken_claims(world) == damage(world.stores) == []
+        move_namespace(factory, eu, "Sales", "eu")
+    assert not list(factory.stores.pointers.scan("/closing/"))
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_a_deleted_namespace_frees_its_name_in_every_case(world):
-    namespace = world.namespace("Sales")
-    world.namespace("Other", "Deep")
-    namespaces.delete(world.home, v1.DeleteNamespaceRequest(namespace_id=namespace.resource_id))
-    world.namespace("SALES")
+def test_a_deleted_namespace_frees_its_name_in_every_case(factory):
+    namespace = factory.namespace("Sales")
+    factory.namespace("Other", "Deep")
+    namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=namespace.resource_id))
+    factory.namespace("SALES")
     catalog_id = namespace.catalog_id
-    catalogs.delete(world.home, v1.DeleteCatalogRequest(catalog_id=catalog_id, require_empty=False))
-    assert list(world.stores.pointers.scan("/accounts/a1/catalogs/")) == []
+    catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=catalog_id, require_empty=False))
+    assert list(factory.stores.pointers.scan("/accounts/a1/catalogs/")) == []
 
 
-def test_emptying_a_namespace_frees_the_names_in_it(world):
-    place = world.namespace("sales")
-    world.table("Orders", namespace=place)
-    world.view("Adults", namespace=place)
+def test_emptying_a_namespace_frees_the_names_in_it(factory):
+    place = factory.namespace("sales")
+    factory.table("Orders", namespace=place)
+    factory.view("Adults", namespace=place)
     request = v1.DeleteNamespaceRequest(namespace_id=place.resource_id, require_empty=False)
-    namespaces.delete(world.home, request)
-    assert list(world.stores.pointers.scan("/accounts/a1/namespaces/")) == []
+    namespaces.delete(factory.home, request)
+    assert list(factory.stores.pointers.scan("/accounts/a1/namespaces/")) == []
 
 
-def test_a_table_whose_blob_is_lost_takes_its_claim_with_it(world):
-    table = world.table("Orders")
-    pointer = world.stores.pointers.get(keys.table("a1", table.resource_id.id))
-    world.stores.blobs.delete(pointer.blob_uri)
-    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
-    world.table("orders")
-    assert damage(world.stores) == []
+def test_a_table_whose_blob_is_lost_takes_its_claim_with_it(factory):
+    table = factory.table("Orders")
+    pointer = factory.stores.pointers.get(keys.table("a1", table.resource_id.id))
+    factory.stores.blobs.delete(pointer.blob_uri)
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    factory.table("orders")
+    assert damage(factory.stores) == []
 
 
-@behaviour(30)
-def test_what_a_connector_brings_in_may_differ_in_case_only(world):
-    catalog = world.catalog(connector_ref="files")
-    one, two = world.namespace("Sales", catalog=catalog), world.namespace("sales", "eu", catalog=catalog)
-    world.table("Orders", namespace=one)
-    world.table("orders", namespace=one)
-    world.view("ORDERS", namespace=one)
+@behavior(30)
+def test_what_a_connector_brings_in_may_differ_in_case_only(factory):
+    catalog = factory.catalog(connector_ref="files")
+    one, two = factory.namespace("Sales", catalog=catalog), factory.namespace("sales", "eu", catalog=catalog)
+    factory.table("Orders", namespace=one)
+    factory.table("orders", namespace=one)
+    factory.view("ORDERS", namespace=one)
     with refused(AlreadyExists, "relation.name.already.claimed"):
-        world.view("orders", namespace=one)
+        factory.view("orders", namespace=one)
     assert two.parents == ["sales"]
-    assert broken_claims(world) == damage(world.stores) == []
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_a_table_moves_between_managed_and_other_catalogs(world):
-    connected, managed = world.catalog("connected", connector_ref="files"), world.catalog("managed")
-    there, here = world.namespace("n", catalog=connected), world.namespace("n", catalog=managed)
-    upper, lower = world.table("Orders", namespace=there), world.table("orders", namespace=there)
-    upper = move_table(world, upper, here)
+def test_a_table_moves_between_managed_and_other_catalogs(factory):
+    connected, managed = factory.catalog("connected", connector_ref="files"), factory.catalog("managed")
+    there, here = factory.namespace("n", catalog=connected), factory.namespace("n", catalog=managed)
+    upper, lower = factory.table("Orders", namespace=there), factory.table("orders", namespace=there)
+    upper = move_table(factory, upper, here)
     with refused(AlreadyExists, "relation.name.already.claimed"):
-        move_table(world, lower, here)
-    assert broken_claims(world) == damage(world.stores) == []
-    move_table(world, upper, there)
-    move_table(world, lower, here)
-    assert broken_claims(world) == damage(world.stores) == []
+        move_table(factory, lower, here)
+    assert broken_claims(factory) == damage(factory.stores) == []
+    move_table(factory, upper, there)
+    move_table(factory, lower, here)
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_a_catalog_gets_or_loses_its_connector_only_while_it_is_empty(world):
-    catalog = connect(world, world.catalog("lake"), "files")
-    namespace = world.namespace("Sales", catalog=catalog)
-    world.namespace("sales", catalog=catalog)
+def test_a_catalog_gets_or_loses_its_connector_only_while_it_is_empty(factory):
+    catalog = connect(factory, factory.catalog("lake"), "files")
+    namespace = factory.namespace("Sales", catalog=catalog)
+    factory.namespace("sales", catalog=catalog)
     with refused(Conflict, "catalog.connector.fixed", found="2 namespaces"):
-        connect(world, catalog, None)
-    assert connect(world, catalog, "other files").connector_ref == "other files"
-    assert not list(world.stores.pointers.scan("/closing/"))
+        connect(factory, catalog, None)
+    assert connect(factory, catalog, "other files").connector_ref == "other files"
+    assert not list(factory.stores.pointers.scan("/closing/"))
     for each in (
         namespace,
-        *namespaces.list_(world.home, v1.ListNamespacesRequest(catalog_id=catalog.resource_id)).namespaces,
+        *namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=catalog.resource_id)).namespaces,
     ):
-        namespaces.delete(world.home, v1.DeleteNamespaceRequest(namespace_id=each.resource_id))
-    assert not connect(world, catalog, None).HasField("connector_ref")
-    world.namespace("Sales", catalog=catalog)
+        namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=each.resource_id))
+    assert not connect(factory, catalog, None).HasField("connector_ref")
+    factory.namespace("Sales", catalog=catalog)
     with refused(Conflict, "catalog.connector.fixed"):
-        connect(world, catalog, "files")
+        connect(factory, catalog, "files")
     with refused(AlreadyExists, "namespace.already.exists"):
-        world.namespace("sales", catalog=catalog)
-    assert broken_claims(world) == damage(world.stores) == []
+        factory.namespace("sales", catalog=catalog)
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_a_namespace_that_comes_just_before_the_catalog_is_closed_keeps_its_rules(world, monkeypatch):
-    catalog = world.catalog("lake")
+def test_a_namespace_that_comes_just_before_the_catalog_is_closed_keeps_its_rules(factory, monkeypatch):
+    catalog = factory.catalog("lake")
     close = catalogs.close_parent
 
     def late(*arguments: Any, **named: Any) -> Any:
-        world.namespace("Sales", catalog=catalog)
+        factory.namespace("Sales", catalog=catalog)
         return close(*arguments, **named)
 
     monkeypatch.setattr(catalogs, "close_parent", late)
     with refused(Conflict, "catalog.connector.fixed", found="1 namespace"):
-        connect(world, catalog, "files")
-    assert not list(world.stores.pointers.scan("/closing/"))
-    assert broken_claims(world) == damage(world.stores) == []
+        connect(factory, catalog, "files")
+    assert not list(factory.stores.pointers.scan("/closing/"))
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_lower_case_names_cost_nothing_more(world, calls):
-    place = world.namespace("sales")
+def test_lower_case_names_cost_nothing_more(factory, calls):
+    place = factory.namespace("sales")
 
     def cost(name: str) -> int:
         calls.reset()
-        world.table(name, namespace=place)
+        factory.table(name, namespace=place)
         return int(calls.total)
 
     assert (cost("orders"), cost("People")) == (4, 6)
@@ -390,48 +391,50 @@ STEPS = st.lists(
 @given(STEPS)
 def test_whatever_is_created_renamed_and_deleted_no_two_names_differ_in_case_only(steps):
     with open_stores("memory://") as stores:
-        world = World(stores)
-        place, there = world.namespace("sales"), list[v1.Table | v1.View]()
+        factory = ResourceFactory(stores)
+        place, there = factory.namespace("sales"), list[v1.Table | v1.View]()
         for verb, name, number in steps:
             taken = {folded(each.display_name): each for each in there}
             try:
                 if verb in ("table", "view"):
-                    there.append(getattr(world, verb)(name, namespace=place))
+                    there.append(getattr(factory, verb)(name, namespace=place))
                     assert folded(name) not in taken
                 elif there:
                     chosen = there.pop(number % len(there))
-                    there += [changed] if (changed := change(world, verb, chosen, name)) else []
+                    there += [changed] if (changed := change(factory, verb, chosen, name)) else []
             except AlreadyExists:
                 there += [chosen] if verb == "rename" else []
                 assert taken[folded(name)] is not (chosen if verb == "rename" else None)
-            assert broken_claims(world) == damage(stores) == []
+            assert broken_claims(factory) == damage(stores) == []
         assert len({folded(each.display_name) for each in there}) == len(there)
 
 
-def change(world: World, verb: str, chosen: v1.Table | v1.View, name: str) -> v1.Table | v1.View | None:
+def change(factory: ResourceFactory, verb: str, chosen: v1.Table | v1.View, name: str) -> v1.Table | v1.View | None:
     """What is left of a table or view after it was renamed or deleted."""
     if verb == "rename":
-        return rename_table(world, chosen, name) if isinstance(chosen, v1.Table) else rename_view(world, chosen, name)
+        return (
+            rename_table(factory, chosen, name) if isinstance(chosen, v1.Table) else rename_view(factory, chosen, name)
+        )
     if isinstance(chosen, v1.Table):
-        tables.delete(world.home, v1.DeleteTableRequest(table_id=chosen.resource_id))
+        tables.delete(factory.home, v1.DeleteTableRequest(table_id=chosen.resource_id))
     else:
-        views.delete(world.home, v1.DeleteViewRequest(view_id=chosen.resource_id))
+        views.delete(factory.home, v1.DeleteViewRequest(view_id=chosen.resource_id))
     return None
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_who_dies_on_the_way_leaves_a_name_with_its_claim_or_none(when):
-    def act(world: World) -> None:
-        table = world.table("Orders", namespace=world.namespace("Sales", "Eu"))
-        rename_table(world, table, "ORDERS")
-        connect(world, world.catalog("Other"), "files")
-        tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    def act(factory: ResourceFactory) -> None:
+        table = factory.table("Orders", namespace=factory.namespace("Sales", "Eu"))
+        rename_table(factory, table, "ORDERS")
+        connect(factory, factory.catalog("Other"), "files")
+        tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
 
-    def run(fate: Fate) -> World:
-        world = World(stores, clock)
+    def run(fate: Fate) -> ResourceFactory:
+        factory = ResourceFactory(stores, clock)
         with suppress(Died):
-            act(World(dying(stores, fate), clock, world.ids))
-        return world
+            act(ResourceFactory(dying(stores, fate), clock, factory.ids))
+        return factory
 
     clock, counted = Clock(), Fate()
     with open_stores("memory://", clock=clock) as stores:
@@ -447,7 +450,8 @@ def test_who_dies_on_the_way_leaves_a_name_with_its_claim_or_none(when):
 
 def race(*acts: Callable[[], Any]) -> list[Any]:
     """What each got who began at the same moment: a result, or an error raised on purpose."""
-    barrier, outcomes = Barrier(len(acts)), [None] * len(acts)
+    barrier = Barrier(len(acts))
+    outcomes: list[Any] = [None] * len(acts)
 
     def run(number: int) -> None:
         barrier.wait()
@@ -467,68 +471,68 @@ def race(*acts: Callable[[], Any]) -> list[Any]:
 ORDERS = ("orders", "Orders", "ORDERS", "oRDERS", "orDers", "ordeRs")
 
 
-@behaviour(30)
-def test_of_those_who_create_one_name_in_many_cases_one_wins(world):
-    place = world.namespace("sales")
+@behavior(30)
+def test_of_those_who_create_one_name_in_many_cases_one_wins(factory):
+    place = factory.namespace("sales")
     for round_ in range(5):
         acts = [
             lambda name=f"{name} {round_}", make=make: make(name, namespace=place)
-            for name, make in zip(ORDERS, (world.table, world.view) * 3, strict=True)
+            for name, make in zip(ORDERS, (factory.table, factory.view) * 3, strict=True)
         ]
         outcomes = Counter(each if isinstance(each, type) else "won" for each in race(*acts))
         assert outcomes == {"won": 1, AlreadyExists: len(ORDERS) - 1}
-    assert broken_claims(world) == damage(world.stores) == []
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-@behaviour(30)
-def test_of_those_who_rename_to_one_name_in_many_cases_one_wins(world):
-    place = world.namespace("sales")
+@behavior(30)
+def test_of_those_who_rename_to_one_name_in_many_cases_one_wins(factory):
+    place = factory.namespace("sales")
     for round_ in range(5):
-        made = [world.table(f"t{round_} {name}{number}", namespace=place) for number, name in enumerate(ORDERS)]
+        made = [factory.table(f"t{round_} {name}{number}", namespace=place) for number, name in enumerate(ORDERS)]
         acts = [
-            lambda table=table, name=f"{name} {round_}": rename_table(world, table, name)
+            lambda table=table, name=f"{name} {round_}": rename_table(factory, table, name)
             for table, name in zip(made, ORDERS, strict=True)
         ]
         outcomes = Counter(each if isinstance(each, type) else "won" for each in race(*acts))
         assert outcomes == {"won": 1, AlreadyExists: len(ORDERS) - 1}
-    assert broken_claims(world) == damage(world.stores) == []
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-@behaviour(30)
-def test_of_those_who_create_one_namespace_or_its_children_in_many_cases_one_case_wins(world):
-    catalog = world.catalog()
+@behavior(30)
+def test_of_those_who_create_one_namespace_or_its_children_in_many_cases_one_case_wins(factory):
+    catalog = factory.catalog()
     for round_ in range(5):
-        acts = [lambda name=f"{name} {round_}": world.namespace(name, catalog=catalog) for name in ORDERS[:3]]
-        acts += [lambda name=f"{name} {round_}": world.namespace(name, "x", catalog=catalog) for name in ORDERS[:3]]
+        acts = [lambda name=f"{name} {round_}": factory.namespace(name, catalog=catalog) for name in ORDERS[:3]]
+        acts += [lambda name=f"{name} {round_}": factory.namespace(name, "x", catalog=catalog) for name in ORDERS[:3]]
         outcomes = race(*acts)
         won = {
             each.parents[0] if each.parents else each.display_name for each in outcomes if not isinstance(each, type)
         }
         assert len(won) == 1
         assert {each for each in outcomes if isinstance(each, type)} == {AlreadyExists}
-    assert broken_claims(world) == damage(world.stores) == []
+    assert broken_claims(factory) == damage(factory.stores) == []
 
 
-def test_a_catalog_that_gets_a_connector_while_it_is_filled_stays_one_or_the_other(world):
+def test_a_catalog_that_gets_a_connector_while_it_is_filled_stays_one_or_the_other(factory):
     for round_ in range(8):
-        catalog = world.catalog(f"c{round_}")
+        catalog = factory.catalog(f"c{round_}")
         fill = [
-            lambda name=name, catalog=catalog: world.namespace(name, "x", catalog=catalog)
+            lambda name=name, catalog=catalog: factory.namespace(name, "x", catalog=catalog)
             for name in ("Sales", "sales")
         ]
-        outcomes = race(*fill, lambda catalog=catalog: connect(world, catalog, "files"))
+        outcomes = race(*fill, partial(connect, factory, catalog, "files"))
         assert {each for each in outcomes if isinstance(each, type)} <= {
             AlreadyExists,
             Conflict,
             Contention,  # the catalog was closed each time it was looked at: to be tried again
             PreconditionFailed,
         }, outcomes
-        assert broken_claims(world) == damage(world.stores) == []
-    assert not list(world.stores.pointers.scan("/closing/"))
+        assert broken_claims(factory) == damage(factory.stores) == []
+    assert not list(factory.stores.pointers.scan("/closing/"))
 
 
-def test_a_missing_catalog_is_told_before_names_are_claimed(world):
-    place = world.namespace("sales")
+def test_a_missing_catalog_is_told_before_names_are_claimed(factory):
+    place = factory.namespace("sales")
     gone = v1.Namespace(resource_id=place.resource_id, catalog_id=v1.ResourceId(id="gone", kind=v1.RK_CATALOG))
     with refused(NotFound, "catalog", id="gone"):
-        world.table("Orders", namespace=gone)
+        factory.table("Orders", namespace=gone)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from metastore.wholeness import damage
-from metastore.world import behaviour, key, mask, refused
+from metastore.integrity import damage
+from metastore.resource_factory import behavior, key, mask, refused
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
@@ -24,22 +24,22 @@ Create, Update, Delete, Get, Spec, Ref = (
 )
 
 
-def got(world: Any, table: v1.Table, **ref: Any) -> int:
+def got(factory: Any, table: v1.Table, **ref: Any) -> int:
     request = Get(table_id=table.resource_id, snapshot=Ref(**ref))
-    return snapshots.get(world.home, request).snapshot.snapshot_id
+    return snapshots.get(factory.home, request).snapshot.snapshot_id
 
 
-def current(world: Any, table: v1.Table) -> int:
-    return got(world, table, special=v1.SS_CURRENT)
+def current(factory: Any, table: v1.Table) -> int:
+    return got(factory, table, special=v1.SS_CURRENT)
 
 
-def delete(world: Any, table: v1.Table, snapshot_id: int, **precondition: Any) -> v1.MutationMeta:
+def delete(factory: Any, table: v1.Table, snapshot_id: int, **precondition: Any) -> v1.MutationMeta:
     request = Delete(table_id=table.resource_id, snapshot_id=snapshot_id, precondition=v1.Precondition(**precondition))
-    return snapshots.delete(world.home, request).meta
+    return snapshots.delete(factory.home, request).meta
 
 
-def test_a_snapshot_is_stored_as_asked_for(world):
-    table = world.table()
+def test_a_snapshot_is_stored_as_asked_for(factory):
+    table = factory.table()
     spec = Spec(
         table_id=table.resource_id,
         snapshot_id=5,
@@ -54,157 +54,157 @@ def test_a_snapshot_is_stored_as_asked_for(world):
         summary={"operation": "append"},
         format_metadata={"iceberg": b"\x00"},
     )
-    created = snapshots.create(world.home, Create(spec=spec))
-    assert created.snapshot.ingested_at == timestamp(world.clock())
+    created = snapshots.create(factory.home, Create(spec=spec))
+    assert created.snapshot.ingested_at == timestamp(factory.clock())
     assert (created.snapshot.parent_snapshot_id, created.snapshot.partition_spec.fields[0].name) == (4, "day")
-    found = snapshots.get(world.home, Get(table_id=table.resource_id, snapshot=Ref(snapshot_id=5)))
+    found = snapshots.get(factory.home, Get(table_id=table.resource_id, snapshot=Ref(snapshot_id=5)))
     assert (found.snapshot, found.meta) == (created.snapshot, created.meta)
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
-@behaviour(33)
-def test_the_ids_zero_are_kept(world):
-    table = world.table()
-    world.snapshot(table, 0, at=1)
-    child = world.snapshot(table, 1, at=2, parent_snapshot_id=0)
+@behavior(33)
+def test_the_ids_zero_are_kept(factory):
+    table = factory.table()
+    factory.snapshot(table, 0, at=1)
+    child = factory.snapshot(table, 1, at=2, parent_snapshot_id=0)
     assert child.HasField("parent_snapshot_id")
-    assert (child.parent_snapshot_id, got(world, table, snapshot_id=0)) == (0, 0)
-    assert not world.snapshot(table, 2).HasField("parent_snapshot_id")
+    assert (child.parent_snapshot_id, got(factory, table, snapshot_id=0)) == (0, 0)
+    assert not factory.snapshot(table, 2).HasField("parent_snapshot_id")
 
 
-@behaviour(33)
-def test_the_newest_becomes_current_and_latecomers_do_not(world):
-    table = world.table()
+@behavior(33)
+def test_the_newest_becomes_current_and_latecomers_do_not(factory):
+    table = factory.table()
     for snapshot_id, at, expected in [(5, None, 5), (3, 10, 3), (9, 5, 3), (4, 10, 4), (2, 10, 4), (1, 11, 1)]:
-        world.snapshot(table, snapshot_id, at=at)
-        assert current(world, table) == expected
+        factory.snapshot(table, snapshot_id, at=at)
+        assert current(factory, table) == expected
     request = v1.ListSnapshotsRequest(table_id=table.resource_id)
-    assert [each.snapshot_id for each in snapshots.list_(world.home, request).snapshots] == [1, 4, 3, 2, 9, 5]
+    assert [each.snapshot_id for each in snapshots.list_(factory.home, request).snapshots] == [1, 4, 3, 2, 9, 5]
 
 
-@behaviour(33)
-def test_as_of_finds_the_newest_that_is_not_later(world):
-    table = world.table()
+@behavior(33)
+def test_as_of_finds_the_newest_that_is_not_later(factory):
+    table = factory.table()
     for snapshot_id, at in [(1, 10), (2, 20), (3, 20), (4, 30), (7, -5)]:
-        world.snapshot(table, snapshot_id, at=at)
+        factory.snapshot(table, snapshot_id, at=at)
     expected = {10: 1, 19: 1, 20: 3, 29: 3, 30: 4, 99: 4, 0: 7, -5: 7}
-    assert {at: got(world, table, as_of=Timestamp(seconds=at)) for at in expected} == expected
-    assert got(world, table, as_of=Timestamp(seconds=19, nanos=999_999_999)) == 1
-    world.snapshot(table, 2**63 - 1, at=30)
-    assert got(world, table, as_of=Timestamp(seconds=30)) == 2**63 - 1
+    assert {at: got(factory, table, as_of=Timestamp(seconds=at)) for at in expected} == expected
+    assert got(factory, table, as_of=Timestamp(seconds=19, nanos=999_999_999)) == 1
+    factory.snapshot(table, 2**63 - 1, at=30)
+    assert got(factory, table, as_of=Timestamp(seconds=30)) == 2**63 - 1
     with refused(NotFound, "snapshot.not.found.at.time", as_of="1969-12-31T23:59:54Z"):
-        got(world, table, as_of=Timestamp(seconds=-6))
+        got(factory, table, as_of=Timestamp(seconds=-6))
 
 
-@behaviour(32)
-def test_the_same_again_returns_the_stored_one_and_other_content_is_refused(world):
-    table = world.table(schema_json='["then"]')
-    first = world.snapshot(table, 1, at=1, summary={"a": "b"})
+@behavior(32)
+def test_the_same_again_returns_the_stored_one_and_other_content_is_refused(factory):
+    table = factory.table(schema_json='["then"]')
+    first = factory.snapshot(table, 1, at=1, summary={"a": "b"})
     assert first.schema_json == '["then"]'
     request = v1.UpdateTableRequest(
         table_id=table.resource_id, spec=v1.TableSpec(schema_json='["now"]'), update_mask=mask("schema_json")
     )
-    tables.update(world.home, request)
-    world.clock.advance(60)
-    assert world.snapshot(table, 1, at=1, summary={"a": "b"}) == first
-    assert world.snapshot(table, 1, at=1, summary={"a": "b"}, schema_json='["then"]') == first
-    assert world.snapshot(table, 2, at=2).schema_json == '["now"]'
+    tables.update(factory.home, request)
+    factory.clock.advance(60)
+    assert factory.snapshot(table, 1, at=1, summary={"a": "b"}) == first
+    assert factory.snapshot(table, 1, at=1, summary={"a": "b"}, schema_json='["then"]') == first
+    assert factory.snapshot(table, 2, at=2).schema_json == '["now"]'
     for other in ({"at": 2}, {"at": 1, "summary": {}}, {"at": 1, "parent_snapshot_id": 0}):
         with refused(Conflict, "snapshot.mismatch", snapshot_id="1"):
-            world.snapshot(table, 1, **other)
+            factory.snapshot(table, 1, **other)
     with refused(Conflict, "snapshot.mismatch"):
-        world.snapshot(table, 1, at=1, summary={"a": "b"}, schema_json='["now"]')
+        factory.snapshot(table, 1, at=1, summary={"a": "b"}, schema_json='["now"]')
 
 
-def test_a_rollback_makes_an_older_one_current_and_stays(world):
-    table = world.table()
+def test_a_rollback_makes_an_older_one_current_and_stays(factory):
+    table = factory.table()
     for number in (1, 2, 3):
-        world.snapshot(table, number, at=number)
+        factory.snapshot(table, number, at=number)
     request = v1.SetCurrentSnapshotRequest(table_id=table.resource_id, snapshot_id=1)
-    assert snapshots.set_current(world.home, request).snapshot.snapshot_id == 1
-    assert current(world, table) == 1
-    assert got(world, table, as_of=Timestamp(seconds=9)) == 3
-    delete(world, table, 3)
-    assert current(world, table) == 1
-    world.snapshot(table, 4, at=4)
-    assert current(world, table) == 4
+    assert snapshots.set_current(factory.home, request).snapshot.snapshot_id == 1
+    assert current(factory, table) == 1
+    assert got(factory, table, as_of=Timestamp(seconds=9)) == 3
+    delete(factory, table, 3)
+    assert current(factory, table) == 1
+    factory.snapshot(table, 4, at=4)
+    assert current(factory, table) == 4
     with refused(NotFound, "snapshot", id="77"):
         request.snapshot_id = 77
-        snapshots.set_current(world.home, request)
+        snapshots.set_current(factory.home, request)
 
 
-def test_the_parent_of_a_snapshot_stays_when_the_parent_is_deleted(world):
-    table = world.table()
+def test_the_parent_of_a_snapshot_stays_when_the_parent_is_deleted(factory):
+    table = factory.table()
     for number in (1, 2, 3):
-        world.snapshot(table, number, at=number, parent_snapshot_id=number - 1)
-    delete(world, table, 2)
-    found = snapshots.get(world.home, Get(table_id=table.resource_id, snapshot=Ref(snapshot_id=3)))
+        factory.snapshot(table, number, at=number, parent_snapshot_id=number - 1)
+    delete(factory, table, 2)
+    found = snapshots.get(factory.home, Get(table_id=table.resource_id, snapshot=Ref(snapshot_id=3)))
     assert (found.snapshot.parent_snapshot_id, found.meta.pointer_version) == (2, 1)
 
 
-def test_the_current_one_is_deleted_only_as_the_last(world):
-    table = world.table()
-    world.snapshot(table, 1, at=1)
-    world.snapshot(table, 2, at=2)
+def test_the_current_one_is_deleted_only_as_the_last(factory):
+    table = factory.table()
+    factory.snapshot(table, 1, at=1)
+    factory.snapshot(table, 2, at=2)
     with refused(PreconditionFailed, "snapshot.current", snapshot_id="2"):
-        delete(world, table, 2)
-    delete(world, table, 1)
-    assert delete(world, table, 2).pointer_version == 1
-    assert delete(world, table, 2).pointer_version == 0
+        delete(factory, table, 2)
+    delete(factory, table, 1)
+    assert delete(factory, table, 2).pointer_version == 1
+    assert delete(factory, table, 2).pointer_version == 0
     with refused(NotFound, "snapshot", id="2"):
-        delete(world, table, 2, expected_version=1)
+        delete(factory, table, 2, expected_version=1)
     with refused(NotFound, "snapshot.none", table_id=table.resource_id.id):
-        current(world, table)
-    world.snapshot(table, 3, at=0)
-    assert current(world, table) == 3
+        current(factory, table)
+    factory.snapshot(table, 3, at=0)
+    assert current(factory, table) == 3
 
 
-def test_a_table_with_snapshots_has_a_current_one_although_the_last_goes_while_an_older_comes(world, monkeypatch):
-    table = world.table()
-    world.snapshot(table, 5, at=5)
+def test_a_table_with_snapshots_has_a_current_one_although_the_last_goes_while_an_older_comes(factory, monkeypatch):
+    table = factory.table()
+    factory.snapshot(table, 5, at=5)
     look = snapshots.current
 
     def looked_and_gone(*arguments: Any) -> Any:
         found = look(*arguments)
         monkeypatch.setattr(snapshots, "current", look)
-        delete(world, table, 5)
+        delete(factory, table, 5)
         return found
 
     monkeypatch.setattr(snapshots, "current", looked_and_gone)
-    world.snapshot(table, 1, at=1)
-    assert current(world, table) == 1
+    factory.snapshot(table, 1, at=1)
+    assert current(factory, table) == 1
 
 
-def test_a_deleted_snapshot_takes_its_statistics_along(world):
-    table = world.table()
-    world.snapshot(table, 1, at=1)
-    world.snapshot(table, 2, at=2)
+def test_a_deleted_snapshot_takes_its_statistics_along(factory):
+    table = factory.table()
+    factory.snapshot(table, 1, at=1)
+    factory.snapshot(table, 2, at=2)
     for snapshot_id in (1, 2):
         for kind in (TABLE_STATS, COLUMN_STATS, FILE_STATS):
-            world.home.all(kind).create(kind.message(table_id=table.resource_id, snapshot_id=snapshot_id))
-    delete(world, table, 1)
-    left = [pointer.key for pointer in world.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))]
+            factory.home.all(kind).create(kind.message(table_id=table.resource_id, snapshot_id=snapshot_id))
+    delete(factory, table, 1)
+    left = [pointer.key for pointer in factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))]
     assert [each for each in left if "0000001" in each and "by-time" not in each] == []
     assert sum("/stats/" in each for each in left) == 3
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
-@behaviour(25, 26)
-def test_updates_take_over_masked_fields_and_leave_current_alone(world):
-    table = world.table()
-    world.snapshot(table, 1, at=1, parent_snapshot_id=7, summary={"a": "b"})
-    world.snapshot(table, 2, at=2)
+@behavior(25, 26)
+def test_updates_take_over_masked_fields_and_leave_current_alone(factory):
+    table = factory.table()
+    factory.snapshot(table, 1, at=1, parent_snapshot_id=7, summary={"a": "b"})
+    factory.snapshot(table, 2, at=2)
 
     def update(*paths: str, **spec: Any) -> v1.Snapshot:
         asked = Spec(table_id=table.resource_id, snapshot_id=1, **spec)
-        return snapshots.update(world.home, Update(spec=asked, update_mask=mask(*paths))).snapshot
+        return snapshots.update(factory.home, Update(spec=asked, update_mask=mask(*paths))).snapshot
 
     changed = update("parent_snapshot_id", "summary", "upstream_created_at", upstream_created_at=Timestamp(seconds=9))
     assert not changed.HasField("parent_snapshot_id")
     assert (dict(changed.summary), changed.upstream_created_at.seconds) == ({}, 9)
-    assert current(world, table) == 2
-    assert got(world, table, as_of=Timestamp(seconds=9)) == 1
-    assert got(world, table, as_of=Timestamp(seconds=8)) == 2
+    assert current(factory, table) == 2
+    assert got(factory, table, as_of=Timestamp(seconds=9)) == 1
+    assert got(factory, table, as_of=Timestamp(seconds=8)) == 2
     for paths, error_key in [
         ((), "update.mask.required"),
         (("snapshot_id",), "update.mask.path.invalid"),
@@ -213,7 +213,7 @@ def test_updates_take_over_masked_fields_and_leave_current_alone(world):
     ]:
         with refused(InvalidArgument, error_key):
             update(*paths)
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
 @pytest.mark.parametrize(
@@ -228,44 +228,44 @@ def test_updates_take_over_masked_fields_and_leave_current_alone(world):
         (Spec(table_id=v1.ResourceId(id="t"), snapshot_id=1, summary={"secret": "x"}), "property.secret"),
     ],
 )
-def test_bad_specs_are_refused(world, spec, error_key):
+def test_bad_specs_are_refused(factory, spec, error_key):
     with refused(InvalidArgument, error_key):
-        snapshots.create(world.home, Create(spec=spec))
+        snapshots.create(factory.home, Create(spec=spec))
 
 
-def test_a_request_must_say_which_snapshot(world):
-    table = world.table()
+def test_a_request_must_say_which_snapshot(factory):
+    table = factory.table()
     with refused(InvalidArgument, "snapshot.missing"):
-        got(world, table)
+        got(factory, table)
     with refused(InvalidArgument, "snapshot.special.missing"):
-        got(world, table, special=0)
+        got(factory, table, special=0)
     with refused(NotFound, "snapshot", id="5"):
-        got(world, table, snapshot_id=5)
+        got(factory, table, snapshot_id=5)
 
 
-@behaviour(31)
-def test_snapshots_of_a_table_that_is_gone_cannot_be_reached_or_made(world):
-    table = world.table()
-    world.snapshot(table, 1, at=1)
-    pointer = world.stores.pointers.get(keys.table("a1", table.resource_id.id))
-    world.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
+@behavior(31)
+def test_snapshots_of_a_table_that_is_gone_cannot_be_reached_or_made(factory):
+    table = factory.table()
+    factory.snapshot(table, 1, at=1)
+    pointer = factory.stores.pointers.get(keys.table("a1", table.resource_id.id))
+    factory.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
     with refused(NotFound, "table"):
-        got(world, table, snapshot_id=1)
+        got(factory, table, snapshot_id=1)
     with refused(NotFound, "table"):
-        world.snapshot(table, 2)
+        factory.snapshot(table, 2)
 
 
-@behaviour(31)
+@behavior(31)
 @pytest.mark.parametrize("act", ["create", "update", "roll back"])
-def test_nothing_is_written_to_a_table_that_is_deleted_meanwhile(world, monkeypatch, act):
-    table = world.table()
-    world.snapshot(table, 1, at=1)
+def test_nothing_is_written_to_a_table_that_is_deleted_meanwhile(factory, monkeypatch, act):
+    table = factory.table()
+    factory.snapshot(table, 1, at=1)
     find = hierarchy.table
 
     def found_and_gone(*arguments: Any, **named: Any) -> Any:
         found = find(*arguments, **named)
-        tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
-        world.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))  # not purged yet
+        tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+        factory.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))  # not purged yet
         monkeypatch.setattr(hierarchy, "table", find)
         return found
 
@@ -273,58 +273,58 @@ def test_nothing_is_written_to_a_table_that_is_deleted_meanwhile(world, monkeypa
     spec = Spec(table_id=table.resource_id, snapshot_id=1, manifest_list="new")
     roll_back = v1.SetCurrentSnapshotRequest(table_id=table.resource_id, snapshot_id=1)
     acts = {
-        "create": lambda: world.snapshot(table, 2, at=2),
-        "update": lambda: snapshots.update(world.home, Update(spec=spec, update_mask=mask("manifest_list"))),
-        "roll back": lambda: snapshots.set_current(world.home, roll_back),
+        "create": lambda: factory.snapshot(table, 2, at=2),
+        "update": lambda: snapshots.update(factory.home, Update(spec=spec, update_mask=mask("manifest_list"))),
+        "roll back": lambda: snapshots.set_current(factory.home, roll_back),
     }
     with refused(NotFound, "table"):
         acts[act]()
-    left = list(world.stores.pointers.scan(keys.of_table("a1", table.resource_id.id)))
+    left = list(factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id)))
     assert [(each.key.partition("/snapshots/")[2][:5], each.version) for each in left] == [("by-id", 1), ("by-ti", 1)]
 
 
-def test_another_account_cannot_reach_a_snapshot(world):
-    table = world.table()
-    world.snapshot(table, 1)
-    world.account("a2")
+def test_another_account_cannot_reach_a_snapshot(factory):
+    table = factory.table()
+    factory.snapshot(table, 1)
+    factory.account("a2")
     for table_id in (table.resource_id, v1.ResourceId(id=table.resource_id.id)):
         with refused(NotFound, "table"):
-            snapshots.get(world.realm("a2"), Get(table_id=table_id, snapshot=Ref(snapshot_id=1)))
+            snapshots.get(factory.realm("a2"), Get(table_id=table_id, snapshot=Ref(snapshot_id=1)))
         with refused(NotFound, "table"):
-            snapshots.list_(world.realm("a2"), v1.ListSnapshotsRequest(table_id=table_id))
+            snapshots.list_(factory.realm("a2"), v1.ListSnapshotsRequest(table_id=table_id))
 
 
-@behaviour(36, 37)
-def test_a_key_makes_a_repeated_creation_one(world):
-    table = world.table()
+@behavior(36, 37)
+def test_a_key_makes_a_repeated_creation_one(factory):
+    table = factory.table()
     spec = Spec(table_id=table.resource_id, snapshot_id=1)
-    first = snapshots.create(world.home, Create(spec=spec, idempotency=key("k")))
-    delete(world, table, 1)
-    assert snapshots.create(world.home, Create(spec=spec, idempotency=key("k"))) == first
+    first = snapshots.create(factory.home, Create(spec=spec, idempotency=key("k")))
+    delete(factory, table, 1)
+    assert snapshots.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.snapshot_id = 2
     with refused(Conflict, "idempotency.mismatch"):
-        snapshots.create(world.home, Create(spec=spec, idempotency=key("k")))
+        snapshots.create(factory.home, Create(spec=spec, idempotency=key("k")))
 
 
-@behaviour(15)
-def test_a_current_snapshot_that_is_lost_is_damage(world):
-    table = world.table()
-    world.snapshot(table, 1)
-    pointer = world.stores.pointers.get(keys.snapshot("a1", table.resource_id.id, 1))
-    world.stores.pointers.compare_and_delete(pointer.key, expect=1)
+@behavior(15)
+def test_a_current_snapshot_that_is_lost_is_damage(factory):
+    table = factory.table()
+    factory.snapshot(table, 1)
+    pointer = factory.stores.pointers.get(keys.snapshot("a1", table.resource_id.id, 1))
+    factory.stores.pointers.compare_and_delete(pointer.key, expect=1)
     with refused(Internal, "pointer.dangling", pointer=keys.current_snapshot("a1", table.resource_id.id)):
-        current(world, table)
+        current(factory, table)
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_history(world, calls):
-    table = world.table()
+def test_the_number_of_store_calls_does_not_grow_with_the_history(factory, calls):
+    table = factory.table()
 
     def cost(number: int) -> list[int]:
         counts = []
         for act in (
-            lambda: world.snapshot(table, number, at=number),
-            lambda: current(world, table),
-            lambda: got(world, table, as_of=Timestamp(seconds=3)),
+            lambda: factory.snapshot(table, number, at=number),
+            lambda: current(factory, table),
+            lambda: got(factory, table, as_of=Timestamp(seconds=3)),
         ):
             calls.reset()
             act()
@@ -332,8 +332,8 @@ def test_the_number_of_store_calls_does_not_grow_with_the_history(world, calls):
         return counts
 
     for number in (1, 2, 3):
-        world.snapshot(table, number, at=number)
+        factory.snapshot(table, number, at=number)
     few = cost(4)
     for number in range(5, 60):
-        world.snapshot(table, number, at=number)
+        factory.snapshot(table, number, at=number)
     assert cost(60) == few

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from metastore.wholeness import damage
-from metastore.world import behaviour, key, mask, names, refused
+from metastore.integrity import damage
+from metastore.resource_factory import behavior, key, mask, names, refused
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT, TABLE_STATS
@@ -22,9 +22,9 @@ Create, Update, Delete, Get, Spec = (
 UPSTREAM = v1.UpstreamRef(uri="s3://b/t", format=v1.TF_ICEBERG, namespace_path=["x"], table_display_name="t")
 
 
-def update(world: Any, table: v1.Table, *paths: str, **spec: Any) -> v1.UpdateTableResponse:
+def update(factory: Any, table: v1.Table, *paths: str, **spec: Any) -> v1.UpdateTableResponse:
     request = Update(table_id=table.resource_id, spec=Spec(**spec), update_mask=mask(*paths))
-    return tables.update(world.home, request)
+    return tables.update(factory.home, request)
 
 
 def upstream(**changed: Any) -> v1.UpstreamRef:
@@ -34,12 +34,12 @@ def upstream(**changed: Any) -> v1.UpstreamRef:
     return made
 
 
-def in_namespace(world: Any, namespace: v1.Namespace) -> list[str]:
-    return names(tables.list_(world.home, v1.ListTablesRequest(namespace_id=namespace.resource_id)).tables)
+def in_namespace(factory: Any, namespace: v1.Namespace) -> list[str]:
+    return names(tables.list_(factory.home, v1.ListTablesRequest(namespace_id=namespace.resource_id)).tables)
 
 
-def test_a_table_is_stored_as_asked_for(world):
-    namespace = world.namespace("sales")
+def test_a_table_is_stored_as_asked_for(factory):
+    namespace = factory.namespace("sales")
     spec = Spec(
         display_name=" people ",
         description="d",
@@ -49,27 +49,27 @@ def test_a_table_is_stored_as_asked_for(world):
         upstream=UPSTREAM,
         properties={"k": "v"},
     )
-    created = tables.create(world.home, Create(spec=spec))
+    created = tables.create(factory.home, Create(spec=spec))
     assert (created.table.display_name, created.table.upstream) == ("people", UPSTREAM)
-    found = tables.get(world.home, Get(table_id=created.table.resource_id))
+    found = tables.get(factory.home, Get(table_id=created.table.resource_id))
     assert (found.table, found.meta) == (created.table, created.meta)
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
-@behaviour(32)
-def test_a_table_is_shown_with_the_schema_of_a_snapshot(world):
-    table = world.table(schema_json='["then"]')
-    world.snapshot(table, 1)
-    update(world, table, "schema_json", schema_json='["now"]')
+@behavior(32)
+def test_a_table_is_shown_with_the_schema_of_a_snapshot(factory):
+    table = factory.table(schema_json='["then"]')
+    factory.snapshot(table, 1)
+    update(factory, table, "schema_json", schema_json='["now"]')
     request = Get(table_id=table.resource_id)
-    now = tables.get(world.home, request)
+    now = tables.get(factory.home, request)
     assert now.table.schema_json == '["now"]'
     request.snapshot.snapshot_id = 1
-    then = tables.get(world.home, request)
+    then = tables.get(factory.home, request)
     assert (then.table.schema_json, then.meta) == ('["then"]', now.meta)
     request.snapshot.snapshot_id = 2
     with refused(NotFound, "snapshot", id="2"):
-        tables.get(world.home, request)
+        tables.get(factory.home, request)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_a_table_is_shown_with_the_schema_of_a_snapshot(world):
         ({"properties": {"password": "x"}}, "property.secret"),
     ],
 )
-@behaviour(28)
-def test_bad_specs_are_refused(world, changed, error_key):
-    place = world.namespace("sales")
+@behavior(28)
+def test_bad_specs_are_refused(factory, changed, error_key):
+    place = factory.namespace("sales")
     good = {
         "display_name": "t",
         "schema_json": "{}",
@@ -104,83 +104,87 @@ def test_bad_specs_are_refused(world, changed, error_key):
         "namespace_id": place.resource_id,
     }
     with refused(InvalidArgument, error_key):
-        tables.create(world.home, Create(spec=Spec(**(good | changed))))
+        tables.create(factory.home, Create(spec=Spec(**(good | changed))))
 
 
-def test_the_connector_of_a_table_must_exist_in_the_account(world):
+def test_the_connector_of_a_table_must_exist_in_the_account(factory):
     for account_id, connector_id in (("a1", "mine"), ("a2", "theirs")):
         connector = v1.Connector(resource_id=v1.ResourceId(account_id=account_id, id=connector_id), display_name="c")
-        world.home.all(CONNECTOR).create(connector)
-    created = world.table(upstream=upstream(connector_id=v1.ResourceId(id="mine")))
+        factory.home.all(CONNECTOR).create(connector)
+    created = factory.table(upstream=upstream(connector_id=v1.ResourceId(id="mine")))
     assert created.upstream.connector_id == v1.ResourceId(account_id="a1", id="mine", kind=v1.RK_CONNECTOR)
     for foreign in (v1.ResourceId(id="theirs"), v1.ResourceId(account_id="a2", id="theirs")):
         with refused(NotFound, "connector", id="theirs"):
-            world.table("other", upstream=upstream(connector_id=foreign))
+            factory.table("other", upstream=upstream(connector_id=foreign))
 
 
-@behaviour(9)
-def test_names_are_unique_in_a_namespace_only(world):
-    world.table("people")
+@behavior(9)
+def test_names_are_unique_in_a_namespace_only(factory):
+    factory.table("people")
     with refused(AlreadyExists, "table.already.exists", name="people"):
-        world.table(" people")
-    world.table("people", namespace=world.namespace("other"))
+        factory.table(" people")
+    factory.table("people", namespace=factory.namespace("other"))
 
 
-@behaviour(29)
-def test_catalog_and_namespace_must_match(world):
-    namespace, other = world.namespace("sales"), world.catalog("other")
+@behavior(29)
+def test_catalog_and_namespace_must_match(factory):
+    namespace, other = factory.namespace("sales"), factory.catalog("other")
     spec = Spec(display_name="t", schema_json="{}", catalog_id=other.resource_id, namespace_id=namespace.resource_id)
     with refused(InvalidArgument, "namespace.catalog.mismatch"):
-        tables.create(world.home, Create(spec=spec))
+        tables.create(factory.home, Create(spec=spec))
     spec.catalog_id.id = "nope"
     with refused(NotFound, "catalog", id="nope"):
-        tables.create(world.home, Create(spec=spec))
+        tables.create(factory.home, Create(spec=spec))
     with refused(InvalidArgument, "namespace.catalog.mismatch"):
-        update(world, world.table(), "catalog_id", catalog_id=other.resource_id)
+        update(factory, factory.table(), "catalog_id", catalog_id=other.resource_id)
 
 
-@behaviour(29)
-def test_a_table_moves_to_another_namespace_and_catalog(world):
-    old = world.namespace("sales")
-    table = world.table(namespace=old)
-    near = world.namespace("near")
-    far = world.namespace("far", catalog=world.catalog("zzz"))
-    assert update(world, table, "namespace_id", namespace_id=near.resource_id).meta.pointer_version == 2
-    assert (in_namespace(world, near), in_namespace(world, old)) == (["people"], [])
+@behavior(29)
+def test_a_table_moves_to_another_namespace_and_catalog(factory):
+    old = factory.namespace("sales")
+    table = factory.table(namespace=old)
+    near = factory.namespace("near")
+    far = factory.namespace("far", catalog=factory.catalog("zzz"))
+    assert update(factory, table, "namespace_id", namespace_id=near.resource_id).meta.pointer_version == 2
+    assert (in_namespace(factory, near), in_namespace(factory, old)) == (["people"], [])
     with refused(InvalidArgument, "namespace.catalog.mismatch"):
-        update(world, table, "namespace_id", namespace_id=far.resource_id)
+        update(factory, table, "namespace_id", namespace_id=far.resource_id)
     moved = update(
-        world, table, "namespace_id", "catalog_id", namespace_id=far.resource_id, catalog_id=far.catalog_id
+        factory, table, "namespace_id", "catalog_id", namespace_id=far.resource_id, catalog_id=far.catalog_id
     ).table
-    assert (moved.catalog_id, in_namespace(world, near), in_namespace(world, far)) == (far.catalog_id, [], ["people"])
-    assert damage(world.stores) == []
+    assert (moved.catalog_id, in_namespace(factory, near), in_namespace(factory, far)) == (
+        far.catalog_id,
+        [],
+        ["people"],
+    )
+    assert damage(factory.stores) == []
 
 
-@behaviour(24, 29)
-def test_a_namespace_left_by_its_table_can_be_deleted_the_new_one_not(world):
-    old, new = world.namespace("old"), world.namespace("new")
-    table = world.table(namespace=old)
-    update(world, table, "namespace_id", namespace_id=new.resource_id)
-    namespaces.delete(world.home, v1.DeleteNamespaceRequest(namespace_id=old.resource_id))
+@behavior(24, 29)
+def test_a_namespace_left_by_its_table_can_be_deleted_the_new_one_not(factory):
+    old, new = factory.namespace("old"), factory.namespace("new")
+    table = factory.table(namespace=old)
+    update(factory, table, "namespace_id", namespace_id=new.resource_id)
+    namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=old.resource_id))
     with refused(Conflict, "namespace.not_empty", found="1 table"):
-        namespaces.delete(world.home, v1.DeleteNamespaceRequest(namespace_id=new.resource_id))
+        namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=new.resource_id))
 
 
-@behaviour(28)
-def test_parts_of_upstream_are_replaced_one_by_one(world):
-    table = world.table(upstream=UPSTREAM)
+@behavior(28)
+def test_parts_of_upstream_are_replaced_one_by_one(factory):
+    table = factory.table(upstream=UPSTREAM)
     changed = update(
-        world,
+        factory,
         table,
         "upstream.uri",
         "Upstream.Partition_Keys",
         upstream=v1.UpstreamRef(uri="s3://c", partition_keys="x"),
     ).table.upstream
     assert changed == upstream(uri="s3://c", partition_keys=["x"])
-    assert not update(world, table, "upstream").table.HasField("upstream")
+    assert not update(factory, table, "upstream").table.HasField("upstream")
 
 
-@behaviour(28)
+@behavior(28)
 @pytest.mark.parametrize(
     ("paths", "spec", "error_key"),
     [
@@ -195,19 +199,19 @@ def test_parts_of_upstream_are_replaced_one_by_one(world):
         (["upstream.color"], {}, "update.mask.path.invalid"),
     ],
 )
-def test_bad_updates_of_upstream_are_refused(world, paths, spec, error_key):
-    table = world.table(upstream=UPSTREAM)
+def test_bad_updates_of_upstream_are_refused(factory, paths, spec, error_key):
+    table = factory.table(upstream=UPSTREAM)
     with refused(InvalidArgument, error_key):
-        update(world, table, *paths, **spec)
+        update(factory, table, *paths, **spec)
 
 
-@behaviour(28)
-def test_parts_of_an_upstream_that_is_not_there_cannot_be_replaced(world):
+@behavior(28)
+def test_parts_of_an_upstream_that_is_not_there_cannot_be_replaced(factory):
     with refused(InvalidArgument, "upstream.missing.for.replacement"):
-        update(world, world.table(), "upstream.uri", upstream=UPSTREAM)
+        update(factory, factory.table(), "upstream.uri", upstream=UPSTREAM)
 
 
-@behaviour(25, 26)
+@behavior(25, 26)
 @pytest.mark.parametrize(
     ("paths", "error_key"),
     [
@@ -219,93 +223,93 @@ def test_parts_of_an_upstream_that_is_not_there_cannot_be_replaced(world):
         (["namespace_id"], "namespace.id.cannot.clear"),
     ],
 )
-def test_masks_that_cannot_be_are_refused(world, paths, error_key):
+def test_masks_that_cannot_be_are_refused(factory, paths, error_key):
     with refused(InvalidArgument, error_key):
-        update(world, world.table(), *paths)
+        update(factory, factory.table(), *paths)
 
 
-@behaviour(30)
-def test_tables_and_views_share_their_names(world):
-    table, view = world.table("a"), world.view("b")
+@behavior(30)
+def test_tables_and_views_share_their_names(factory):
+    table, view = factory.table("a"), factory.view("b")
     with refused(AlreadyExists, "relation.name.already.claimed", name="a"):
-        world.view("a")
+        factory.view("a")
     with refused(AlreadyExists, "relation.name.already.claimed", name="b"):
-        world.table("b")
+        factory.table("b")
     with refused(AlreadyExists, "relation.name.already.claimed", name="b"):
-        update(world, table, "display_name", display_name="b")
-    tables.delete(world.home, Delete(table_id=table.resource_id))
-    assert world.view("a").resource_id != view.resource_id
-    assert damage(world.stores) == []
+        update(factory, table, "display_name", display_name="b")
+    tables.delete(factory.home, Delete(table_id=table.resource_id))
+    assert factory.view("a").resource_id != view.resource_id
+    assert damage(factory.stores) == []
 
 
-@behaviour(31)
-def test_a_deleted_table_takes_its_snapshots_and_statistics_along(world):
-    table = world.table()
+@behavior(31)
+def test_a_deleted_table_takes_its_snapshots_and_statistics_along(factory):
+    table = factory.table()
     for number in range(3):
-        world.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=number))
-        world.home.all(TABLE_STATS).create(v1.TableStats(table_id=table.resource_id, snapshot_id=number))
+        factory.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=number))
+        factory.home.all(TABLE_STATS).create(v1.TableStats(table_id=table.resource_id, snapshot_id=number))
     request = Delete(table_id=table.resource_id)
-    assert tables.delete(world.home, request).meta.pointer_version == 1
-    assert list(world.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
-    assert tables.delete(world.home, request).meta.pointer_version == 0
+    assert tables.delete(factory.home, request).meta.pointer_version == 1
+    assert list(factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
+    assert tables.delete(factory.home, request).meta.pointer_version == 0
     request.precondition.expected_version = 1
     with refused(NotFound, "table", id=table.resource_id.id):
-        tables.delete(world.home, request)
+        tables.delete(factory.home, request)
 
 
-@behaviour(31)
-def test_deleting_again_finishes_what_a_dead_process_left(world):
-    table = world.table()
-    world.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))
-    found = world.stores.pointers.scan(f"/accounts/a1/namespaces/{table.namespace_id.id}/")
-    for pointer in [*found, world.stores.pointers.get(keys.table("a1", table.resource_id.id))]:
-        world.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
-    tables.delete(world.home, Delete(table_id=table.resource_id))
-    assert list(world.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
+@behavior(31)
+def test_deleting_again_finishes_what_a_dead_process_left(factory):
+    table = factory.table()
+    factory.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))
+    found = factory.stores.pointers.scan(f"/accounts/a1/namespaces/{table.namespace_id.id}/")
+    for pointer in [*found, factory.stores.pointers.get(keys.table("a1", table.resource_id.id))]:
+        factory.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
+    tables.delete(factory.home, Delete(table_id=table.resource_id))
+    assert list(factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
 
 
-@behaviour(14)
-def test_a_table_whose_blob_is_damaged_can_be_deleted_and_made_again(world):
-    table = world.table()
-    meta = tables.get(world.home, Get(table_id=table.resource_id)).meta
-    world.stores.blobs._overwrite(meta.blob_uri, b"damaged")
-    tables.delete(world.home, Delete(table_id=table.resource_id))
-    world.table()
-    assert damage(world.stores) == []
+@behavior(14)
+def test_a_table_whose_blob_is_damaged_can_be_deleted_and_made_again(factory):
+    table = factory.table()
+    meta = tables.get(factory.home, Get(table_id=table.resource_id)).meta
+    factory.stores.blobs._overwrite(meta.blob_uri, b"damaged")
+    tables.delete(factory.home, Delete(table_id=table.resource_id))
+    factory.table()
+    assert damage(factory.stores) == []
 
 
-@behaviour(36, 37, 38)
-def test_a_key_makes_a_repeated_creation_one(world):
-    place = world.namespace("sales")
+@behavior(36, 37, 38)
+def test_a_key_makes_a_repeated_creation_one(factory):
+    place = factory.namespace("sales")
     spec = Spec(display_name="t", schema_json="{}", catalog_id=place.catalog_id, namespace_id=place.resource_id)
-    first = tables.create(world.home, Create(spec=spec, idempotency=key("k")))
+    first = tables.create(factory.home, Create(spec=spec, idempotency=key("k")))
     spec.display_name = " t "
     spec.catalog_id.account_id = ""
-    assert tables.create(world.home, Create(spec=spec, idempotency=key("k"))) == first
+    assert tables.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.schema_json = "[]"
     with refused(Conflict, "idempotency.mismatch", op="CreateTable"):
-        tables.create(world.home, Create(spec=spec, idempotency=key("k")))
+        tables.create(factory.home, Create(spec=spec, idempotency=key("k")))
 
 
-@behaviour(27)
-def test_a_stale_precondition_refuses_an_update(world):
-    table = world.table()
+@behavior(27)
+def test_a_stale_precondition_refuses_an_update(factory):
+    table = factory.table()
     request = Update(
         table_id=table.resource_id,
         spec=Spec(description="d"),
         update_mask=mask("description"),
         precondition=v1.Precondition(expected_version=1),
     )
-    assert tables.update(world.home, request).meta.pointer_version == 2
-    assert tables.get(world.home, Get(table_id=table.resource_id)).table.description == "d"
+    assert tables.update(factory.home, request).meta.pointer_version == 2
+    assert tables.get(factory.home, Get(table_id=table.resource_id)).table.description == "d"
     with refused(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
-        tables.update(world.home, request)
+        tables.update(factory.home, request)
 
 
-def test_another_account_cannot_reach_a_table(world):
-    table = world.table()
-    world.account("a2")
-    stranger = world.realm("a2")
+def test_another_account_cannot_reach_a_table(factory):
+    table = factory.table()
+    factory.account("a2")
+    stranger = factory.realm("a2")
     for table_id in (table.resource_id, v1.ResourceId(id=table.resource_id.id)):
         with refused(NotFound, "table"):
             tables.get(stranger, Get(table_id=table_id))
@@ -315,43 +319,43 @@ def test_another_account_cannot_reach_a_table(world):
     with refused(NotFound, "namespace"):
         tables.list_(stranger, v1.ListTablesRequest(namespace_id=table.namespace_id))
     tables.delete(stranger, Delete(table_id=v1.ResourceId(id=table.resource_id.id)))
-    assert tables.get(world.home, Get(table_id=table.resource_id)).table == table
+    assert tables.get(factory.home, Get(table_id=table.resource_id)).table == table
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_namespace(world, calls):
-    place = world.namespace("sales")
+def test_the_number_of_store_calls_does_not_grow_with_the_namespace(factory, calls):
+    place = factory.namespace("sales")
 
     def cost() -> list[int]:
         counts = []
-        name = f"new {world.ids()}"
+        name = f"new {factory.ids()}"
         calls.reset()
-        table = world.table(name, namespace=place)
+        table = factory.table(name, namespace=place)
         counts.append(calls.total)
         calls.reset()
-        tables.get(world.home, Get(table_id=table.resource_id))
+        tables.get(factory.home, Get(table_id=table.resource_id))
         counts.append(calls.total)
         calls.reset()
         page = v1.PageRequest(page_size=2)
-        tables.list_(world.home, v1.ListTablesRequest(namespace_id=place.resource_id, page=page))
+        tables.list_(factory.home, v1.ListTablesRequest(namespace_id=place.resource_id, page=page))
         counts.append(calls.total)
         calls.reset()
-        update(world, table, "display_name", display_name=f"{name} renamed")
+        update(factory, table, "display_name", display_name=f"{name} renamed")
         counts.append(calls.total)
         calls.reset()
-        tables.delete(world.home, Delete(table_id=table.resource_id))
+        tables.delete(factory.home, Delete(table_id=table.resource_id))
         counts.append(calls.total)
         return counts
 
     for name in "ab":
-        world.table(name, namespace=place)
+        factory.table(name, namespace=place)
     few = cost()
     for number in range(60):
-        world.table(f"{number}", namespace=place)
+        factory.table(f"{number}", namespace=place)
     assert cost() == few == [4, 2, 6, 6, 6]
 
 
-def test_an_emptied_catalog_holds_no_table_any_more(world):
-    table = world.table()
-    catalogs.delete(world.home, v1.DeleteCatalogRequest(catalog_id=table.catalog_id, require_empty=False))
+def test_an_emptied_catalog_holds_no_table_any_more(factory):
+    table = factory.table()
+    catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=table.catalog_id, require_empty=False))
     with refused(NotFound, "table"):
-        tables.get(world.home, Get(table_id=table.resource_id))
+        tables.get(factory.home, Get(table_id=table.resource_id))

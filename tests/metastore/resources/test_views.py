@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from metastore.wholeness import damage
-from metastore.world import behaviour, key, mask, names, refused
+from metastore.integrity import damage
+from metastore.resource_factory import behavior, key, mask, names, refused
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from skiway.metastore.resources import tables, views
 from skiway.model import v1
@@ -20,12 +20,12 @@ Create, Update, Delete, Get, Spec = (
 SQL = [v1.ViewSql(sql="SELECT 1", dialect="duckdb")]
 
 
-def update(world: Any, view: v1.View, *paths: str, **spec: Any) -> v1.UpdateViewResponse:
-    return views.update(world.home, Update(view_id=view.resource_id, spec=Spec(**spec), update_mask=mask(*paths)))
+def update(factory: Any, view: v1.View, *paths: str, **spec: Any) -> v1.UpdateViewResponse:
+    return views.update(factory.home, Update(view_id=view.resource_id, spec=Spec(**spec), update_mask=mask(*paths)))
 
 
-def test_a_view_keeps_its_sql_in_every_dialect_and_the_names_it_reads(world):
-    created = world.view(
+def test_a_view_keeps_its_sql_in_every_dialect_and_the_names_it_reads(factory):
+    created = factory.view(
         " adults ",
         sql_definitions=[v1.ViewSql(sql="SELECT 1", dialect=" DuckDB "), v1.ViewSql(sql="select 1", dialect="spark")],
         base_relations=[
@@ -37,9 +37,9 @@ def test_a_view_keeps_its_sql_in_every_dialect_and_the_names_it_reads(world):
     assert [each.dialect for each in created.sql_definitions] == ["duckdb", "spark"]
     assert list(created.base_relations) == [v1.NameRef(catalog="lake", path=["sales"], name="people")]
     assert created.output_columns[0].name == "n"
-    found = views.get(world.home, Get(view_id=created.resource_id))
+    found = views.get(factory.home, Get(view_id=created.resource_id))
     assert (found.view, found.meta.pointer_version) == (created, 1)
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_a_view_keeps_its_sql_in_every_dialect_and_the_names_it_reads(world):
         ("display_name", "display.name.required"),
     ],
 )
-def test_a_view_needs_a_place_a_name_and_sql(world, missing, error_key):
-    place = world.namespace("sales")
+def test_a_view_needs_a_place_a_name_and_sql(factory, missing, error_key):
+    place = factory.namespace("sales")
     spec = Spec(display_name="v", catalog_id=place.catalog_id, namespace_id=place.resource_id, sql_definitions=SQL)
     spec.ClearField(missing)
     with refused(InvalidArgument, error_key):
-        views.create(world.home, Create(spec=spec))
+        views.create(factory.home, Create(spec=spec))
     with refused(InvalidArgument, "view.missing.spec"):
-        views.create(world.home, Create())
+        views.create(factory.home, Create())
 
 
 @pytest.mark.parametrize(
@@ -72,73 +72,73 @@ def test_a_view_needs_a_place_a_name_and_sql(world, missing, error_key):
         ({"properties": {"apiKey": "x"}}, "property.secret"),
     ],
 )
-def test_bad_views_are_refused_on_create_and_update(world, changed, error_key):
+def test_bad_views_are_refused_on_create_and_update(factory, changed, error_key):
     with refused(InvalidArgument, error_key):
-        world.view("other", **changed)
+        factory.view("other", **changed)
     with refused(InvalidArgument, error_key):
-        update(world, world.view(), *changed, **changed)
+        update(factory, factory.view(), *changed, **changed)
 
 
-@behaviour(26)
-def test_lists_are_replaced_as_a_whole_and_sql_cannot_be_cleared(world):
-    view = world.view(base_relations=[v1.NameRef(name="a"), v1.NameRef(name="b")], description="d")
-    changed = update(world, view, "base_relations", "description", base_relations=[v1.NameRef(name="c")]).view
+@behavior(26)
+def test_lists_are_replaced_as_a_whole_and_sql_cannot_be_cleared(factory):
+    view = factory.view(base_relations=[v1.NameRef(name="a"), v1.NameRef(name="b")], description="d")
+    changed = update(factory, view, "base_relations", "description", base_relations=[v1.NameRef(name="c")]).view
     assert [each.name for each in changed.base_relations] == ["c"]
     assert not changed.HasField("description")
     with refused(InvalidArgument, "sql.definitions.cannot.clear", field="sql_definitions"):
-        update(world, view, "sql_definitions")
+        update(factory, view, "sql_definitions")
 
 
-@behaviour(30)
-def test_a_view_cannot_be_renamed_or_moved_onto_a_table(world):
-    table, view = world.table("t"), world.view("v")
+@behavior(30)
+def test_a_view_cannot_be_renamed_or_moved_onto_a_table(factory):
+    table, view = factory.table("t"), factory.view("v")
     with refused(AlreadyExists, "relation.name.already.claimed", resource="view", name="t"):
-        update(world, view, "display_name", display_name="t")
-    other = world.namespace("zzz")
-    world.table("v", namespace=other)
+        update(factory, view, "display_name", display_name="t")
+    other = factory.namespace("zzz")
+    factory.table("v", namespace=other)
     with refused(AlreadyExists, "relation.name.already.claimed", name="v"):
-        update(world, view, "namespace_id", namespace_id=other.resource_id)
-    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
-    assert update(world, view, "display_name", display_name="t").view.display_name == "t"
+        update(factory, view, "namespace_id", namespace_id=other.resource_id)
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    assert update(factory, view, "display_name", display_name="t").view.display_name == "t"
 
 
-def test_dropping_and_making_a_base_table_again_leaves_the_view_alone(world):
-    table = world.table("people")
-    view = world.view(base_relations=[v1.NameRef(catalog="lake", path=["sales"], name="people")])
-    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
-    world.table("people")
-    assert views.get(world.home, Get(view_id=view.resource_id)).view == view
+def test_dropping_and_making_a_base_table_again_leaves_the_view_alone(factory):
+    table = factory.table("people")
+    view = factory.view(base_relations=[v1.NameRef(catalog="lake", path=["sales"], name="people")])
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    factory.table("people")
+    assert views.get(factory.home, Get(view_id=view.resource_id)).view == view
 
 
-@behaviour(36, 37)
-def test_a_key_makes_a_repeated_creation_one(world):
-    place = world.namespace("sales")
+@behavior(36, 37)
+def test_a_key_makes_a_repeated_creation_one(factory):
+    place = factory.namespace("sales")
     spec = Spec(display_name="v", catalog_id=place.catalog_id, namespace_id=place.resource_id, sql_definitions=SQL)
-    first = views.create(world.home, Create(spec=spec, idempotency=key("k")))
-    assert views.create(world.home, Create(spec=spec, idempotency=key("k"))) == first
+    first = views.create(factory.home, Create(spec=spec, idempotency=key("k")))
+    assert views.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.sql_definitions[0].sql = "SELECT 2"
     with refused(Conflict, "idempotency.mismatch", op="CreateView"):
-        views.create(world.home, Create(spec=spec, idempotency=key("k")))
+        views.create(factory.home, Create(spec=spec, idempotency=key("k")))
 
 
-def test_views_are_listed_by_name_without_tables_and_deleted(world):
-    place = world.namespace("sales")
-    world.table("t")
-    made = [world.view(name) for name in ("b", "a")]
+def test_views_are_listed_by_name_without_tables_and_deleted(factory):
+    place = factory.namespace("sales")
+    factory.table("t")
+    made = [factory.view(name) for name in ("b", "a")]
     request = v1.ListViewsRequest(namespace_id=place.resource_id)
-    assert names(views.list_(world.home, request).views) == ["a", "b"]
-    assert views.list_(world.home, request).page.total_size == 2
-    views.delete(world.home, Delete(view_id=made[0].resource_id))
-    views.delete(world.home, Delete(view_id=made[0].resource_id))
-    assert names(views.list_(world.home, request).views) == ["a"]
+    assert names(views.list_(factory.home, request).views) == ["a", "b"]
+    assert views.list_(factory.home, request).page.total_size == 2
+    views.delete(factory.home, Delete(view_id=made[0].resource_id))
+    views.delete(factory.home, Delete(view_id=made[0].resource_id))
+    assert names(views.list_(factory.home, request).views) == ["a"]
 
 
-def test_another_account_cannot_reach_a_view(world):
-    view = world.view()
-    world.account("a2")
+def test_another_account_cannot_reach_a_view(factory):
+    view = factory.view()
+    factory.account("a2")
     for view_id in (view.resource_id, v1.ResourceId(id=view.resource_id.id)):
         with refused(NotFound, "view"):
-            views.get(world.realm("a2"), Get(view_id=view_id))
+            views.get(factory.realm("a2"), Get(view_id=view_id))
     with refused(NotFound, "view"):
-        views.delete(world.realm("a2"), Delete(view_id=view.resource_id))
-    assert views.get(world.home, Get(view_id=view.resource_id)).view == view
+        views.delete(factory.realm("a2"), Delete(view_id=view.resource_id))
+    assert views.get(factory.home, Get(view_id=view.resource_id)).view == view

@@ -4,12 +4,12 @@ import doctest
 
 import pytest
 
-from metastore.world import behaviour
+from metastore.resource_factory import behavior
 from skiway.metastore.statistics import bounds
 from skiway.metastore.statistics.bounds import bound, logical_type
 
 
-@behaviour(65)
+@behavior(65)
 @pytest.mark.parametrize(
     ("kind", "text", "kept"),
     [
@@ -42,7 +42,7 @@ def test_bounds_are_kept_in_one_form(kind, text, kept):
     assert bound(logical_type(kind), text).text == kept
 
 
-@behaviour(65)
+@behavior(65)
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
@@ -65,7 +65,7 @@ def test_what_cannot_be_a_bound_is_refused(kind, text):
         bound(logical_type(kind), text)
 
 
-@behaviour(65)
+@behavior(65)
 @pytest.mark.parametrize(
     ("kind", "lower", "upper"),
     [

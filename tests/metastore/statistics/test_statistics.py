@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from metastore.wholeness import damage
-from metastore.world import World, behaviour, key, refused
+from metastore.integrity import damage
+from metastore.resource_factory import ResourceFactory, behavior, key, refused
 from skiway.errors import Conflict, InvalidArgument, NotFound
 from skiway.metastore import statistics
 from skiway.model import v1
@@ -19,9 +19,9 @@ CURRENT = Ref(special=v1.SS_CURRENT)
 
 
 @pytest.fixture
-def table(world: World) -> v1.Table:
-    made = world.table()
-    world.snapshot(made, 1, at=1)
+def table(factory: ResourceFactory) -> v1.Table:
+    made = factory.table()
+    factory.snapshot(made, 1, at=1)
     return made
 
 
@@ -33,72 +33,74 @@ def file(path: str = "f", **facts: Any) -> v1.FileColumnStats:
     return v1.FileColumnStats(file_path=path, **{"row_count": 1, **facts})
 
 
-def put_columns(world: World, table: v1.Table, *columns: v1.ColumnStats, key_: str = "", snapshot_id: int = 1) -> int:
+def put_columns(
+    factory: ResourceFactory, table: v1.Table, *columns: v1.ColumnStats, key_: str = "", snapshot_id: int = 1
+) -> int:
     request = v1.PutColumnStatsRequest(
         table_id=table.resource_id, snapshot_id=snapshot_id, columns=columns, idempotency=key(key_)
     )
-    return statistics.put_columns(world.home, [request]).upserted
+    return statistics.put_columns(factory.home, [request]).upserted
 
 
-def put_files(world: World, table: v1.Table, *files: v1.FileColumnStats, key_: str = "") -> int:
+def put_files(factory: ResourceFactory, table: v1.Table, *files: v1.FileColumnStats, key_: str = "") -> int:
     request = v1.PutFileColumnStatsRequest(
         table_id=table.resource_id, snapshot_id=1, files=files, idempotency=key(key_)
     )
-    return statistics.put_files(world.home, [request]).upserted
+    return statistics.put_files(factory.home, [request]).upserted
 
 
-def columns(world: World, table: v1.Table, ref: v1.SnapshotRef = CURRENT) -> list[v1.ColumnStats]:
+def columns(factory: ResourceFactory, table: v1.Table, ref: v1.SnapshotRef = CURRENT) -> list[v1.ColumnStats]:
     request = v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=ref)
-    return list(statistics.list_columns(world.home, request).columns)
+    return list(statistics.list_columns(factory.home, request).columns)
 
 
-def files(world: World, table: v1.Table) -> list[v1.FileColumnStats]:
+def files(factory: ResourceFactory, table: v1.Table) -> list[v1.FileColumnStats]:
     request = v1.ListFileColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
-    return list(statistics.list_files(world.home, request).files)
+    return list(statistics.list_files(factory.home, request).files)
 
 
-def put_table(world: World, table: v1.Table, snapshot_id: int = 1, key_: str = "", **facts: Any) -> Any:
+def put_table(factory: ResourceFactory, table: v1.Table, snapshot_id: int = 1, key_: str = "", **facts: Any) -> Any:
     request = v1.PutTableStatsRequest(
         table_id=table.resource_id, snapshot_id=snapshot_id, stats=v1.TableStats(**facts), idempotency=key(key_)
     )
-    return statistics.put_table(world.home, request)
+    return statistics.put_table(factory.home, request)
 
 
-def get_table(world: World, table: v1.Table, ref: v1.SnapshotRef) -> v1.TableStats:
-    return statistics.get_table(world.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
+def get_table(factory: ResourceFactory, table: v1.Table, ref: v1.SnapshotRef) -> v1.TableStats:
+    return statistics.get_table(factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
 
 
 # --- of the table -----------------------------------------------------------------------------------------------------
 
 
-@behaviour(63, 66)
-def test_table_statistics_are_found_by_id_by_time_and_as_current(world, table):
-    put = put_table(world, table, row_count=5, data_file_count=1)
+@behavior(63, 66)
+def test_table_statistics_are_found_by_id_by_time_and_as_current(factory, table):
+    put = put_table(factory, table, row_count=5, data_file_count=1)
     assert (put.stats.table_id, put.stats.snapshot_id, put.meta.pointer_version) == (table.resource_id, 1, 1)
     for ref in (Ref(snapshot_id=1), CURRENT, Ref(as_of=Timestamp(seconds=9))):
-        assert get_table(world, table, ref) == put.stats
-    early = put_table(world, table, snapshot_id=77, row_count=6)
-    assert get_table(world, table, Ref(snapshot_id=77)) == early.stats
+        assert get_table(factory, table, ref) == put.stats
+    early = put_table(factory, table, snapshot_id=77, row_count=6)
+    assert get_table(factory, table, Ref(snapshot_id=77)) == early.stats
     with refused(NotFound, "table.stats", table_id=table.resource_id.id, snapshot_id="5"):
-        get_table(world, table, Ref(snapshot_id=5))
+        get_table(factory, table, Ref(snapshot_id=5))
     with refused(InvalidArgument, "snapshot.missing"):
-        get_table(world, table, Ref())
+        get_table(factory, table, Ref())
     with refused(InvalidArgument, "field.invalid", field="snapshot_id"):
-        put_table(world, table, snapshot_id=-1)
-    assert put_table(world, table, row_count=7).meta.pointer_version == 2
-    assert damage(world.stores) == []
+        put_table(factory, table, snapshot_id=-1)
+    assert put_table(factory, table, row_count=7).meta.pointer_version == 2
+    assert damage(factory.stores) == []
 
 
-@behaviour(62)
-def test_a_key_makes_a_repeated_put_one(world, table):
+@behavior(62)
+def test_a_key_makes_a_repeated_put_one(factory, table):
     stamp = v1.UpstreamStamp(commit_ref="c", fetched_at=Timestamp(seconds=1))
-    first = put_table(world, table, key_="k", row_count=5, upstream=stamp)
-    put_table(world, table, row_count=6)
+    first = put_table(factory, table, key_="k", row_count=5, upstream=stamp)
+    put_table(factory, table, row_count=6)
     stamp.fetched_at.seconds = 2
-    assert put_table(world, table, key_="k", row_count=5, upstream=stamp) == first
-    assert get_table(world, table, CURRENT).row_count == 6
+    assert put_table(factory, table, key_="k", row_count=5, upstream=stamp) == first
+    assert get_table(factory, table, CURRENT).row_count == 6
     with refused(Conflict, "idempotency.mismatch", op="PutTableStats"):
-        put_table(world, table, key_="k", row_count=7, upstream=stamp)
+        put_table(factory, table, key_="k", row_count=7, upstream=stamp)
 
 
 def approx(**facts: Any) -> v1.Ndv:
@@ -123,67 +125,67 @@ def approx(**facts: Any) -> v1.Ndv:
         ({"ndv": approx(rows_seen=-2)}, "ndv.rows_seen"),
     ],
 )
-def test_what_cannot_be_true_of_a_table_is_refused(world, table, facts, field):
+def test_what_cannot_be_true_of_a_table_is_refused(factory, table, facts, field):
     with refused(InvalidArgument, "stats.invalid", field=field, target="the table"):
-        put_table(world, table, **facts)
+        put_table(factory, table, **facts)
 
 
 # --- of columns -------------------------------------------------------------------------------------------------------
 
 
-@behaviour(64)
-def test_absent_and_empty_are_kept_apart(world, table):
+@behavior(64)
+def test_absent_and_empty_are_kept_apart(factory, table):
     sketch = v1.NdvSketch(type="theta", data=b"\x01")
     put_columns(
-        world,
+        factory,
         table,
         column(1),
         column(2, logical_type="STRING", min="", max="", null_count=0, nan_count=0),
         column(3, ndv=v1.Ndv(sketches=[sketch])),
         column(4, ndv=v1.Ndv(exact=0)),
     )
-    plain, empty, sketched, exact = columns(world, table)
+    plain, empty, sketched, exact = columns(factory, table)
     assert [plain.HasField(field) for field in ("min", "max", "null_count", "nan_count", "ndv")] == [False] * 5
     assert [empty.HasField(field) for field in ("min", "max", "null_count", "nan_count")] == [True] * 4
     assert (sketched.ndv.WhichOneof("mode"), sketched.ndv.sketches[0]) == (None, sketch)
     assert exact.ndv.WhichOneof("mode") == "exact"
 
 
-def test_columns_are_replaced_by_id_and_listed_by_id(world, table):
-    assert put_columns(world, table, column(10), column(9), column(1)) == 3
-    assert put_columns(world, table, column(9, value_count=99), column(2)) == 2
-    assert [(each.column_id, each.value_count) for each in columns(world, table)] == [
+def test_columns_are_replaced_by_id_and_listed_by_id(factory, table):
+    assert put_columns(factory, table, column(10), column(9), column(1)) == 3
+    assert put_columns(factory, table, column(9, value_count=99), column(2)) == 2
+    assert [(each.column_id, each.value_count) for each in columns(factory, table)] == [
         (1, 10),
         (2, 10),
         (9, 99),
         (10, 10),
     ]
-    assert {each.snapshot_id for each in columns(world, table)} == {1}
-    assert damage(world.stores) == []
+    assert {each.snapshot_id for each in columns(factory, table)} == {1}
+    assert damage(factory.stores) == []
 
 
-@behaviour(66)
-def test_columns_are_listed_in_pages_of_200(world, table):
-    put_columns(world, table, *map(column, range(1, 451)))
+@behavior(66)
+def test_columns_are_listed_in_pages_of_200(factory, table):
+    put_columns(factory, table, *map(column, range(1, 451)))
     page, sizes = v1.PageRequest(), []
     while True:
         request = v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT, page=page)
-        found = statistics.list_columns(world.home, request)
+        found = statistics.list_columns(factory.home, request)
         sizes.append((len(found.columns), found.page.total_size))
         page.page_token = found.page.next_page_token
         if not page.page_token:
             break
     assert sizes == [(200, 450), (200, 450), (50, 450)]
-    assert columns(world, table, Ref(snapshot_id=5)) == []
+    assert columns(factory, table, Ref(snapshot_id=5)) == []
     with refused(InvalidArgument, "page.token.invalid"):
         request.page.page_token = "x"
-        statistics.list_columns(world.home, request)
+        statistics.list_columns(factory.home, request)
 
 
 HISTOGRAM = v1.Histogram(bounds=["0", "5", "10"], counts=[4, 6])
 
 
-@behaviour(65)
+@behavior(65)
 @pytest.mark.parametrize(
     ("facts", "field"),
     [
@@ -207,38 +209,38 @@ HISTOGRAM = v1.Histogram(bounds=["0", "5", "10"], counts=[4, 6])
         ({"logical_type": "JSON", "histogram": HISTOGRAM}, "histogram"),
     ],
 )
-def test_what_cannot_be_true_of_a_column_is_refused(world, table, facts, field):
+def test_what_cannot_be_true_of_a_column_is_refused(factory, table, facts, field):
     wrong = column()
     wrong.MergeFrom(v1.ColumnStats(**facts))
     for name in facts:
         if name in ("column_id", "value_count"):
             setattr(wrong, name, facts[name])
     with refused(InvalidArgument, "stats.invalid", field=field):
-        put_columns(world, table, wrong)
+        put_columns(factory, table, wrong)
     with refused(InvalidArgument, "stats.invalid", field=field):
-        put_files(world, table, file(columns=[wrong]))
+        put_files(factory, table, file(columns=[wrong]))
 
 
-@behaviour(65)
-def test_bounds_are_stored_in_their_one_form(world, table):
+@behavior(65)
+def test_bounds_are_stored_in_their_one_form(factory, table):
     histogram = v1.Histogram(bounds=["-0", "5.0"], counts=[10])
-    put_columns(world, table, column(logical_type="decimal(4,2)", min="-0.00", max="5.50", histogram=histogram))
-    (found,) = columns(world, table)
+    put_columns(factory, table, column(logical_type="decimal(4,2)", min="-0.00", max="5.50", histogram=histogram))
+    (found,) = columns(factory, table)
     assert (found.min, found.max, list(found.histogram.bounds)) == ("0", "5.5", ["0", "5"])
 
 
 # --- many messages ----------------------------------------------------------------------------------------------------
 
 
-def stream(world: World, *requests: v1.PutColumnStatsRequest) -> int:
-    return statistics.put_columns(world.home, iter(requests)).upserted
+def stream(factory: ResourceFactory, *requests: v1.PutColumnStatsRequest) -> int:
+    return statistics.put_columns(factory.home, iter(requests)).upserted
 
 
-@behaviour(60)
-def test_one_upload_is_for_one_snapshot_with_one_key(world, table):
-    world.snapshot(table, 2, at=2)
-    other = world.table("other")
-    world.snapshot(other, 1)
+@behavior(60)
+def test_one_upload_is_for_one_snapshot_with_one_key(factory, table):
+    factory.snapshot(table, 2, at=2)
+    other = factory.table("other")
+    factory.snapshot(other, 1)
 
     def request(of: v1.Table = table, snapshot_id: int = 1, key_: str = "") -> v1.PutColumnStatsRequest:
         return v1.PutColumnStatsRequest(
@@ -247,72 +249,72 @@ def test_one_upload_is_for_one_snapshot_with_one_key(world, table):
 
     for second in (request(of=other), request(snapshot_id=2)):
         with refused(InvalidArgument, "stats.inconsistent.target"):
-            stream(world, request(), second)
+            stream(factory, request(), second)
     with refused(InvalidArgument, "idempotency.inconsistent.key", first="a", second="b"):
-        stream(world, request(key_="a"), request(key_=" "), request(key_="b"))
-    assert stream(world, request(), request(key_="c"), request(key_=" c ")) == 3
+        stream(factory, request(key_="a"), request(key_=" "), request(key_="b"))
+    assert stream(factory, request(), request(key_="c"), request(key_=" c ")) == 3
     with refused(InvalidArgument, "column.stats.empty"):
-        stream(world)
+        stream(factory)
     with refused(InvalidArgument, "column.stats.empty"):
-        stream(world, v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1))
+        stream(factory, v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1))
     with refused(InvalidArgument, "file.column.stats.empty"):
-        statistics.put_files(world.home, [])
+        statistics.put_files(factory.home, [])
 
 
-@behaviour(61)
-def test_what_came_before_a_refused_item_stays(world, table):
+@behavior(61)
+def test_what_came_before_a_refused_item_stays(factory, table):
     with refused(InvalidArgument, "stats.invalid"):
-        put_columns(world, table, column(1), column(2), column(3, value_count=-1), column(4))
-    assert [each.column_id for each in columns(world, table)] == [1, 2]
+        put_columns(factory, table, column(1), column(2), column(3, value_count=-1), column(4))
+    assert [each.column_id for each in columns(factory, table)] == [1, 2]
     with refused(InvalidArgument, "field", field="file_path"):
-        put_files(world, table, file("a"), file(" "), file("c"))
-    assert [each.file_path for each in files(world, table)] == ["a"]
+        put_files(factory, table, file("a"), file(" "), file("c"))
+    assert [each.file_path for each in files(factory, table)] == ["a"]
 
 
-@behaviour(61)
-def test_large_uploads_are_stored_in_steps(world, table, monkeypatch):
+@behavior(61)
+def test_large_uploads_are_stored_in_steps(factory, table, monkeypatch):
     monkeypatch.setattr("skiway.metastore.statistics.api.STEP", 3)
-    assert put_columns(world, table, *map(column, range(1, 9))) == 8
-    assert len(columns(world, table)) == 8
+    assert put_columns(factory, table, *map(column, range(1, 9))) == 8
+    assert len(columns(factory, table)) == 8
 
 
-@behaviour(62)
-def test_sending_again_with_the_same_key_changes_nothing(world, table):
-    assert put_columns(world, table, column(1), column(2), key_="k") == 2
-    before = columns(world, table)
-    assert put_columns(world, table, column(1), column(2), column(3), key_="k") == 3
-    assert columns(world, table)[:2] == before
+@behavior(62)
+def test_sending_again_with_the_same_key_changes_nothing(factory, table):
+    assert put_columns(factory, table, column(1), column(2), key_="k") == 2
+    before = columns(factory, table)
+    assert put_columns(factory, table, column(1), column(2), column(3), key_="k") == 3
+    assert columns(factory, table)[:2] == before
     with refused(Conflict, "idempotency.mismatch", op="PutColumnStats", idempotency_key="k"):
-        put_columns(world, table, column(4), column(1, value_count=11), column(5), key_="k")
-    assert [each.column_id for each in columns(world, table)] == [1, 2, 3, 4]
-    put_columns(world, table, column(1, value_count=11), key_="other")
-    world.clock.advance(900)
-    assert put_columns(world, table, column(2, value_count=12), key_="k") == 1
-    assert [each.value_count for each in columns(world, table)] == [11, 12, 10, 10]
+        put_columns(factory, table, column(4), column(1, value_count=11), column(5), key_="k")
+    assert [each.column_id for each in columns(factory, table)] == [1, 2, 3, 4]
+    put_columns(factory, table, column(1, value_count=11), key_="other")
+    factory.clock.advance(900)
+    assert put_columns(factory, table, column(2, value_count=12), key_="k") == 1
+    assert [each.value_count for each in columns(factory, table)] == [11, 12, 10, 10]
 
 
-@behaviour(62)
-def test_files_sent_again_with_the_same_key_change_nothing(world, table):
-    assert put_files(world, table, file("a"), file("b"), key_="k") == 2
-    assert put_files(world, table, file("b"), file("c"), key_="k") == 2
+@behavior(62)
+def test_files_sent_again_with_the_same_key_change_nothing(factory, table):
+    assert put_files(factory, table, file("a"), file("b"), key_="k") == 2
+    assert put_files(factory, table, file("b"), file("c"), key_="k") == 2
     with refused(Conflict, "idempotency.mismatch", op="PutFileColumnStats"):
-        put_files(world, table, file("d"), file("a", row_count=9), key_="k")
-    assert [each.file_path for each in files(world, table)] == ["a", "b", "c", "d"]
-    world.clock.advance(900)
-    put_files(world, table, file("a", row_count=9), key_="k")
-    assert files(world, table)[0].row_count == 9
+        put_files(factory, table, file("d"), file("a", row_count=9), key_="k")
+    assert [each.file_path for each in files(factory, table)] == ["a", "b", "c", "d"]
+    factory.clock.advance(900)
+    put_files(factory, table, file("a", row_count=9), key_="k")
+    assert files(factory, table)[0].row_count == 9
 
 
-@behaviour(63)
-def test_columns_and_files_need_their_snapshot(world, table):
+@behavior(63)
+def test_columns_and_files_need_their_snapshot(factory, table):
     with refused(NotFound, "snapshot", id="5"):
-        put_columns(world, table, column(), snapshot_id=5)
+        put_columns(factory, table, column(), snapshot_id=5)
 
 
-def test_another_account_can_neither_put_nor_read(world, table):
-    put_columns(world, table, column())
-    world.account("a2")
-    stranger = world.realm("a2")
+def test_another_account_can_neither_put_nor_read(factory, table):
+    put_columns(factory, table, column())
+    factory.account("a2")
+    stranger = factory.realm("a2")
     request = v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1, columns=[column()])
     with refused(NotFound, "table"):
         statistics.put_columns(stranger, [request])
@@ -325,8 +327,8 @@ def test_another_account_can_neither_put_nor_read(world, table):
 # --- of files ---------------------------------------------------------------------------------------------------------
 
 
-@behaviour(64)
-def test_files_come_back_as_they_were_put(world, table):
+@behavior(64)
+def test_files_come_back_as_they_were_put(factory, table):
     full = v1.FileColumnStats(
         file_path="s3://b/ä.parquet",
         file_format="parquet",
@@ -353,48 +355,48 @@ def test_files_come_back_as_they_were_put(world, table):
             column(2),
         ],
     )
-    assert put_files(world, table, full, file("plain")) == 2
-    plain, found = files(world, table)
+    assert put_files(factory, table, full, file("plain")) == 2
+    plain, found = files(factory, table)
     assert not plain.HasField("sequence_number")
     for each in (full, *full.columns):
         each.table_id.CopyFrom(table.resource_id)
         each.snapshot_id = 1
     assert found == full
-    assert damage(world.stores) == []
+    assert damage(factory.stores) == []
 
 
-def test_files_are_replaced_by_path_and_paged_by_path(world, table):
-    put_files(world, table, *(file(f"f{number:03d}") for number in range(250)))
-    put_files(world, table, file("f100", row_count=7), file("a"), file("a", row_count=8))
+def test_files_are_replaced_by_path_and_paged_by_path(factory, table):
+    put_files(factory, table, *(file(f"f{number:03d}") for number in range(250)))
+    put_files(factory, table, file("f100", row_count=7), file("a"), file("a", row_count=8))
     page, seen = v1.PageRequest(), []
     while True:
         request = v1.ListFileColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT, page=page)
-        found = statistics.list_files(world.home, request)
+        found = statistics.list_files(factory.home, request)
         seen.append([(each.file_path, each.row_count) for each in found.files])
         assert found.page.total_size == 251
         page.page_token = found.page.next_page_token
         if not page.page_token:
             break
-        put_files(world, table, file("f200", row_count=2))
+        put_files(factory, table, file("f200", row_count=2))
     assert [len(each) for each in seen] == [200, 51]
     shown = dict(chain.from_iterable(seen))
     assert (len(shown), shown["a"], shown["f100"], shown["f200"]) == (251, 8, 7, 2)
 
 
-def test_planners_get_all_files_as_one_table(world, table):
-    put_files(world, table, *(file(f"f{number}", columns=[column(1, min=str(number))]) for number in range(3)))
-    found = statistics.file_statistics(world.home, table.resource_id.id, 1)
+def test_planners_get_all_files_as_one_table(factory, table):
+    put_files(factory, table, *(file(f"f{number}", columns=[column(1, min=str(number))]) for number in range(3)))
+    found = statistics.file_statistics(factory.home, table.resource_id.id, 1)
     bounds = pc.struct_field(pc.list_flatten(found["columns"]), "min")
     assert bounds.to_pylist() == ["0", "1", "2"]
-    assert statistics.file_statistics(world.home, table.resource_id.id, 9).num_rows == 0
+    assert statistics.file_statistics(factory.home, table.resource_id.id, 9).num_rows == 0
 
 
-def test_a_snapshot_has_three_pointers_for_statistics_however_many_columns_and_files(world, table, calls):
-    put_table(world, table)
-    put_columns(world, table, *map(column, range(1, 100)))
-    put_files(world, table, *(file(f"f{number}") for number in range(100)))
-    stats = [each for each in world.stores.pointers.scan() if "/stats/" in each.key]
+def test_a_snapshot_has_three_pointers_for_statistics_however_many_columns_and_files(factory, table, calls):
+    put_table(factory, table)
+    put_columns(factory, table, *map(column, range(1, 100)))
+    put_files(factory, table, *(file(f"f{number}") for number in range(100)))
+    stats = [each for each in factory.stores.pointers.scan() if "/stats/" in each.key]
     assert len(stats) == 3
     calls.reset()
-    put_files(world, table, *(file(f"g{number}") for number in range(100)))
+    put_files(factory, table, *(file(f"g{number}") for number in range(100)))
     assert calls.total == 8

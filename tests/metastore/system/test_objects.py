@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metastore.world import behaviour, refused
+from metastore.resource_factory import behavior, refused
 from skiway.errors import Internal, InvalidArgument
 from skiway.metastore.system import objects as system_objects
 from skiway.metastore.system import validation
@@ -58,7 +58,7 @@ def shown(folder: Path, version: str, *, kind: str = "engine") -> list[str]:
 # --- which engine -----------------------------------------------------------------------------------------------------
 
 
-@behaviour(82)
+@behavior(82)
 def test_an_engine_says_its_kind_and_its_version():
     catalogs = EngineCatalogs()
     for blank in ("", " \t"):
@@ -68,7 +68,7 @@ def test_an_engine_says_its_kind_and_its_version():
             get(catalogs, "duckdb", blank)
 
 
-@behaviour(82)
+@behavior(82)
 def test_an_unknown_kind_has_nothing_and_an_unknown_version_what_carries_no_rule(tmp_path):
     write(tmp_path, registry(function("always"), function("later", rule("1.0"))))
     assert get(EngineCatalogs(SystemFiles(tmp_path)), "other", "1.0") == v1.GetSystemObjectsResponse(
@@ -78,7 +78,7 @@ def test_an_unknown_kind_has_nothing_and_an_unknown_version_what_carries_no_rule
     assert shown(tmp_path, "1.0") == ["always", "later"]
 
 
-@behaviour(82)
+@behavior(82)
 def test_both_ends_of_a_window_belong_to_it(tmp_path):
     write(tmp_path, registry(function("f", rule("1.2", "1.4"))))
     versions = ["1.2-rc1", "1.1.9", "1.2", "1.2.0", "1.3", "1.4", "1.4.0.0", "1.4.1", "1.4-rc1", "v1.3.1"]
@@ -117,7 +117,7 @@ def test_an_answer_carries_the_rules_that_hold_and_the_last_of_each_payload_type
     assert read(tmp_path / "engine.pbtxt") == said
 
 
-@behaviour(82)
+@behavior(82)
 def test_rules_hold_for_every_class_of_objects_and_no_namespaces_are_shown(tmp_path):
     rules = [rule("2.0")]
     common: dict[str, Any] = {"origin": v1.OO_BUILTIN, "engine_specific": rules}
@@ -299,7 +299,7 @@ def test_a_sound_registry_has_no_faults():
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
-@behaviour(82)
+@behavior(82)
 @pytest.mark.parametrize(
     "ascending",
     [
@@ -315,7 +315,7 @@ def test_versions_are_in_order(ascending):
     assert len(set(found)) == len(found)
 
 
-@behaviour(82)
+@behavior(82)
 @pytest.mark.parametrize(
     ("one", "other"),
     [("1", "1.0.0"), ("", "0"), (" 1.2 ", "1.2"), ("v1.5.5", "1.5.5"), ("1.0-RC1", "1.0-rc1"), ("1.0rc1", "1.0-rc.1")],

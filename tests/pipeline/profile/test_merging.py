@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.made import file_table, kll, profiles, row, schema, theta
+from pipeline.sample_profiles import file_table, kll, profiles, row, schema, theta
 from skiway.formats.statistics import column_stats, stats_struct
 from skiway.metastore.statistics.validation import check_column, check_table
 from skiway.model import v1
@@ -160,7 +160,7 @@ def test_a_refused_column_says_why() -> None:
     assert not stats.HasField("null_count")
 
 
-@pytest.mark.behaviour(67)
+@pytest.mark.behavior(67)
 def test_a_union_is_idempotent_and_knows_no_order() -> None:
     a, b = theta(range(9000)), theta(range(4000, 20_000))
     assert union([a, b]) == union([b, a, a, b]) == union([union([a, b]), a])

@@ -108,7 +108,7 @@ def test_quantiles_and_histogram_are_within_the_rank_error(lake: Lake, path: str
         assert least - allowed <= done / len(values) <= most + allowed
 
 
-@pytest.mark.behaviour(67)
+@pytest.mark.behavior(67)
 @pytest.mark.parametrize(
     ("column", "fed"),
     [

@@ -11,10 +11,10 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyiceberg.table.puffin import PuffinFile
 
-from metastore.managed_world import ManagedWorld, id_of
-from metastore.world import World
+from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.resource_factory import ResourceFactory
 from pipeline.lakes import SPARK
-from pipeline.made import schema, theta
+from pipeline.sample_profiles import schema, theta
 from skiway.errors import Conflict
 from skiway.metastore.managed import commits
 from skiway.metastore.reconcile.profiling import attach
@@ -47,11 +47,11 @@ def test_a_table_without_sketches_has_an_empty_file() -> None:
 
 
 @pytest.fixture
-def managed(world: World, tmp_path: Path) -> ManagedWorld:
-    return ManagedWorld.at(world, tmp_path)
+def managed(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
+    return ManagedTableFactory.at(factory, tmp_path)
 
 
-def statistics(managed: ManagedWorld, table: Any) -> list[Any]:
+def statistics(managed: ManagedTableFactory, table: Any) -> list[Any]:
     """What PyIceberg finds in the table's metadata."""
     return list(StaticTable.from_metadata(managed.load(table).metadata_location).metadata.statistics)
 
@@ -67,7 +67,7 @@ def sketches(table: Any, *values: int) -> Puffin:
 class TestWithSpark:
     pytestmark = SPARK
 
-    def test_a_profile_of_a_managed_table_shows_in_its_metadata(self, managed: ManagedWorld, spark: Any) -> None:
+    def test_a_profile_of_a_managed_table_shows_in_its_metadata(self, managed: ManagedTableFactory, spark: Any) -> None:
         table = managed.append(managed.append(managed.create(), 1, 2, 3, 3), 3, 4)
         reconciler = Reconciler(MemorySecrets(), SparkProfile(lambda: spark), warehouse=managed.warehouse)
         assert reconciler.managed(managed.home, id_of(table)).failures == {}
@@ -84,7 +84,7 @@ class TestWithSpark:
         assert managed.load(table).metadata.current_snapshot_id == table.metadata.current_snapshot_id
 
 
-def test_newer_sketches_take_the_place_of_the_old_ones(managed: ManagedWorld) -> None:
+def test_newer_sketches_take_the_place_of_the_old_ones(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     for values in ((1,), (1, 2)):
         snapshot_id = table.metadata.current_snapshot_id
@@ -95,7 +95,7 @@ def test_newer_sketches_take_the_place_of_the_old_ones(managed: ManagedWorld) ->
     assert found.blob_metadata[0].properties == {"ndv": "2"}
 
 
-def test_each_snapshot_has_its_own(managed: ManagedWorld) -> None:
+def test_each_snapshot_has_its_own(managed: ManagedTableFactory) -> None:
     table = managed.create()
     for number in (1, 2):
         table = managed.append(table, number)
@@ -106,14 +106,14 @@ def test_each_snapshot_has_its_own(managed: ManagedWorld) -> None:
     }
 
 
-def test_a_snapshot_that_is_gone_meanwhile_is_left_alone(managed: ManagedWorld) -> None:
+def test_a_snapshot_that_is_gone_meanwhile_is_left_alone(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     before = managed.load(table).metadata_location
     attach(managed.home, managed.warehouse, id_of(table), snapshot_id=4711, sketches=sketches(table, 1))
     assert managed.load(table).metadata_location == before
 
 
-def test_nothing_is_attached_where_no_sketch_is_sure(managed: ManagedWorld) -> None:
+def test_nothing_is_attached_where_no_sketch_is_sure(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     before = managed.load(table).metadata_location
     snapshot_id = table.metadata.current_snapshot_id

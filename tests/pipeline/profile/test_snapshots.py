@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from pipeline.lakes import SPARK, opened, write
 from skiway.errors import Cancelled
 from skiway.formats import Snapshot, TableHandle
@@ -33,15 +33,15 @@ def rows(seed: int) -> pa.Table:
 class Table:
     """A table of the metastore that mirrors a folder."""
 
-    def __init__(self, world: World, folder: Path, spark: SparkSession) -> None:
-        self.world, self.folder, self.spark = world, folder, spark
-        self.table = world.table("t")
+    def __init__(self, factory: ResourceFactory, folder: Path, spark: SparkSession) -> None:
+        self.factory, self.folder, self.spark = factory, folder, spark
+        self.table = factory.table("t")
         self.id = self.table.resource_id
 
     def profile(self, handle: TableHandle, snapshot: Snapshot, **more: object) -> ProfileReport:
-        self.world.snapshot(self.table, snapshot.id)
+        self.factory.snapshot(self.table, snapshot.id)
         return profile_snapshot(
-            self.world.home,
+            self.factory.home,
             self.id,
             snapshot,
             handle=handle,
@@ -51,15 +51,17 @@ class Table:
 
     def stored(self, snapshot: Snapshot) -> tuple[v1.TableStats, list[v1.ColumnStats]]:
         which = v1.SnapshotRef(snapshot_id=snapshot.id)
-        table = statistics.get_table(self.world.home, v1.GetTableStatsRequest(table_id=self.id, snapshot=which))
-        columns = statistics.list_columns(self.world.home, v1.ListColumnStatsRequest(table_id=self.id, snapshot=which))
+        table = statistics.get_table(self.factory.home, v1.GetTableStatsRequest(table_id=self.id, snapshot=which))
+        columns = statistics.list_columns(
+            self.factory.home, v1.ListColumnStatsRequest(table_id=self.id, snapshot=which)
+        )
         table.stats.ClearField("updated_at")
         return table.stats, list(columns.columns)
 
 
 @pytest.fixture
-def table(world: World, tmp_path: Path, spark: SparkSession) -> Table:
-    return Table(world, tmp_path, spark)
+def table(factory: ResourceFactory, tmp_path: Path, spark: SparkSession) -> Table:
+    return Table(factory, tmp_path, spark)
 
 
 def test_statistics_are_stored_and_again_the_same(table: Table) -> None:
@@ -76,7 +78,7 @@ def test_statistics_are_stored_and_again_the_same(table: Table) -> None:
     assert all(column.ndv.exact and column.HasField("min") for column in stored[1])
 
 
-def test_a_later_snapshot_needs_no_old_data_file(table: Table, world: World, spark: SparkSession) -> None:
+def test_a_later_snapshot_needs_no_old_data_file(table: Table, factory: ResourceFactory, spark: SparkSession) -> None:
     """200 files are profiled and two come; then the old ones lose their data."""
     paths = write(table.folder / "t", *(rows(seed) for seed in range(200)))
     with opened(table.folder) as (handle, snapshot):
@@ -87,7 +89,7 @@ def test_a_later_snapshot_needs_no_old_data_file(table: Table, world: World, spa
     with opened(table.folder) as (handle, listed):
         later = Snapshot(snapshot.id + 1, listed.created_at, digest=listed.digest)
         handle.files(later)
-        other = Table(world_like(world), table.folder, spark)
+        other = Table(world_like(factory), table.folder, spark)
         full = other.profile(handle, later)
         for path in paths:
             path.unlink()
@@ -97,10 +99,10 @@ def test_a_later_snapshot_needs_no_old_data_file(table: Table, world: World, spa
     assert table.stored(later)[0].row_count == 202 * ROWS
 
 
-def world_like(world: World) -> World:
+def world_like(factory: ResourceFactory) -> ResourceFactory:
     from skiway.storage import open_stores
 
-    return World(open_stores("memory://", clock=world.clock), world.clock)
+    return ResourceFactory(open_stores("memory://", clock=factory.clock), factory.clock)
 
 
 def test_a_cancelled_run_goes_on_where_it_stopped(table: Table) -> None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from metastore.world import World
-from pipeline.made import file_table, profiles, row, schema
+from metastore.resource_factory import ResourceFactory
+from pipeline.sample_profiles import file_table, profiles, row, schema
 from skiway.errors import Contention, NotFound
 from skiway.metastore import gc
 from skiway.metastore.resources import tables
@@ -26,21 +26,21 @@ def of_files(*files: int, values: Sequence[int] = (1, 2)) -> pa.Table:
 
 
 @pytest.fixture
-def table(world: World) -> v1.Table:
-    return world.table("people")
+def table(factory: ResourceFactory) -> v1.Table:
+    return factory.table("people")
 
 
 @pytest.fixture
-def store(world: World, table: v1.Table) -> ProfileStore:
-    return ProfileStore(world.home, table.resource_id)
+def store(factory: ResourceFactory, table: v1.Table) -> ProfileStore:
+    return ProfileStore(factory.home, table.resource_id)
 
 
 def paths(table: pa.Table) -> list[str]:
     return [path.removesuffix(".parquet")[-2:] for path in table["path"].to_pylist()]
 
 
-def pointers(world: World) -> list[str]:
-    return [each.key for each in world.stores.pointers.scan("/") if "/profiles/" in each.key]
+def pointers(factory: ResourceFactory) -> list[str]:
+    return [each.key for each in factory.stores.pointers.scan("/") if "/profiles/" in each.key]
 
 
 def test_what_was_added_is_known(store: ProfileStore) -> None:
@@ -70,27 +70,29 @@ def test_files_that_could_not_be_read_are_tried_again(store: ProfileStore) -> No
     assert paths(store.unknown(file_table(ONE, [2, 2]))) == ["01"]
 
 
-def test_many_additions_leave_few_parts(store: ProfileStore, world: World) -> None:
+def test_many_additions_leave_few_parts(store: ProfileStore, factory: ResourceFactory) -> None:
     for file in range(20):
         store.add(of_files(file))
-    assert len(pointers(world)) <= 6
+    assert len(pointers(factory)) <= 6
     assert store.load(file_table(ONE, [2] * 20)).num_rows == 20
     assert store.unknown(file_table(ONE, [2] * 20)).num_rows == 0
 
 
-def test_listing_what_is_known_is_one_read(world: World, store: ProfileStore) -> None:
+def test_listing_what_is_known_is_one_read(factory: ResourceFactory, store: ProfileStore) -> None:
     for file in range(5):
         store.add(of_files(file))
-    index = world.stores.pointers.get(next(key for key in pointers(world) if key.endswith("/index")))
+    index = factory.stores.pointers.get(next(key for key in pointers(factory) if key.endswith("/index")))
     assert index is not None
-    for key in pointers(world):
-        pointer = world.stores.pointers.get(key)
+    for key in pointers(factory):
+        pointer = factory.stores.pointers.get(key)
         if pointer is not None and pointer != index:
-            world.stores.blobs.delete(pointer.blob_uri)
+            factory.stores.blobs.delete(pointer.blob_uri)
     assert paths(store.unknown(file_table(ONE, [2] * 6))) == ["05"]
 
 
-def test_two_who_add_at_once_both_succeed(world: World, store: ProfileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_add_at_once_both_succeed(
+    factory: ResourceFactory, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish, raced = ProfileRecords.publish, []
 
     def late(self: ProfileRecords, before: ProfileIndex, *, part: bytes, index: bytes) -> None:
@@ -104,42 +106,46 @@ def test_two_who_add_at_once_both_succeed(world: World, store: ProfileStore, mon
     assert store.load(file_table(ONE, [2, 2])).num_rows == 2
 
 
-def test_nothing_is_added_to_a_table_that_is_gone(world: World, table: v1.Table, store: ProfileStore) -> None:
-    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
+def test_nothing_is_added_to_a_table_that_is_gone(
+    factory: ResourceFactory, table: v1.Table, store: ProfileStore
+) -> None:
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
     with pytest.raises(NotFound):
         store.add(of_files(0))
-    assert pointers(world) == []
+    assert pointers(factory) == []
 
 
-def collect(world: World) -> None:
+def collect(factory: ResourceFactory) -> None:
     """Both sweeps, an hour from now."""
     later = datetime.now(UTC) + timedelta(hours=1)
-    gc.run(lambda token: gc.sweep_pointers(world.stores, token=token), seconds=60)
-    gc.run(lambda token: gc.sweep_blobs(world.stores, clock=lambda: later, token=token), seconds=60)
+    gc.run(lambda token: gc.sweep_pointers(factory.stores, token=token), seconds=60)
+    gc.run(lambda token: gc.sweep_blobs(factory.stores, clock=lambda: later, token=token), seconds=60)
 
 
-def test_profiles_stay_with_their_table_and_go_with_it(world: World, table: v1.Table, store: ProfileStore) -> None:
+def test_profiles_stay_with_their_table_and_go_with_it(
+    factory: ResourceFactory, table: v1.Table, store: ProfileStore
+) -> None:
     for file in range(3):
         store.add(of_files(file))
-    collect(world)
+    collect(factory)
     assert store.load(file_table(ONE, [2] * 3)).num_rows == 3
-    tables.delete(world.home, v1.DeleteTableRequest(table_id=table.resource_id))
-    collect(world)
-    assert pointers(world) == []
-    assert [blob.uri for blob in world.stores.blobs.page("", size=1000).items if "/profiles/" in blob.uri] == []
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    collect(factory)
+    assert pointers(factory) == []
+    assert [blob.uri for blob in factory.stores.blobs.page("", size=1000).items if "/profiles/" in blob.uri] == []
 
 
-def test_a_part_that_is_lost_is_told(world: World, store: ProfileStore) -> None:
+def test_a_part_that_is_lost_is_told(factory: ResourceFactory, store: ProfileStore) -> None:
     store.add(of_files(0))
-    (part,) = (key for key in pointers(world) if "/parts/" in key)
-    world.stores.pointers.compare_and_delete(part, expect=1)
+    (part,) = (key for key in pointers(factory) if "/parts/" in key)
+    factory.stores.pointers.compare_and_delete(part, expect=1)
     with pytest.raises(Contention, match="profile it again"):
         store.load(file_table(ONE, [2]))
 
 
-def test_an_empty_profile_leaves_nothing(world: World, store: ProfileStore) -> None:
+def test_an_empty_profile_leaves_nothing(factory: ResourceFactory, store: ProfileStore) -> None:
     store.add(PROFILE.empty_table())
-    assert pointers(world) == []
+    assert pointers(factory) == []
 
 
 # --- columns that are left out ----------------------------------------------------------------------------------------

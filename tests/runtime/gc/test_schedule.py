@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metastore.world import behaviour
+from metastore.resource_factory import behavior
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.runtime.gc.schedule import GRACE_S, Progress, Schedule, Sweep, Tick
 from skiway.storage import Stores, open_stores
@@ -67,7 +67,7 @@ def schedule(stores: Stores, clock: Clock, *sweeps: Sweep, observer: Ticks | Non
     return Schedule(stores.pointers, sweeps, clock=clock, monotonic=lambda: clock.now.timestamp(), observer=observer)
 
 
-@behaviour(77)
+@behavior(77)
 def test_a_sweep_runs_at_once_and_then_at_its_cadence(stores, clock):
     pages = Pages(1, clock)
     server = schedule(stores, clock, sweep(pages))
@@ -80,7 +80,7 @@ def test_a_sweep_runs_at_once_and_then_at_its_cadence(stores, clock):
     assert pages.swept == [0, 0]
 
 
-@behaviour(77)
+@behavior(77)
 def test_slices_resume_where_the_last_one_ended(stores, clock):
     pages = Pages(5, clock, per_page_s=2.0)
     server = schedule(stores, clock, sweep(pages))
@@ -91,7 +91,7 @@ def test_slices_resume_where_the_last_one_ended(stores, clock):
     assert pages.swept == [0, 1, 2, 3]
 
 
-@behaviour(77)
+@behavior(77)
 def test_a_restarted_server_goes_on_where_the_last_one_ended(stores, clock):
     pages = Pages(5, clock, per_page_s=2.0)
     schedule(stores, clock, sweep(pages)).tick()
@@ -105,7 +105,7 @@ def test_a_restarted_server_goes_on_where_the_last_one_ended(stores, clock):
     assert pages.swept[5:] == [0, 1]
 
 
-@behaviour(77)
+@behavior(77)
 def test_a_page_that_takes_longer_than_the_slice_is_still_progress(stores, clock):
     pages = Pages(3, clock, per_page_s=60.0)
     server = schedule(stores, clock, sweep(pages))
@@ -121,7 +121,7 @@ def test_a_tick_ends_when_enough_was_removed(stores, clock):
     assert pages.swept == [0, 1]
 
 
-@behaviour(77)
+@behavior(77)
 def test_a_disabled_sweep_does_nothing(stores, clock):
     pages = Pages(1, clock)
     server = schedule(stores, clock, sweep(pages, enabled=False))

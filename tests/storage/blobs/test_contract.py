@@ -57,7 +57,7 @@ def test_one_content_may_live_in_several_folders(blobs):
     assert blobs.get(there) == b"abc"
 
 
-@pytest.mark.behaviour(6)
+@pytest.mark.behavior(6)
 def test_announced_data_must_arrive_unchanged(blobs):
     blobs.put(b"abc", sha256_hex=sha256(b"abc").hexdigest())
     with pytest.raises(InvalidArgument, match="was expected"):
@@ -107,7 +107,7 @@ def test_putting_an_old_blob_again_makes_it_young(blobs, writes):
     assert blobs.get(uri) == b"abc"
 
 
-@pytest.mark.behaviour(6)
+@pytest.mark.behavior(6)
 @pytest.mark.parametrize("damaged", [b"", b"abd", b"abcd"])
 def test_a_corrupt_blob_is_detected_when_read_and_repaired_when_put(blobs, damaged):
     uri = blobs.put(b"abc", folder="f")

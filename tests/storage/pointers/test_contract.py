@@ -63,7 +63,7 @@ def test_a_created_pointer_has_version_one(pointers):
     assert pointers.get("/a") == created
 
 
-@pytest.mark.behaviour(1)
+@pytest.mark.behavior(1)
 def test_the_second_creation_loses_and_leaves_the_first(pointers):
     first = pointers.compare_and_set("/a", "one", expect=ABSENT)
     with pytest.raises(AlreadyExists, match="already exists at version 1") as caught:
@@ -72,14 +72,14 @@ def test_the_second_creation_loses_and_leaves_the_first(pointers):
     assert pointers.get("/a") == first
 
 
-@pytest.mark.behaviour(2)
+@pytest.mark.behavior(2)
 def test_setting_stores_the_expected_version_plus_one(pointers):
     pointers.compare_and_set("/a", "one", expect=ABSENT)
     pointers.compare_and_set("/a", "two", expect=1)
     assert pointers.compare_and_set("/a", "three", expect=2) == pointers.get("/a") == Pointer("/a", "three", 3)
 
 
-@pytest.mark.behaviour(3)
+@pytest.mark.behavior(3)
 @pytest.mark.parametrize("expect", [1, 3, 2**62])
 def test_setting_with_a_wrong_version_changes_nothing(pointers, expect):
     pointers.compare_and_set("/a", "one", expect=ABSENT)
@@ -96,7 +96,7 @@ def test_setting_what_is_absent_conflicts(pointers):
     assert pointers.get("/a") is None
 
 
-@pytest.mark.behaviour(3)
+@pytest.mark.behavior(3)
 def test_deleting_needs_the_right_version(pointers):
     current = pointers.compare_and_set("/a", "one", expect=ABSENT)
     with pytest.raises(Conflict):
@@ -152,7 +152,7 @@ FAILING = (
 )
 
 
-@pytest.mark.behaviour(4)
+@pytest.mark.behavior(4)
 @pytest.mark.parametrize("failing", FAILING, ids=repr)
 @pytest.mark.parametrize("position", [0, 1, 3])
 def test_one_failing_operation_leaves_the_whole_batch_undone(pointers, failing, position):
@@ -176,7 +176,7 @@ def test_a_batch_of_checks_alone_tells_whether_they_hold(pointers):
         pointers.apply([Check("/a", expect=ABSENT)])
 
 
-@pytest.mark.behaviour(4)
+@pytest.mark.behavior(4)
 def test_a_key_may_occur_once_in_a_batch(pointers):
     with pytest.raises(InvalidArgument, match="'/a' occurs twice"):
         pointers.apply([Put("/a", "one", expect=ABSENT), Check("/a", expect=ABSENT)])

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import permutations
 from threading import Barrier
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings, strategies
@@ -37,7 +38,7 @@ expectations = strategies.integers(0, 3)
 
 
 @strategies.composite
-def batches(draw: Callable) -> list[tuple]:
+def batches(draw: Callable[..., Any]) -> list[tuple[Any, ...]]:
     keys = draw(strategies.lists(strategies.sampled_from(KEYS), min_size=1, max_size=4, unique=True))
     kinds = strategies.sampled_from([Put, Put, Put, Delete, Check])
     return [(draw(kinds), key, draw(expectations), draw(lifetimes)) for key in keys]
@@ -59,7 +60,7 @@ class PointerMachine(RuleBasedStateMachine):
         if hasattr(self, "store"):
             self.store.close()
 
-    def operations(self, drawn: Iterable[tuple]) -> list[Operation]:
+    def operations(self, drawn: Iterable[tuple[Any, ...]]) -> list[Operation]:
         made: list[Operation] = []
         for kind, key, expect, lifetime in drawn:
             if kind is Put:
@@ -74,17 +75,19 @@ class PointerMachine(RuleBasedStateMachine):
         current = alive(self.model, self.clock()).get(key)
         batch = self.operations([(Put, key, current.version if current else ABSENT, lifetime)])
         assert attempt(self.store, batch)
-        self.model = outcome(self.model, batch, self.clock())
+        changed = outcome(self.model, batch, self.clock())
+        assert changed is not None
+        self.model = changed
 
     @rule(drawn=batches())
-    def write(self, drawn: list[tuple]) -> None:
+    def write(self, drawn: list[tuple[Any, ...]]) -> None:
         batch = self.operations(drawn)
         expected = outcome(self.model, batch, self.clock())
         assert attempt(self.store, batch) == (expected is not None)
         self.model = self.model if expected is None else expected
 
     @rule(drawn=strategies.lists(batches(), min_size=2, max_size=4))
-    def write_concurrently(self, drawn: list[list[tuple]]) -> None:
+    def write_concurrently(self, drawn: list[list[tuple[Any, ...]]]) -> None:
         writers = [self.operations(each) for each in drawn]
         together = Barrier(len(writers))
 

@@ -1,4 +1,4 @@
-"""Filters that DuckDB pushes down to a scan: read once, then said again in the language of what is scanned.
+"""Filters that DuckDB pushes down to scans: parse them, and translate them to SQL or to a pyarrow expression.
 
     from skiway.airport import filters
 
@@ -6,7 +6,7 @@
     where = filters.to_sql(filter)                    # for DuckDB
     expression = filters.to_arrow(filter, schema)     # for a pyarrow table or dataset
 
-Whatever cannot be said is left out such that no row is lost: the client filters what it gets once more.
+Translations leave out what they cannot express and never lose a row, because the client applies the filter again.
 """
 
 from skiway.airport.filters.arrow import to_arrow

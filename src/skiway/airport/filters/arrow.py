@@ -1,4 +1,10 @@
-"""Arrow's types and values for those of DuckDB."""
+"""Translates filters to pyarrow expressions, for tables and datasets.
+
+Floating point needs care. DuckDB treats NaN as equal to itself and greater than every number, but an Arrow comparison with NaN
+is never true. And if the statistics of a Parquet row group have equal bounds, Arrow assumes that the row group contains only
+that value, although statistics exclude NaN. Conditions that must keep rows with NaN (`f > 1`, `f <> 1`, `isnan(f)`) are
+therefore not translated.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.filters.logic import Unsaid, column_path, encode, match_parts, regex, sided
+from skiway.airport.filters.logic import Inexpressible, column_path, constant_right, like_parts, like_regex, translate
 from skiway.airport.filters.nodes import (
     Cast,
     ColumnRef,
@@ -25,7 +31,7 @@ from skiway.airport.filters.nodes import (
 )
 from skiway.airport.filters.types import INTEGER_RANGES, LogicalType, plain
 
-__all__ = ["TYPES", "joined", "literal_type", "scalar", "to_arrow", "value_set"]
+__all__ = ["TYPES", "join_balanced", "literal_type", "scalar", "to_arrow", "value_set"]
 
 TYPES: Final = {
     "BOOLEAN": pa.bool_(),
@@ -53,31 +59,33 @@ TYPES: Final = {
 
 
 def scalar(node: Node, of: pa.DataType) -> pa.Scalar:
-    """The constant `node`, not NULL, as a value of type `of`."""
+    """The constant `node`, which must not be NULL, as a scalar of type `of`."""
     if not isinstance(node, Constant) or node.value is None:
-        raise Unsaid
+        raise Inexpressible
     try:
         return pa.scalar(node.value, of)
     except (pa.ArrowException, OverflowError, TypeError):
-        raise Unsaid from None  # the column's type does not hold this value
+        raise Inexpressible from None  # the value is out of range for the type of the column
 
 
 def value_set(nodes: Sequence[Node], of: pa.DataType) -> pa.Array:
-    """The constants `nodes` as a set to look for; NaN is not among the values that Arrow finds as DuckDB does."""
+    """The constants `nodes` as a value set; `Inexpressible` for NaN, which Arrow and DuckDB compare differently."""
     values = [scalar(node, of) for node in nodes]
     if not pa.types.is_floating(of):
         return pa.array(values, of)
     numbers = [value.as_py() for value in values]
     if any(math.isnan(number) for number in numbers):
-        raise Unsaid
-    return pa.array([*numbers, 0.0, -0.0] if 0.0 in numbers else numbers, of)  # a set tells one zero from the other
+        raise Inexpressible
+    return pa.array(
+        [*numbers, 0.0, -0.0] if 0.0 in numbers else numbers, of
+    )  # Arrow distinguishes 0.0 and -0.0 in sets
 
 
 def literal_type(of: LogicalType, stored: pa.DataType | None) -> pa.DataType:
-    """The type of literals beside a column that the client sees as `of` and that is `stored` so."""
+    """The type of literals that are compared with a column of DuckDB type `of` and Arrow type `stored`."""
     seen = pa.decimal128(of.width, of.scale) if of.id == "DECIMAL" else TYPES.get(of.id)
     if seen is None:
-        raise Unsaid
+        raise Inexpressible
     if stored is None:
         return seen
     if pa.types.is_dictionary(stored):
@@ -90,7 +98,7 @@ def literal_type(of: LogicalType, stored: pa.DataType | None) -> pa.DataType:
         return stored
     if pa.types.is_timestamp(seen) and pa.types.is_timestamp(stored):
         return _timestamp(seen, stored)
-    raise Unsaid
+    raise Inexpressible
 
 
 def _is_text(of: pa.DataType) -> bool:
@@ -102,18 +110,10 @@ def _is_bytes(of: pa.DataType) -> bool:
 
 
 def _timestamp(seen: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    # In another unit the client sees rounded values; a zone's name does not matter, only that there is one.
+    # The client sees rounded values if the units differ. The name of the time zone does not matter.
     if seen.unit != stored.unit or (seen.tz is None) != (stored.tz is None):
-        raise Unsaid
+        raise Inexpressible
     return stored
-
-
-# --------------------
-# A filter as a pyarrow expression, for tables and datasets.
-#
-# Floating point needs care. DuckDB holds NaN greater than every number and equal to itself. An Arrow comparison is never
-# true on NaN, and a row group of a Parquet file whose statistics show one single value is taken to hold that value only,
-# although statistics leave NaN out. So whatever must keep rows with NaN (`f > 1`, `f <> 1`, `isnan(f)`) is not said.
 
 
 _COMPARE: Final[dict[Compare, Callable[[Any, Any], Any]]] = {
@@ -125,10 +125,10 @@ _COMPARE: Final[dict[Compare, Callable[[Any, Any], Any]]] = {
     Compare.GE: pc.greater_equal,
 }
 
-# Arrow's time grows with the square of the number of conditions, and some thousands overflow its stack.
-_MOST: Final = 500
+# Arrow's run time is quadratic in the number of conditions, and a few thousand overflow its stack.
+_MAX_CONDITIONS: Final = 500
 
-# Functions of integers that have the same answer for every argument, NULL included.
+# Integer functions with the same result in Arrow and DuckDB for all arguments, including NULL.
 _ELEMENTWISE: Final[dict[str, Callable[..., Any]]] = {
     "&": pc.bit_wise_and,
     "|": pc.bit_wise_or,
@@ -139,32 +139,37 @@ _ELEMENTWISE: Final[dict[str, Callable[..., Any]]] = {
 
 
 def to_arrow(filter: Filter, schema: pa.Schema | None = None) -> pc.Expression | None:  # noqa: A002
-    """An expression that keeps at least the rows `filter` keeps; None when nothing can be said.
+    """An expression that keeps at least the rows that `filter` keeps; None if nothing can be expressed.
 
-    With the `schema` of what is filtered, literals take its columns' types, and what it cannot take is left out: a
-    column it does not have, or one of another type than the client sees. Without it, the columns must be as announced.
+    `schema` is the schema of the filtered data. Literals get the types of its columns, and conditions on columns that are
+    missing or have another type than the client sees are left out. Without `schema`, the columns must have the announced
+    types.
     """
-    return encode(
-        filter, _Writer(schema).condition, every=joined(pc.and_kleene), some=joined(pc.or_kleene), limit=_MOST
+    return translate(
+        filter,
+        _Writer(schema).condition,
+        all_of=join_balanced(pc.and_kleene),
+        any_of=join_balanced(pc.or_kleene),
+        limit=_MAX_CONDITIONS,
     )
 
 
-def joined(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
-    """Joins expressions by a function of two."""
+def join_balanced(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
+    """Combine any number of expressions with a binary function."""
 
-    def join(said: Sequence[pc.Expression]) -> pc.Expression:
-        # Halved again and again, since Arrow walks expressions recursively.
-        middle = len(said) // 2
-        return by(join(said[:middle]), join(said[middle:])) if middle else said[0]
+    def join(expressions: Sequence[pc.Expression]) -> pc.Expression:
+        # As a balanced tree, because Arrow traverses expressions recursively.
+        middle = len(expressions) // 2
+        return by(join(expressions[:middle]), join(expressions[middle:])) if middle else expressions[0]
 
     return join
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A value computed from columns: the expression, the type of literals beside it, and whether it may be NaN."""
+    """A value computed from columns: its expression, the type of literals to compare with, and whether it may be NaN."""
 
-    said: pc.Expression
+    expression: pc.Expression
     type: pa.DataType
     may_be_nan: bool = False
 
@@ -174,72 +179,72 @@ class _Writer:
         self.schema = schema
 
     def condition(self, node: Node) -> pc.Expression:
-        said = self.say(node)
+        expression = self.expression(node)
         if self.schema is not None:
             try:
-                self.schema.empty_table().filter(said)
+                self.schema.empty_table().filter(expression)
             except (pa.ArrowException, KeyError):
-                raise Unsaid from None
-        return said
+                raise Inexpressible from None
+        return expression
 
-    def say(self, node: Node) -> pc.Expression:
+    def expression(self, node: Node) -> pc.Expression:
         match node:
             case Constant(None | bool() as value, LogicalType("BOOLEAN")):
                 return pc.scalar(bool(value))
             case ColumnRef() | Function("struct_extract") if type_of(node) == plain("BOOLEAN"):
-                return self.operand(node).said
+                return self.operand(node).expression
             case Comparison():
-                return self.comparison(sided(node))
+                return self.comparison(constant_right(node))
             case Operator("NOT", (child,)):
                 return self.negation(child)
             case Operator("IS NULL", (child,)):
                 return self.nullable(child).is_null()
             case Operator("IS NOT NULL", (child,)):
                 return self.nullable(child).is_valid()
-            case Operator("IN", (probe, *among)):
-                return self.among(self.operand(probe), among)
-            case Operator("NOT IN", (probe, *among)):
-                return self.not_among(self.operand(probe), among)
+            case Operator("IN", (probe, *members)):
+                return self.is_in(self.operand(probe), members)
+            case Operator("NOT IN", (probe, *members)):
+                return self.is_not_in(self.operand(probe), members)
             case Function():
                 return self.match(node)
             case _:
-                raise Unsaid
+                raise Inexpressible
 
     def negation(self, node: Node) -> pc.Expression:
-        """NOT `node`, for conditions that are said exactly."""
+        """NOT `node`, for conditions that are translated exactly."""
         match node:
             case Function("isnan", (value,), _, True):
-                return pc.invert(pc.is_nan(self.operand(value).said))
+                return pc.invert(pc.is_nan(self.operand(value).expression))
             case ColumnRef() | Function():
-                return pc.invert(self.say(node))
+                return pc.invert(self.expression(node))
             case _:
-                raise Unsaid
+                raise Inexpressible
 
     def nullable(self, node: Node) -> pc.Expression:
         of = type_of(node)
         if of is None or of.id == "UNION":
-            raise Unsaid  # in Arrow a union itself is never null
+            raise Inexpressible  # in Arrow, a union itself is never NULL
         try:
             return pc.field(*column_path(node))
-        except Unsaid:
-            return self.operand(node).said
+        except Inexpressible:
+            return self.operand(node).expression
 
     def comparison(self, node: Comparison) -> pc.Expression:
         left = self.operand(node.left)
         match node.op, node.right:
             case Compare.NOT_DISTINCT, Constant(None):
-                return left.said.is_null()
+                return left.expression.is_null()
             case Compare.DISTINCT, Constant(None):
-                return left.said.is_valid()
+                return left.expression.is_valid()
             case _, Constant(None):
-                return pc.scalar(False)  # NULL on every row
+                return pc.scalar(False)  # NULL for every row
             case Compare.LT | Compare.LE, Constant(float() as value) if math.isnan(value):
-                return left.said.is_valid()
+                return left.expression.is_valid()
             case Compare.NOT_DISTINCT, Constant():
                 return self.compared(Compare.EQ, left, self.literal(node.right, left))
             case Compare.DISTINCT, Constant():
                 differs = self.compared(Compare.NE, left, self.literal(node.right, left))
-                return differs | left.said.is_null()
+                return differs | left.expression.is_null()
             case _, Constant():
                 return self.compared(node.op, left, self.literal(node.right, left))
             case _:
@@ -255,24 +260,26 @@ class _Writer:
             Compare.GE: left.may_be_nan,
         }
         if op not in _COMPARE or keeps_nan[op] or left.type != right.type:
-            raise Unsaid
-        return _COMPARE[op](left.said, right.said)
+            raise Inexpressible
+        return _COMPARE[op](left.expression, right.expression)
 
-    def among(self, probe: _Operand, among: Sequence[Node]) -> pc.Expression:
-        present = [one for one in among if not _is_null(one)]  # x IN (…, NULL) is true where x is one of the others
-        return probe.said.isin(value_set(present, probe.type))
+    def is_in(self, probe: _Operand, members: Sequence[Node]) -> pc.Expression:
+        present = [
+            member for member in members if not _is_null(member)
+        ]  # x IN (…, NULL) is true if x is one of the others
+        return probe.expression.isin(value_set(present, probe.type))
 
-    def not_among(self, probe: _Operand, among: Sequence[Node]) -> pc.Expression:
-        if any(_is_null(one) for one in among):
+    def is_not_in(self, probe: _Operand, members: Sequence[Node]) -> pc.Expression:
+        if any(_is_null(member) for member in members):
             return pc.scalar(False)
         if probe.may_be_nan:
-            raise Unsaid
-        return pc.invert(probe.said.isin(value_set(among, probe.type))) & probe.said.is_valid()
+            raise Inexpressible
+        return pc.invert(probe.expression.isin(value_set(members, probe.type))) & probe.expression.is_valid()
 
-    def literal(self, node: Node, beside: _Operand) -> _Operand:
-        value = scalar(node, beside.type)
+    def literal(self, node: Node, other: _Operand) -> _Operand:
+        value = scalar(node, other.type)
         is_nan = pa.types.is_floating(value.type) and math.isnan(value.as_py())
-        return _Operand(pc.scalar(value), beside.type, may_be_nan=is_nan)
+        return _Operand(pc.scalar(value), other.type, may_be_nan=is_nan)
 
     def match(self, node: Function) -> pc.Expression:
         match node:
@@ -283,16 +290,16 @@ class _Writer:
             case Function("contains", (text, Constant(str() as part)), _, True):
                 return pc.match_substring(self.text(text), part)
             case _:
-                text, pattern, escape = match_parts(node)
-                return pc.match_substring_regex(self.text(text), regex(pattern, escape))
+                text, pattern, escape = like_parts(node)
+                return pc.match_substring_regex(self.text(text), like_regex(pattern, escape))
 
     def text(self, node: Node) -> pc.Expression:
         if type_of(node) is None or type_of(node).id != "VARCHAR":  # type: ignore[union-attr]
-            raise Unsaid
-        return self.operand(node).said
+            raise Inexpressible
+        return self.operand(node).expression
 
     def operand(self, node: Node) -> _Operand:
-        """The value of `node`, exactly as the client computes it."""
+        """An expression with exactly the value that DuckDB computes for `node`."""
         match node:
             case ColumnRef() | Function("struct_extract"):
                 return self.column(node)
@@ -303,62 +310,62 @@ class _Writer:
             case Function(name, children, of, True) if name in _ELEMENTWISE and of.is_integer:
                 return self.elementwise(name, children)
             case Function("octet_length", (ColumnRef(_, LogicalType("BLOB")) as blob,), _, True):
-                return _Operand(pc.binary_length(self.operand(blob).said).cast(pa.int64()), pa.int64())
+                return _Operand(pc.binary_length(self.operand(blob).expression).cast(pa.int64()), pa.int64())
             case Operator("COALESCE", children):
                 return self.coalesce(children)
             case Cast():
                 return self.cast(node)
             case _:
-                raise Unsaid
+                raise Inexpressible
 
     def column(self, node: ColumnRef | Function) -> _Operand:
         path = column_path(node)
         if node.type.alias not in ("", "JSON"):
-            raise Unsaid
+            raise Inexpressible
         literals = literal_type(node.type, self.stored(path))
         return _Operand(pc.field(*path), literals, may_be_nan=node.type.is_float)
 
     def stored(self, path: tuple[str, ...]) -> pa.DataType | None:
-        """The type that the schema has at `path`; None without a schema."""
+        """The Arrow type of the column or struct field at `path`; None without a schema."""
         if self.schema is None:
             return None
         found: Any = pa.struct(list(self.schema))
         for name in path:
             index = found.get_field_index(name) if pa.types.is_struct(found) else -1
             if index < 0:
-                raise Unsaid  # not there, or there twice
+                raise Inexpressible  # missing or ambiguous
             found = found.field(index).type
         return found
 
     def coalesce(self, children: Sequence[Node]) -> _Operand:
-        values, of = self.alike(children)
+        values, of = self.same_type(children)
         return _Operand(pc.coalesce(*values), of)
 
     def elementwise(self, name: str, children: Sequence[Node]) -> _Operand:
-        values, of = self.alike(children)
+        values, of = self.same_type(children)
         return _Operand(_ELEMENTWISE[name](*values), of)
 
-    def alike(self, children: Sequence[Node]) -> tuple[list[pc.Expression], pa.DataType]:
-        """Values that all have the type of the first, a column; none may be NaN."""
+    def same_type(self, children: Sequence[Node]) -> tuple[list[pc.Expression], pa.DataType]:
+        """Expressions for values that all have the type of the first one and cannot be NaN."""
         first = self.operand(children[0])
         others = [self.literal(one, first) if isinstance(one, Constant) else self.operand(one) for one in children[1:]]
         if any(one.may_be_nan or one.type != first.type for one in (first, *others)):
-            raise Unsaid
-        return [first.said, *[one.said for one in others]], first.type
+            raise Inexpressible
+        return [first.expression, *[one.expression for one in others]], first.type
 
     def cast(self, node: Cast) -> _Operand:
-        """Casts of integers to wider ones and to text. Those to floating point fail where Arrow finds them inexact."""
+        """A cast of an integer to a wider integer or to a string. Arrow's casts to floating point fail if they are inexact."""
         source, target = type_of(node.child), node.type
         if source is None or not source.is_integer or target.alias or target.id not in TYPES:
-            raise Unsaid
-        if target.is_integer and not _holds(target, source):
-            raise Unsaid
+            raise Inexpressible
+        if target.is_integer and not _contains_range(target, source):
+            raise Inexpressible
         if not (target.is_integer or target.id == "VARCHAR"):
-            raise Unsaid
-        return _Operand(self.operand(node.child).said.cast(TYPES[target.id]), TYPES[target.id])
+            raise Inexpressible
+        return _Operand(self.operand(node.child).expression.cast(TYPES[target.id]), TYPES[target.id])
 
 
-def _holds(target: LogicalType, source: LogicalType) -> bool:
+def _contains_range(target: LogicalType, source: LogicalType) -> bool:
     (least, most), (low, high) = INTEGER_RANGES[target.id], INTEGER_RANGES[source.id]
     return least <= low and high <= most
 

@@ -1,6 +1,7 @@
-"""Types and constants out of a filter's JSON. Whatever is odd here raises a plain Python error; the caller decides.
+"""Parses the types and constants in the JSON of a filter.
 
-Every function takes the depth it stands at, and stops where the stack would run out.
+Malformed input raises a plain Python error such as `KeyError` or `ValueError`, which the caller handles. Functions take the
+current nesting depth and raise `RecursionError` if it is too large.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from skiway.airport.filters.types import INTEGER_RANGES, LogicalType, plain
 
 __all__ = ["parse_constant", "parse_type"]
 
-_MAX_DEPTH: Final = 200  # of types and values, counted from the outermost expression
+_MAX_DEPTH: Final = 200  # of types and values, including the depth of the expression
 _INT32: Final = INTEGER_RANGES["INTEGER"]
 _INT64: Final = INTEGER_RANGES["BIGINT"]
 _UINT64: Final = INTEGER_RANGES["UBIGINT"]
 
 
 def parse_type(raw: dict[str, Any], depth: int = 0) -> LogicalType:
-    """The type that `raw` describes."""
+    """Parse a type."""
     if depth > _MAX_DEPTH:
         raise RecursionError
     info = raw["type_info"]
@@ -54,7 +55,7 @@ def _fields(type_id: str, info: dict[str, Any], depth: int) -> tuple[tuple[str, 
 def _name(raw: Any) -> str:
     if not isinstance(raw, str):
         raise TypeError("not a name")
-    raw.encode()  # half a surrogate pair is no text
+    raw.encode()  # raises for half a surrogate pair, which is not a valid string
     return raw
 
 
@@ -65,7 +66,7 @@ def _size(raw: Any) -> int:
 
 
 def parse_constant(raw: dict[str, Any], depth: int = 0) -> Constant:
-    """The typed value that `raw` describes."""
+    """Parse a constant with its type."""
     of = parse_type(raw["type"], depth)
     if raw["is_null"] is True:
         return Constant(None, of)
@@ -88,11 +89,11 @@ def _nested(raw: list[dict[str, Any]], of: LogicalType, depth: int) -> Value:
         case _:
             expected = [of.element] * (of.size if of.id == "ARRAY" else len(children))
     if [child.type for child in children] != expected:
-        raise ValueError("the parts are not those of the type")
+        raise ValueError("the children do not match the type")
     return tuple([child.value for child in children])
 
 
-def _whole(low: int, high: int) -> Callable[[Any, LogicalType], int]:
+def _integer(low: int, high: int) -> Callable[[Any, LogicalType], int]:
     def read(raw: Any, _of: LogicalType) -> int:
         if type(raw) is not int or not low <= raw <= high:
             raise ValueError("not an integer of this type")
@@ -101,9 +102,9 @@ def _whole(low: int, high: int) -> Callable[[Any, LogicalType], int]:
     return read
 
 
-def _wide(signed: bool) -> Callable[[Any, LogicalType], int]:
-    upper = _whole(*(_INT64 if signed else _UINT64))
-    lower = _whole(*_UINT64)
+def _integer128(signed: bool) -> Callable[[Any, LogicalType], int]:
+    upper = _integer(*(_INT64 if signed else _UINT64))
+    lower = _integer(*_UINT64)
 
     def read(raw: Any, of: LogicalType) -> int:
         return (upper(raw["upper"], of) << 64) + lower(raw["lower"], of)
@@ -111,8 +112,8 @@ def _wide(signed: bool) -> Callable[[Any, LogicalType], int]:
     return read
 
 
-_int64 = _whole(*_INT64)
-_int128 = _wide(signed=True)
+_int64 = _integer(*_INT64)
+_int128 = _integer128(signed=True)
 
 
 def _boolean(raw: Any, _of: LogicalType) -> bool:
@@ -129,17 +130,17 @@ def _float(raw: Any, _of: LogicalType) -> float:
 
 def _decimal(raw: Any, of: LogicalType) -> Decimal:
     unscaled = _int128(raw, of) if of.width > 18 else _int64(raw, of)
-    # Built from its digits, since arithmetic would round to the context's precision.
+    # Built from digits, because arithmetic would round to the precision of the context.
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -of.scale))
 
 
 def _uuid(raw: Any, of: LogicalType) -> UUID:
     flipped = _int128(raw, of) & ((1 << 128) - 1)
-    return UUID(int=flipped ^ (1 << 127))  # the top bit is flipped so that UUIDs sort as signed integers
+    return UUID(int=flipped ^ (1 << 127))  # DuckDB flips the top bit so that UUIDs sort like signed integers
 
 
 def _interval(raw: Any, of: LogicalType) -> Interval:
-    int32 = _whole(*_INT32)
+    int32 = _integer(*_INT32)
     return Interval(int32(raw["months"], of), int32(raw["days"], of), _int64(raw["micros"], of))
 
 
@@ -157,7 +158,7 @@ def _blob(raw: Any, _of: LogicalType) -> bytes:
 
 
 def _internal(raw: Any) -> bytes:
-    """DuckDB's own bytes of a value: as text if they happen to be UTF-8, else in base 64."""
+    """The internal bytes of a value: sent as a string if they are valid UTF-8, otherwise in base64."""
     return raw.encode() if isinstance(raw, str) else b64decode(raw["base64"], validate=True)
 
 
@@ -180,22 +181,22 @@ def _bignum(raw: Any, _of: LogicalType) -> int:
 
 
 def _member(raw: Any, of: LogicalType) -> str:
-    return of.members[_whole(0, len(of.members) - 1)(raw, of)]
+    return of.members[_integer(0, len(of.members) - 1)(raw, of)]
 
 
 _VALUES: Final[dict[str, Callable[[Any, LogicalType], Value]]] = {
-    **{name: _whole(*INTEGER_RANGES[name]) for name in INTEGER_RANGES if "HUGE" not in name},
+    **{name: _integer(*INTEGER_RANGES[name]) for name in INTEGER_RANGES if "HUGE" not in name},
     "HUGEINT": _int128,
-    "UHUGEINT": _wide(signed=False),
+    "UHUGEINT": _integer128(signed=False),
     "BOOLEAN": _boolean,
     "FLOAT": _float,
     "DOUBLE": _float,
     "DECIMAL": _decimal,
     "UUID": _uuid,
-    "DATE": _whole(*_INT32),
+    "DATE": _integer(*_INT32),
     "TIME": _int64,
     "TIME_NS": _int64,
-    "TIME WITH TIME ZONE": _whole(*_UINT64),
+    "TIME WITH TIME ZONE": _integer(*_UINT64),
     "TIMESTAMP": _int64,
     "TIMESTAMP_S": _int64,
     "TIMESTAMP_MS": _int64,

@@ -1,7 +1,7 @@
-"""Which functions of DuckDB a server may evaluate again in the client's place.
+"""The DuckDB functions that a server may evaluate instead of the client.
 
-Only those named here: same arguments, same answer, in any session. So nothing volatile, nothing that looks at the clock
-(one-argument `age`), nothing that differs between versions (`hash`), nothing that reads through the session's time zone.
+Only functions in these lists are evaluated. They return the same result for the same arguments in any session: none is
+volatile, depends on the clock (`age` with one argument) or on the session's time zone, or differs between versions (`hash`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skiway.airport.filters.types import INTEGER_RANGES, LogicalType
 __all__ = ["OPERATORS", "is_repeatable_cast", "is_repeatable_function", "may_raise"]
 
 # fmt: off
-# These have an answer for every argument.
+# Functions that have a result for all arguments.
 _TOTAL: Final = frozenset({
     "~~", "~~*", "prefix", "suffix", "contains", "starts_with", "ends_with",
     "lower", "upper", "trim", "ltrim", "rtrim", "reverse", "concat", "||", "length", "len", "strlen", "octet_length", "bit_length",
@@ -24,7 +24,7 @@ _TOTAL: Final = frozenset({
     "list_contains", "array_extract", "list_extract", "struct_extract", "map_extract_value", "map_contains",
 })
 
-# These may refuse an argument, by overflow for instance.
+# Functions that may raise, for instance because of an overflow.
 _PARTIAL: Final = frozenset({
     "+", "-", "*", "/", "//", "%", "<<", ">>", "abs", "round", "floor", "ceil", "trunc",
     "substring", "substr", "left", "right", "like_escape", "regexp_matches", "regexp_full_match",
@@ -40,18 +40,18 @@ _DIVISIONS: Final = frozenset({"/", "//", "%"})
 
 
 def is_repeatable_function(node: Function) -> bool:
-    """Whether the call gives the same answer here as at the client, or raises here only if it raises there."""
+    """Whether the call has the same result on the server as on the client, and raises only if it raises there."""
     if not node.builtin or node.name not in _REPEATABLE:
         return False
     if node.name in _DIVISIONS:
-        return _divides_by_a_number(node)
+        return _divides_by_nonzero_constant(node)
     if node.name == "age":
         return len(node.children) == 2 and not _is_zoned(node)
     return node.name == "timetz_byte_comparable" or not _is_zoned(node)
 
 
-def _divides_by_a_number(node: Function) -> bool:
-    # By zero the answer is NULL or infinity, as the client's session has set it.
+def _divides_by_nonzero_constant(node: Function) -> bool:
+    # The result of a division by zero, NULL or infinity, depends on a setting of the client's session.
     match node.children:
         case (_, Constant(value)):
             return bool(value)
@@ -65,19 +65,19 @@ def _is_zoned(node: Function) -> bool:
 
 
 def is_repeatable_cast(node: Cast) -> bool:
-    """Whether the cast gives the same answer here as at the client."""
+    """Whether the cast has the same result on the server as on the client."""
     source = type_of(node.child)
     if source is None or isinstance(node.child, Constant):
-        return False  # a cast of a constant is left in a filter only when it fails
+        return False  # DuckDB evaluates casts of constants, unless they fail
     return not source.alias and not source.is_zoned and not node.type.is_zoned
 
 
 def may_raise(node: Node) -> bool:
-    """Whether evaluating `node` may fail on some row."""
-    return any(_refuses(part) for part in walk(node))
+    """Whether evaluating `node` may raise for some row."""
+    return any(_may_raise_itself(part) for part in walk(node))
 
 
-def _refuses(node: Node) -> bool:
+def _may_raise_itself(node: Node) -> bool:
     match node:
         case Function(name):
             return name in _PARTIAL

@@ -1,14 +1,14 @@
-"""What every encoder shares: how to drop what cannot be said without losing a row.
+"""Shared by all translations of filters: leave out what the target language cannot express, without losing a row.
 
-An encoder is asked for conditions that are true on *at least* the rows where the filter is true. Widening a part
-widens the whole only where nothing negates it, so NOT is first pushed down until it stands on single conditions. That
-is exact in three-valued logic, and leaves AND and OR alone above the conditions. Then
+A translation must be true for *at least* the rows for which the filter is true. Widening a part of an expression widens the
+whole only if the part is not negated. NOT is therefore first pushed down to single conditions, which is exact in
+three-valued logic and leaves only AND and OR above the conditions. Then:
 
-- AND drops the children that cannot be said,
-- OR is dropped whole when one child cannot be said,
-- a condition that cannot be said (`Unsaid`), negated or not, is dropped,
+- AND leaves out the children that cannot be expressed,
+- OR is left out if one child cannot be expressed,
+- a condition that cannot be expressed (`Inexpressible`), negated or not, is left out,
 
-and nothing left means no filter.
+and if nothing is left, there is no filter.
 """
 
 from __future__ import annotations
@@ -33,69 +33,78 @@ from skiway.airport.filters.nodes import (
 )
 from skiway.airport.filters.types import BOOLEAN
 
-__all__ = ["Unsaid", "column_path", "encode", "literal_prefix", "match_parts", "positive", "regex", "sided"]
+__all__ = [
+    "Inexpressible",
+    "column_path",
+    "constant_right",
+    "like_parts",
+    "like_regex",
+    "literal_prefix",
+    "push_down_not",
+    "translate",
+]
 
 T = TypeVar("T")
 
 _OPPOSITE: Final = {"IS NULL": "IS NOT NULL", "IS NOT NULL": "IS NULL", "IN": "NOT IN", "NOT IN": "IN"}
 _DUAL: Final[dict[str, Literal["AND", "OR"]]] = {"AND": "OR", "OR": "AND"}
 
-# DuckDB has functions of their own for negated matches.
+# DuckDB has separate functions for negated matches.
 _NEGATED_FUNCTIONS: Final = {"!~~": "~~", "!~~*": "~~*", "not_like_escape": "like_escape"}
 
 
-class Unsaid(Exception):
-    """The target language has no words for this part."""
+class Inexpressible(Exception):
+    """The target language cannot express this part of the filter."""
 
 
-def encode(
+def translate(
     filter: Filter,  # noqa: A002
-    say: Callable[[Node], T],
+    condition: Callable[[Node], T],
     *,
-    every: Callable[[Sequence[T]], T],
-    some: Callable[[Sequence[T]], T],
+    all_of: Callable[[Sequence[T]], T],
+    any_of: Callable[[Sequence[T]], T],
     limit: int = sys.maxsize,
 ) -> T | None:
-    """`filter` in another language, or None when nothing of it can be said.
+    """Translate `filter` to another language; None if no part of it can be expressed.
 
-    `say` speaks one condition, true on at least the rows where the condition is true, or raises `Unsaid`. `every` and
-    `some` join what was said by AND and OR. After `limit` conditions nothing more is said.
+    `condition` translates a single condition to one that is true for at least the same rows, or raises `Inexpressible`.
+    `all_of` and `any_of` combine conditions with AND and OR. Conditions beyond `limit` are left out.
     """
-    left = limit
+    remaining = limit
 
-    def condition(node: Node) -> T | None:
-        nonlocal left
-        left -= 1
+    def translate_condition(node: Node) -> T | None:
+        nonlocal remaining
+        remaining -= 1
         try:
-            return say(node) if left >= 0 else None
-        except Unsaid:
+            return condition(node) if remaining >= 0 else None
+        except Inexpressible:
             return None
 
     def widen(node: Node) -> T | None:
         match node:
             case Conjunction("AND", children):
-                said = _known([widen(child) for child in children])
-                return every(said) if said else None
+                parts = _expressible([widen(child) for child in children])
+                return all_of(parts) if parts else None
             case Conjunction(_, children):
-                said = _known([widen(child) for child in children])
-                return some(said) if said and len(said) == len(children) else None
+                parts = _expressible([widen(child) for child in children])
+                return any_of(parts) if parts and len(parts) == len(children) else None
             case _:
-                return condition(node)
+                return translate_condition(node)
 
-    return widen(positive(Conjunction("AND", filter.predicates)))
-
-
-def _known(said: Iterable[T | None]) -> list[T]:
-    return [one for one in said if one is not None]
+    return widen(push_down_not(Conjunction("AND", filter.predicates)))
 
 
-def positive(node: Node) -> Node:
-    """`node` with every NOT pushed down to single conditions, and BETWEEN spelled as two comparisons."""
+def _expressible(parts: Iterable[T | None]) -> list[T]:
+    return [part for part in parts if part is not None]
+
+
+def push_down_not(node: Node) -> Node:
+    """Push every NOT down to single conditions, and replace BETWEEN by two comparisons."""
     match node:
         case Conjunction(op, children):
-            return Conjunction(op, tuple([positive(child) for child in children]))
+            return Conjunction(op, tuple([push_down_not(child) for child in children]))
         case Operator("NOT", (child,)):
-            return _negative(child)
+            return _negate(child)
         case Function(name, children, of, builtin) if name in _NEGATED_FUNCTIONS:
             return _not(Function(_NEGATED_FUNCTIONS[name], children, of, builtin))
         case Between():
@@ -104,12 +113,12 @@ def positive(node: Node) -> Node:
             return node
 
 
-def _negative(node: Node) -> Node:
+def _negate(node: Node) -> Node:
     match node:
         case Conjunction(op, children):
-            return Conjunction(_DUAL[op], tuple([_negative(child) for child in children]))
+            return Conjunction(_DUAL[op], tuple([_negate(child) for child in children]))
         case Operator("NOT", (child,)):
-            return positive(child)
+            return push_down_not(child)
         case Operator(op, children, of) if op in _OPPOSITE:
             return Operator(_OPPOSITE[op], children, of)
         case Function(name, children, of, builtin) if name in _NEGATED_FUNCTIONS:
@@ -117,7 +126,7 @@ def _negative(node: Node) -> Node:
         case Comparison(op, left, right):
             return Comparison(op.negated, left, right)
         case Between():
-            return _negative(Conjunction("AND", _bounds(node)))
+            return _negate(Conjunction("AND", _bounds(node)))
         case Constant(bool() as value, of):
             return Constant(not value, of)
         case _:
@@ -134,82 +143,81 @@ def _bounds(node: Between) -> tuple[Node, Node]:
     return Comparison(low, node.input, node.lower), Comparison(high, node.input, node.upper)
 
 
-def sided(node: Comparison) -> Comparison:
-    """`node` with its constant, if it has one, on the right."""
+def constant_right(node: Comparison) -> Comparison:
+    """Swap the sides of a comparison if only the left side is a constant."""
     if isinstance(node.left, Constant) and not isinstance(node.right, Constant):
         return Comparison(node.op.flipped, node.right, node.left)
     return node
 
 
 def column_path(node: Node) -> tuple[str, ...]:
-    """The names from a column down to the field of a struct that `node` reads; else raises `Unsaid`."""
+    """The path of the column or struct field that `node` reads; `Inexpressible` for other nodes."""
     match node:
         case ColumnRef(name):
             return (name,)
         case Function("struct_extract", (struct, Constant(str() as wanted)), _, True):
             return *column_path(struct), _field_name(struct, wanted)
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _field_name(struct: Node, wanted: str) -> str:
-    # DuckDB finds fields in any case and sends the name as the user typed it.
+    # Field names are case-insensitive in DuckDB, which sends the name as the user typed it.
     fields = struct.type.fields if isinstance(struct, ColumnRef | Function) else ()
     found = [name for name, _ in fields if name.lower() == wanted.lower()]
     if len(found) != 1:
-        raise Unsaid
+        raise Inexpressible
     return found[0]
 
 
-# --------------------
-# LIKE patterns taken apart.
+# -- LIKE patterns ----------------------------------------------------------------------------------------------------
 
 
-class _Wild(Enum):
+class _Wildcard(Enum):
     ANY = "%"
     ONE = "_"
 
 
-def match_parts(node: Function) -> tuple[Node, str, str]:
-    """Text, pattern and escape character of a LIKE; raises `Unsaid` unless pattern and escape are constants."""
+def like_parts(node: Function) -> tuple[Node, str, str]:
+    """The text, pattern and escape character of a LIKE; `Inexpressible` unless pattern and escape are constants."""
     match node:
         case Function("~~", (text, Constant(str() as pattern)), _, True):
             return text, pattern, ""
         case Function("like_escape", (text, Constant(str() as pattern), Constant(str() as escape)), _, True):
             return text, pattern, escape
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
-def _tokens(pattern: str, escape: str) -> Iterator[str | _Wild]:
+def _tokens(pattern: str, escape: str) -> Iterator[str | _Wildcard]:
     characters = iter(pattern)
     for character in characters:
         if character == escape:
             escaped = next(characters, None)
             if escaped is None:
-                raise Unsaid  # DuckDB refuses such a pattern
+                raise Inexpressible  # DuckDB rejects such a pattern
             yield escaped
         elif character in "%_":
-            yield _Wild(character)
+            yield _Wildcard(character)
         else:
             yield character
 
 
 def literal_prefix(pattern: str, escape: str) -> str:
-    """What every match begins with."""
+    """The literal prefix of every string that matches the pattern."""
     return "".join(takewhile(lambda token: isinstance(token, str), _tokens(pattern, escape)))  # type: ignore[arg-type]
 
 
-def regex(pattern: str, escape: str) -> str:
-    """The regular expression, in RE2's syntax, that matches what the pattern matches."""
+def like_regex(pattern: str, escape: str) -> str:
+    """The regular expression for a LIKE pattern, in the syntax of RE2."""
     return rf"(?s)\A{''.join(_as_regex(token) for token in _tokens(pattern, escape))}\z"
 
 
-def _as_regex(token: str | _Wild) -> str:
+def _as_regex(token: str | _Wildcard) -> str:
     match token:
-        case _Wild.ANY:
+        case _Wildcard.ANY:
             return ".*"
-        case _Wild.ONE:
+        case _Wildcard.ONE:
             return "."
         case _:
             return f"\\x{{{ord(token):X}}}"

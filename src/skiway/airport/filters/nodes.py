@@ -1,12 +1,12 @@
-"""The parts of a filter: frozen values, compared by what they hold.
+"""The syntax tree of a filter, as immutable values.
 
     Filter
-      └── Node    Comparison, Conjunction, Between, Operator   give BOOLEAN (COALESCE gives any type)
-                  ColumnRef, Constant, Function, Cast, Case    give any type
-                  Unknown                                      what was sent and is not understood
+      └── Node    Comparison, Conjunction, Between, Operator   of type BOOLEAN (COALESCE of any type)
+                  ColumnRef, Constant, Function, Cast, Case    of any type
+                  Unknown                                      not supported
 
-A filter's predicates hold together (AND). Everything an encoder needs is in the nodes: columns are named, not numbered,
-and each value knows its type.
+The predicates of a filter are combined with AND. Nodes contain everything a translation needs: columns have names instead of
+numbers, and each value has a type.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Compare(StrEnum):
-    """How a comparison compares; the value is the operator in SQL."""
+    """A comparison operator. The value is the operator in SQL."""
 
     EQ = "="
     NE = "<>"
@@ -55,12 +55,12 @@ class Compare(StrEnum):
 
     @property
     def negated(self) -> Compare:
-        """The operator that is true where this one is false, and NULL where this one is NULL."""
+        """The operator that is true if this one is false, and NULL if this one is NULL."""
         return _NEGATED[self]
 
     @property
     def flipped(self) -> Compare:
-        """The operator that says the same with its sides exchanged."""
+        """The equivalent operator after swapping the sides."""
         return _FLIPPED.get(self, self)
 
 
@@ -79,7 +79,7 @@ _FLIPPED = {Compare.LT: Compare.GT, Compare.GT: Compare.LT, Compare.LE: Compare.
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value of type INTERVAL. The three parts are kept apart: a month has no fixed number of days."""
+    """A value of type INTERVAL. It has three parts because a month has no fixed number of days."""
 
     months: int
     days: int
@@ -87,17 +87,17 @@ class Interval:
 
 
 Value: TypeAlias = bool | int | float | str | bytes | Decimal | UUID | Interval | tuple["Value", ...] | None
-"""What a constant holds.
+"""The value of a constant.
 
-Dates, times and timestamps are the raw count of their type's unit since its start, so that infinite ones and those out
-of Python's range stay exact. HUGEINT and BIGNUM are int, BIT is text of 0 and 1, ENUM is the member's name. LIST and
-ARRAY are tuples; STRUCT is a tuple in the order of its type's fields; MAP is a tuple of (key, value) pairs.
+Dates, times and timestamps are integers in the unit of their type, so that infinite values and values outside of Python's
+range are exact. HUGEINT and BIGNUM are int, BIT is a string of 0 and 1, ENUM is the name of the member. LIST and ARRAY are
+tuples, STRUCT is a tuple in the order of the fields of its type, MAP is a tuple of (key, value) pairs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal value; `value` None is NULL."""
+    """A literal. The value None is NULL."""
 
     value: Value
     type: LogicalType
@@ -113,7 +113,7 @@ class ColumnRef:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two values of one type compared."""
+    """A comparison of two values of the same type."""
 
     op: Compare
     left: Node
@@ -122,7 +122,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Conjunction:
-    """Any number of conditions under one AND or OR."""
+    """Any number of conditions combined with AND or OR."""
 
     op: Literal["AND", "OR"]
     children: tuple[Node, ...]
@@ -130,7 +130,7 @@ class Conjunction:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """`input` within two bounds, each inclusive or not."""
+    """Whether `input` is between two bounds, each inclusive or exclusive."""
 
     input: Node
     lower: Node
@@ -141,7 +141,10 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """NOT, IS NULL, IS NOT NULL, IN, NOT IN (the first child is looked for among the others), COALESCE, NULLIF, TRY."""
+    """NOT, IS NULL, IS NOT NULL, IN, NOT IN, COALESCE, NULLIF or TRY.
+
+    The first child of IN and NOT IN is the value to search, the others are the list.
+    """
 
     op: str
     children: tuple[Node, ...]
@@ -150,7 +153,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A call. `builtin` is False for one that comes from a catalog other than DuckDB's own."""
+    """A function call. `builtin` is False if the function is not one of DuckDB's own."""
 
     name: str
     children: tuple[Node, ...]
@@ -160,7 +163,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """`child` as another type; with `try_cast`, NULL where that fails."""
+    """A cast of `child`. With `try_cast`, it is NULL instead of an error."""
 
     child: Node
     type: LogicalType
@@ -169,7 +172,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The value beside the first condition that is true, else `otherwise`."""
+    """A CASE expression: the value of the first condition that is true, or `otherwise`."""
 
     checks: tuple[tuple[Node, Node], ...]
     otherwise: Node
@@ -178,7 +181,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An expression that is not understood; `kind` is the class it was sent as."""
+    """An unsupported expression. `kind` is its class in the JSON."""
 
     kind: str
 
@@ -190,7 +193,7 @@ Node: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a scan's rows must satisfy: all of `predicates`. False when there are none."""
+    """The filter of a scan: all `predicates` must be true. It is falsy if there are none."""
 
     predicates: tuple[Node, ...] = ()
 
@@ -199,13 +202,13 @@ class Filter:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The names of the columns that the understood parts look at."""
+        """The names of the columns that the filter uses, except in unsupported parts."""
         found = (node for predicate in self.predicates for node in walk(predicate))
         return frozenset(node.name for node in found if isinstance(node, ColumnRef))
 
 
 def type_of(node: Node) -> LogicalType | None:
-    """The type of the value `node` gives, None when unknown."""
+    """The type of a node, or None if it is unknown."""
     match node:
         case Unknown():
             return None
@@ -216,11 +219,11 @@ def type_of(node: Node) -> LogicalType | None:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """`node` and everything below it."""
+    """`node` and all its descendants."""
     pending: list[Node] = [node]
     while pending:
-        yield (here := pending.pop())
-        pending.extend(_children(here))
+        yield (current := pending.pop())
+        pending.extend(_children(current))
 
 
 def _children(node: Node) -> tuple[Node, ...]:

@@ -1,7 +1,7 @@
-"""From the JSON a client sends to nodes.
+"""Parses the JSON of a pushed-down filter.
 
-Only the frame of the JSON is required to be right. An expression that is new, odd or incomplete becomes `Unknown`: the
-client applies its filters again, so not understanding a part costs speed, never an answer.
+Only the outer structure of the JSON must be valid. An expression that is new, malformed or incomplete becomes `Unknown`: the
+client applies the filter again, so an unsupported part costs speed but never changes a result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skiway.errors import InvalidArgument
 __all__ = ["MAX_DEPTH", "parse"]
 
 MAX_DEPTH: Final = 150
-"""Expressions may nest this deep: far more than people write, and safe for every encoder's recursion."""
+"""The maximum depth of expressions: more than anybody writes, and safe for all recursive translations."""
 
 _COMPARES: Final = {
     "COMPARE_EQUAL": Compare.EQ,
@@ -45,7 +45,7 @@ _COMPARES: Final = {
 }
 _CONJUNCTIONS: Final[dict[str, Literal["AND", "OR"]]] = {"CONJUNCTION_AND": "AND", "CONJUNCTION_OR": "OR"}
 
-# operator -> (its name, the fewest and the most children it takes)
+# operator -> (name, minimum and maximum number of children)
 _OPERATORS: Final = {
     "OPERATOR_NOT": ("NOT", 1, 1),
     "OPERATOR_IS_NULL": ("IS NULL", 1, 1),
@@ -57,20 +57,20 @@ _OPERATORS: Final = {
     "OPERATOR_TRY": ("TRY", 1, 1),
 }
 
-# What reading a malformed member may raise.
-_ODD: Final = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+# Errors that malformed expressions may raise.
+_MALFORMED: Final = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 
 
 def parse(text: str | bytes) -> Filter:
-    """The filter in `text`; an empty one when `text` is empty or holds no predicates.
+    """Parse a filter. It is empty if `text` is empty or has no predicates.
 
-    Raises `InvalidArgument` when `text` is not a filter's JSON, or nests deeper than `MAX_DEPTH`.
+    Raises `InvalidArgument` if `text` is not the JSON of a filter, or is nested deeper than `MAX_DEPTH`.
     """
     if not text:
         return Filter()
-    frame = _decode(text)
-    names = frame.get("column_binding_names_by_index", [])
-    predicates = frame.get("filters")
+    document = _decode(text)
+    names = document.get("column_binding_names_by_index", [])
+    predicates = document.get("filters")
     if not isinstance(predicates, list) or not all(isinstance(one, dict) for one in predicates):
         raise _malformed('"filters" is not a list of expressions')
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -84,20 +84,20 @@ def parse(text: str | bytes) -> Filter:
 
 def _decode(text: str | bytes) -> dict[str, Any]:
     try:
-        # The client writes NaN and Infinity bare and integers beyond 64 bits, which only this decoder takes.
-        frame = json.loads(text)
+        # DuckDB sends unquoted NaN and Infinity, and integers of more than 64 bits, which msgspec rejects.
+        document = json.loads(text)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:
         raise _malformed(f"it is not JSON ({error})") from None
-    if not isinstance(frame, dict):
-        raise _malformed(f"it is a JSON {type(frame).__name__}, not an object")
-    return frame
+    if not isinstance(document, dict):
+        raise _malformed(f"it is a JSON {type(document).__name__}, not an object")
+    return document
 
 
 def _malformed(found: str) -> InvalidArgument:
     return InvalidArgument(
-        f"cannot read the pushed-down filter: {found}; "
+        f"cannot parse the pushed-down filter: {found}; "
         'send {"filters": [...], "column_binding_names_by_index": [...]}, or nothing for no filter',
         key="filter.malformed",
     )
@@ -105,14 +105,14 @@ def _malformed(found: str) -> InvalidArgument:
 
 def _too_deep() -> InvalidArgument:
     return InvalidArgument(
-        f"the pushed-down filter nests deeper than {MAX_DEPTH} levels; simplify the predicate",
+        f"the pushed-down filter is nested deeper than {MAX_DEPTH} levels; simplify the predicate",
         key="filter.too_deep",
         limit=str(MAX_DEPTH),
     )
 
 
 class _Reader:
-    """Reads expressions; column numbers are looked up among `names`."""
+    """Parses expressions. `names` maps column numbers to names."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -122,8 +122,8 @@ class _Reader:
             raise _too_deep()
         kind = raw.get("expression_class")
         try:
-            return _READERS[kind](self, raw, depth + 1)  # type: ignore[index]  # None is not among the keys
-        except _ODD:
+            return _READERS[kind](self, raw, depth + 1)  # type: ignore[index]  # a missing class is a KeyError
+        except _MALFORMED:
             return Unknown(str(kind))
 
     def nodes(self, raw: list[dict[str, Any]], depth: int) -> tuple[Node, ...]:
@@ -152,7 +152,7 @@ class _Reader:
         )
 
     def function(self, raw: dict[str, Any], depth: int) -> Node:
-        # What a rewrite of the optimizer put there has no home; the rest of DuckDB's own lives in system.main.
+        # Functions that the optimizer inserts have no catalog; DuckDB's other functions are in system.main.
         home = (raw["catalog_name"], raw["schema_name"])
         return Function(
             _text(raw["name"]),
@@ -202,5 +202,5 @@ def _flag(raw: object) -> bool:
 
 
 def _text(raw: str) -> str:
-    raw.encode()  # half a surrogate pair is no text
+    raw.encode()  # raises for half a surrogate pair, which is not a valid string
     return raw

@@ -1,13 +1,15 @@
-"""A filter as the body of a WHERE clause for DuckDB."""
+"""Translates filters to the body of a WHERE clause for DuckDB, and constants to SQL literals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Final
+from uuid import UUID
 
 from skiway.airport.filters.functions import OPERATORS, is_repeatable_cast, is_repeatable_function, may_raise
-from skiway.airport.filters.literals import literal
-from skiway.airport.filters.logic import Unsaid, encode
+from skiway.airport.filters.logic import Inexpressible, translate
 from skiway.airport.filters.nodes import (
     Between,
     Case,
@@ -18,18 +20,32 @@ from skiway.airport.filters.nodes import (
     Constant,
     Filter,
     Function,
+    Interval,
     Node,
     Operator,
     Unknown,
+    Value,
 )
-from skiway.airport.wire.duckdb_sql import identifier
+from skiway.airport.filters.types import LogicalType
+from skiway.airport.wire.duckdb_sql import blob_literal, identifier, text_literal
 
-__all__ = ["to_sql"]
+__all__ = ["literal", "to_sql"]
 
-# DuckDB's time grows with the square of the number of conditions.
-_MOST: Final = 1000
+# DuckDB's run time is quadratic in the number of conditions.
+_MAX_CONDITIONS: Final = 1000
 
 _CALLED: Final = {"COALESCE": "coalesce", "NULLIF": "nullif", "TRY": "TRY"}
+
+# The values of infinity in DATE and in all TIMESTAMP types.
+_INFINITE_DATE: Final = (1 << 31) - 1
+_INFINITE_TIMESTAMP: Final = (1 << 63) - 1
+
+_EPOCH: Final = date(1970, 1, 1)
+_FIRST_DAY: Final = (date.min - _EPOCH).days
+_LAST_DAY: Final = (date.max - _EPOCH).days
+
+_PER_SECOND: Final = {"TIMESTAMP_S": 1, "TIMESTAMP_MS": 10**3, "TIMESTAMP_NS": 10**9}
+_MICROS_PER_SECOND: Final = 10**6
 
 
 def to_sql(
@@ -38,36 +54,36 @@ def to_sql(
     columns: Mapping[str, str | None] | None = None,
     expressions: Mapping[str, str] | None = None,
 ) -> str | None:
-    """The body of a WHERE clause that keeps at least the rows `filter` keeps; None when nothing can be said.
+    """The body of a WHERE clause that keeps at least the rows that `filter` keeps; None if nothing can be expressed.
 
-    `columns` gives columns another name; one mapped to None is never mentioned. `expressions` puts SQL of the caller's
-    own, in parentheses, in the place of a column.
+    `columns` renames columns; a column mapped to None is not used. `expressions` replaces columns by SQL expressions,
+    which are put in parentheses.
     """
     writer = _Writer(columns or {}, expressions or {})
-    return encode(filter, writer.condition, every=" AND ".join, some=_some, limit=_MOST)
+    return translate(filter, writer.condition, all_of=" AND ".join, any_of=_any_of, limit=_MAX_CONDITIONS)
 
 
-def _some(said: Sequence[str]) -> str:
-    # An AND among them needs no parentheses: it binds tighter.
-    return said[0] if len(said) == 1 else f"({' OR '.join(said)})"
+def _any_of(conditions: Sequence[str]) -> str:
+    # AND binds tighter than OR and needs no parentheses.
+    return conditions[0] if len(conditions) == 1 else f"({' OR '.join(conditions)})"
 
 
-def _is_open(node: Node) -> bool:
-    """Whether the SQL of `node` would fall apart beside another operator."""
+def _needs_parentheses(node: Node) -> bool:
+    """Whether the SQL of `node` needs parentheses next to another operator."""
     if isinstance(node, Operator):
         return node.op not in _CALLED
     return isinstance(node, Comparison | Conjunction | Between)
 
 
 class _Writer:
-    """Writes expressions that have, on every row, exactly the value they have at the client."""
+    """Writes SQL expressions that have exactly the same value as on the client for every row."""
 
     def __init__(self, columns: Mapping[str, str | None], expressions: Mapping[str, str]) -> None:
         self.columns = columns
         self.expressions = expressions
 
     def condition(self, node: Node) -> str:
-        """`node` as a condition that never fails: a row on which it would fail is kept, for the client to fail on."""
+        """`node` as a condition that never raises. If it would fail for a row, it keeps the row, and the client raises."""
         sql = self.expression(node)
         return f"TRY({sql}) IS NOT FALSE" if may_raise(node) else sql
 
@@ -92,23 +108,23 @@ class _Writer:
             case Between():
                 return self.between(node)
             case Function() | Cast() | Conjunction() | Unknown():
-                raise Unsaid
+                raise Inexpressible
 
     def operand(self, node: Node, *, bare: bool = False) -> str:
-        """`node` as a part of a larger expression; `bare` where an integer needs no type, as in a comparison."""
+        """`node` as part of a larger expression. With `bare`, integer literals have no type, as in a comparison."""
         if isinstance(node, Constant):
             return literal(node, bare=bare)
         sql = self.expression(node)
-        return f"({sql})" if _is_open(node) else sql
+        return f"({sql})" if _needs_parentheses(node) else sql
 
     def column(self, node: ColumnRef, *, any_type: bool = False) -> str:
         if node.type.alias not in ("", "JSON") and not any_type:
-            raise Unsaid  # how a named type compares is known to its extension only
+            raise Inexpressible  # only the extension that defines a type knows how it compares
         if node.name in self.expressions:
             return f"({self.expressions[node.name]})"
         name = self.columns.get(node.name, node.name)
         if name is None:
-            raise Unsaid
+            raise Inexpressible
         return identifier(name)
 
     def operator(self, op: str, children: tuple[Node, ...]) -> str:
@@ -131,7 +147,7 @@ class _Writer:
 
     def cast(self, node: Cast) -> str:
         if node.type.sql is None:
-            raise Unsaid
+            raise Inexpressible
         return f"{'TRY_CAST' if node.try_cast else 'CAST'}({self.operand(node.child)} AS {node.type.sql})"
 
     def case(self, node: Case) -> str:
@@ -147,6 +163,114 @@ class _Writer:
         if node.lower_inclusive and node.upper_inclusive:
             return f"{value} BETWEEN {lower} AND {upper}"
         if not isinstance(node.input, ColumnRef):
-            raise Unsaid  # said twice at every level, deep nesting would grow without bound
+            raise Inexpressible  # the input occurs twice, so deep nesting would grow exponentially
         low, high = (">=" if node.lower_inclusive else ">"), ("<=" if node.upper_inclusive else "<")
         return f"{value} {low} {lower} AND {value} {high} {upper}"
+
+
+# -- literals ---------------------------------------------------------------------------------------------------------
+
+
+def literal(constant: Constant, *, bare: bool = False) -> str:
+    """`constant` as SQL that DuckDB reads back as the same value and type; `Inexpressible` if that is impossible.
+
+    With `bare`, an integer has no type.
+    """
+    value, of = constant.value, constant.type
+    if of.id == "VARCHAR" and isinstance(value, str):  # also for types based on it, such as JSON
+        return text_literal(value)
+    if of.sql is None:
+        raise Inexpressible
+    if value is None:
+        return f"CAST(NULL AS {of.sql})"
+    if of.fields:
+        return f"CAST({_nested(value, of)} AS {of.sql})"
+    if bare and of.is_integer:
+        return str(value)
+    return _scalar(value, of)
+
+
+def _scalar(value: Value, of: LogicalType) -> str:
+    match value:
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case bytes():
+            return blob_literal(value)
+        case int() if of.id == "DATE":
+            return _date(value)
+        case int() if of.id.startswith("TIMESTAMP"):
+            return _timestamp(value, of)
+        case int() if of.id == "TIME":
+            return f"'{_time_of_day(value, _MICROS_PER_SECOND)}'::TIME"
+        case int() if of.id == "TIME_NS":
+            return f"'{_time_of_day(value, 10**9)}'::TIME_NS"
+        case int() | float() | UUID() if of.id != "TIME WITH TIME ZONE":
+            return f"'{value}'::{of.sql}"
+        case Decimal():
+            return f"'{value:f}'::{of.sql}"
+        case str():
+            return f"{text_literal(value)}::{of.sql}"
+        case Interval():
+            return _interval(value)
+        case _:
+            raise Inexpressible  # TIME WITH TIME ZONE as text loses the seconds of its offset
+
+
+def _nested(value: Value, of: LogicalType) -> str:
+    assert isinstance(value, tuple)
+    if of.id == "STRUCT":
+        named = zip(of.fields, value, strict=True)
+        return f"{{{', '.join([f'{text_literal(name)}: {_part(part, kind)}' for (name, kind), part in named])}}}"
+    if of.id == "MAP":
+        return f"MAP {{{', '.join([_entry(entry, of) for entry in value])}}}"
+    return f"[{', '.join([_part(part, of.element) for part in value])}]"
+
+
+def _entry(entry: Value, of: LogicalType) -> str:
+    assert isinstance(entry, tuple)
+    (_, keys), (_, values) = of.fields
+    return f"{_part(entry[0], keys)}: {_part(entry[1], values)}"
+
+
+def _part(value: Value, of: LogicalType) -> str:
+    return literal(Constant(value, of))
+
+
+def _date(days: int) -> str:
+    if abs(days) == _INFINITE_DATE:
+        return f"'{_infinity(days)}'::DATE"
+    if _FIRST_DAY <= days <= _LAST_DAY:
+        return f"'{_EPOCH + timedelta(days=days)}'::DATE"
+    return f"('1970-01-01'::DATE + ({days}))"
+
+
+def _timestamp(count: int, of: LogicalType) -> str:
+    if abs(count) == _INFINITE_TIMESTAMP:
+        return f"'{_infinity(count)}'::{of.sql}"
+    if of.id == "TIMESTAMP_NS":
+        return f"make_timestamp_ns({count})"
+    micros = count * (_MICROS_PER_SECOND // _PER_SECOND.get(of.id, _MICROS_PER_SECOND))
+    if abs(micros) >= _INFINITE_TIMESTAMP:
+        raise Inexpressible
+    days, rest = divmod(micros, 86400 * _MICROS_PER_SECOND)
+    zoned = of.id == "TIMESTAMP WITH TIME ZONE"
+    if _FIRST_DAY <= days <= _LAST_DAY:
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(days=days, microseconds=rest)
+        return f"'{moment.replace(tzinfo=None)}{'+00' if zoned else ''}'::{of.sql}"
+    return f"CAST(make_timestamp{'tz' if zoned else ''}({micros}) AS {of.sql})"
+
+
+def _infinity(count: int) -> str:
+    return "infinity" if count > 0 else "-infinity"
+
+
+def _time_of_day(count: int, per_second: int) -> str:
+    seconds, fraction = divmod(count, per_second)
+    digits = len(str(per_second)) - 1
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:0{digits}d}"
+
+
+def _interval(value: Interval) -> str:
+    if value.micros == -_INFINITE_TIMESTAMP - 1:
+        raise Inexpressible  # DuckDB parses the digits before the sign and overflows
+    return f"'{value.months} months {value.days} days {value.micros} microseconds'::INTERVAL"

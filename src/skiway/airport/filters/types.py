@@ -1,4 +1,4 @@
-"""DuckDB's logical types, as a filter names them."""
+"""DuckDB's logical types in filters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INTEGER_RANGES: Final = {
     "UHUGEINT": _unsigned(128),
 }
 
-# Types whose name is their whole spelling. A name outside this set never reaches SQL text.
+# Types without parameters. Other names are never written to SQL.
 _PLAIN: Final = INTEGER_RANGES.keys() | {
     "BIGNUM",
     "BIT",
@@ -57,10 +57,10 @@ _PLAIN: Final = INTEGER_RANGES.keys() | {
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """A type by its `id` in SQL spelling, and the parts that id has.
+    """A type: its `id`, which is the name in SQL, and its parameters.
 
-    `fields` are the named parts of a STRUCT or UNION, the `key` and `value` of a MAP, or the one unnamed element of a
-    LIST or ARRAY. `alias` is the name of a type built on this one, such as JSON on VARCHAR.
+    `fields` has the fields of a STRUCT or UNION, the `key` and `value` of a MAP, or the unnamed element of a LIST or ARRAY.
+    `alias` is the name of a type that is based on this one, such as JSON on VARCHAR.
     """
 
     id: str
@@ -74,7 +74,7 @@ class LogicalType:
 
     @property
     def element(self) -> LogicalType:
-        """The type of what a LIST or ARRAY holds."""
+        """The element type of a LIST or ARRAY."""
         return self.fields[0][1]
 
     @property
@@ -87,18 +87,18 @@ class LogicalType:
 
     @property
     def is_zoned(self) -> bool:
-        """Whether a value, or a part of it, is read through the session's time zone."""
+        """Whether values, or parts of them, depend on the session's time zone."""
         return self.id.endswith("WITH TIME ZONE") or any(part.is_zoned for _, part in self.fields)
 
     @property
     def sql(self) -> str | None:
-        """The type in DuckDB's SQL, or None where it cannot be written down."""
+        """The type in SQL, or None if it cannot be written in SQL."""
         return _sql(self)
 
 
-@lru_cache(maxsize=64)  # bounded: the names come from the wire
+@lru_cache(maxsize=64)  # bounded, because the names come from clients
 def plain(type_id: str) -> LogicalType:
-    """One shared value for each type that is only a name."""
+    """The type without parameters called `type_id`. The values are shared."""
     return LogicalType(type_id)
 
 
@@ -119,18 +119,18 @@ def _sql(of: LogicalType) -> str | None:
 
 def _nested_sql(of: LogicalType) -> str | None:
     parts = [part.sql for _, part in of.fields]
-    said = [part for part in parts if part is not None]
-    if not said or len(said) < len(parts):
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
         return None
     match of.id:
         case "LIST":
-            return f"{said[0]}[]"
+            return f"{known[0]}[]"
         case "ARRAY":
-            return f"{said[0]}[{of.size:d}]"
+            return f"{known[0]}[{of.size:d}]"
         case "MAP":
-            return f"MAP({said[0]}, {said[1]})"
+            return f"MAP({known[0]}, {known[1]})"
         case "STRUCT" if all(name for name, _ in of.fields):
-            named = zip(of.fields, said, strict=True)
+            named = zip(of.fields, known, strict=True)
             return f"STRUCT({', '.join(f'{identifier(name)} {part}' for (name, _), part in named)})"
         case _:
             return None

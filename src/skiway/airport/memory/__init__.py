@@ -1,14 +1,13 @@
-"""A complete database in memory: DDL, DML with RETURNING, transactions, time travel, statistics.
+"""An in-memory database with DDL, DML with RETURNING, transactions, time travel and statistics.
 
     from skiway.airport import serve
     from skiway.airport.memory import MemoryCatalog
 
     serve(MemoryCatalog("scratch", schemas=["public"]), "grpc://127.0.0.1:50051")
 
-It is the reference for what a catalog may do, an example to read, and what tests compare with DuckDB.
+It implements every capability of a catalog, serves as an example, and is compared with DuckDB in tests.
 """
 
-from skiway.airport.conversion import storable, to_column
 from skiway.airport.memory.catalog import MemoryCatalog, MemorySchema
 from skiway.airport.memory.table import MemoryTable, PastTable
 from skiway.airport.memory.transactions import MemoryTransactions
@@ -19,6 +18,4 @@ __all__ = [
     "MemoryTable",
     "MemoryTransactions",
     "PastTable",
-    "storable",
-    "to_column",
 ]

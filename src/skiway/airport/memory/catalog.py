@@ -1,4 +1,4 @@
-"""A whole database in memory, served to DuckDB: what all the abilities of the library look like at work."""
+"""The catalog and the schemas of the in-memory database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from skiway.airport.catalog import Catalog, CatalogVersion, Schema, SharedListing, Transactional, Versioned
 from skiway.airport.conversion import to_column
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema
-from skiway.airport.memory.ddl import dropped, renamed
+from skiway.airport.memory.ddl import drop_table, rename_table
 from skiway.airport.memory.definitions import check_keys, check_rows, define, valid_name
 from skiway.airport.memory.sandbox import Sandbox
 from skiway.airport.memory.snapshots import Clock, SchemaState, Snapshot, Store, TableState, change_numbers
@@ -30,9 +30,9 @@ def _now() -> dt.datetime:
 class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transactional):
     """Schemas and tables in memory, safe to use from many threads.
 
-    Every change makes a version; the newest `history` of them are kept for time travel. Names are told apart like in
-    DuckDB: the case of letters is kept, and does not matter. `memory_limit` and `timeout_s` bound what SQL of callers
-    (checks, defaults, conversions) may use.
+    Every change creates a version; the newest `history` versions are kept for time travel. Names are case-insensitive
+    and case-preserving, as in DuckDB. `memory_limit` and `timeout_s` limit the SQL of callers: checks, defaults and
+    type conversions.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
 
     @property
     def transactions(self) -> MemoryTransactions:
-        """Begins and ends transactions."""
+        """The transaction manager."""
         return self._database.transactions
 
     def version(self) -> CatalogVersion:
-        """How many changes were made so far, those of the current transaction included."""
+        """The number of changes so far, including those of the current transaction."""
         session = self._database.session()
         own = session.changes if isinstance(session, Transaction) else 0
         return CatalogVersion(session.snapshot.version + own)
 
     def visibility_key(self) -> Hashable:
-        """All see the same, but for what a transaction has not committed yet."""
+        """The id of a transaction with uncommitted changes; otherwise all callers see the same."""
         session = self._database.session()
         return session.id if isinstance(session, Transaction) and session.changes else ""
 
@@ -75,25 +75,25 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
         return [MemorySchema(self._database, state) for state in self._database.session().snapshot.schemas.values()]
 
     def schema(self, name: str) -> MemorySchema | None:
-        """One schema, or None."""
+        """The schema called `name`, or None."""
         state = self._database.session().snapshot.schema(name)
         return MemorySchema(self._database, state) if state else None
 
     def create_schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> MemorySchema:
-        """A new schema."""
-        made = SchemaState(valid_name(name, "schema"), comment, dict(tags or {}))
+        """Create a schema."""
+        state = SchemaState(valid_name(name, "schema"), comment, dict(tags or {}))
         shape = next(change_numbers)
 
         def change(snapshot: Snapshot) -> Snapshot:
             if snapshot.schema(name):
                 raise AlreadyExists(f"schema {name!r} already exists", key="schema", schema=name)
-            return replace(snapshot.with_schema(made), shape=shape)
+            return replace(snapshot.with_schema(state), shape=shape)
 
         self._database.session().apply(change)
-        return MemorySchema(self._database, made)
+        return MemorySchema(self._database, state)
 
     def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove a schema without tables."""
+        """Drop a schema without tables."""
         shape = next(change_numbers)
 
         def change(snapshot: Snapshot) -> Snapshot:
@@ -102,7 +102,7 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
             tables = snapshot.open_schema(name).tables
             if tables:
                 raise SchemaNotEmpty(
-                    f"schema {name!r} still holds {len(tables)} tables, such as "
+                    f"schema {name!r} still contains {len(tables)} tables, such as "
                     f"{next(iter(tables.values())).definition.name!r}: drop them first"
                 )
             return replace(snapshot.without_schema(name), shape=shape)
@@ -111,7 +111,7 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
 
 
 class MemorySchema(Schema, DynamicSchema):
-    """A schema of a `MemoryCatalog`, as the request that asks sees it."""
+    """A schema of a `MemoryCatalog`, as the current request sees it."""
 
     def __init__(self, database: Database, state: SchemaState) -> None:
         self.name = state.name
@@ -125,12 +125,12 @@ class MemorySchema(Schema, DynamicSchema):
         return [MemoryTable(self._database, self.name, table) for table in state.tables.values()]
 
     def table(self, name: str) -> MemoryTable | None:
-        """One table, or None."""
+        """The table called `name`, or None."""
         state = self._database.session().snapshot.table(self.name, name)
         return MemoryTable(self._database, self.name, state) if state else None
 
     def create_table(self, create: CreateTable) -> MemoryTable:
-        """A new table without rows."""
+        """Create an empty table."""
         return self._create(create, ())
 
     def add_table(
@@ -143,7 +143,7 @@ class MemorySchema(Schema, DynamicSchema):
         checks: Sequence[str] = (),
         comment: str = "",
     ) -> MemoryTable:
-        """A new table with these rows: a pyarrow Table, or anything else that gives Arrow data."""
+        """Create a table with rows: a pyarrow Table, or any other object with Arrow data."""
         table = data if isinstance(data, pa.Table) else pa.table(data)
         create = CreateTable(
             name,
@@ -156,44 +156,44 @@ class MemorySchema(Schema, DynamicSchema):
         return self._create(create, table.to_batches())
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
-        """Remove a table; its past stays readable through one of the same name."""
-        self._database.session().apply(dropped(self.name, name, if_exists=if_exists))
+        """Drop a table. A new table with the same name can still read its history."""
+        self._database.session().apply(drop_table(self.name, name, if_exists=if_exists))
 
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
-        """Give a table another name."""
+        """Rename a table."""
         valid_name(new_name, "table")
-        self._database.session().apply(renamed(self.name, name, new_name, if_exists=if_exists))
+        self._database.session().apply(rename_table(self.name, name, new_name, if_exists=if_exists))
 
     def _create(self, create: CreateTable, batches: Iterable[pa.RecordBatch]) -> MemoryTable:
-        made = _new_table(create, batches, self._database.sandbox)
+        table = _new_table(create, batches, self._database.sandbox)
 
         def change(snapshot: Snapshot) -> Snapshot:
             if snapshot.open_schema(self.name).table(create.name) and create.on_conflict != "replace":
                 if create.on_conflict == "ignore":
                     return snapshot
                 raise AlreadyExists(f"table {self.name}.{create.name} already exists", key="table", table=create.name)
-            return replace(snapshot.with_table(self.name, made), shape=made.revision)
+            return replace(snapshot.with_table(self.name, table), shape=table.revision)
 
         self._database.session().apply(change)
-        there = self.table(create.name)
-        if there is None:
-            raise NotFound(f"table {self.name}.{create.name} was dropped as soon as it was there")
-        return there
+        created = self.table(create.name)
+        if created is None:
+            raise NotFound(f"table {self.name}.{create.name} was dropped right after its creation")
+        return created
 
 
 def _new_table(create: CreateTable, batches: Iterable[pa.RecordBatch], sandbox: Sandbox) -> TableState:
     if create.on_conflict not in ("error", "ignore", "replace"):
-        raise InvalidArgument(f"on_conflict is 'error', 'ignore' or 'replace', not {create.on_conflict!r}")
+        raise InvalidArgument(f"on_conflict must be 'error', 'ignore' or 'replace', not {create.on_conflict!r}")
     table = TableState.empty(define(create, sandbox))
-    kept = [_kept(table, batch, sandbox) for batch in batches]
-    rows = table.rows.append(kept, table.revision)
+    stored = [_stored_batch(table, batch, sandbox) for batch in batches]
+    rows = table.rows.append(stored, table.revision)
     check_keys(table.definition, rows, sandbox)
     return table.with_rows(rows)
 
 
-def _kept(table: TableState, batch: pa.RecordBatch, sandbox: Sandbox) -> pa.RecordBatch:
+def _stored_batch(table: TableState, batch: pa.RecordBatch, sandbox: Sandbox) -> pa.RecordBatch:
     definition = table.definition
     columns = [to_column(column, field) for column, field in zip(batch.columns, definition.columns, strict=True)]
     rows = pa.RecordBatch.from_arrays(columns, schema=definition.visible)
     check_rows(definition, rows, sandbox)
-    return table.numbered(rows)
+    return table.with_row_ids(rows)

@@ -1,7 +1,7 @@
-"""The rows of a table: immutable chunks, shared by all versions that have them.
+"""The rows of a table as immutable chunks, which are shared by all versions that contain them.
 
-Each row has an id that is never given twice, and a stamp: the number of the change that wrote it last. Whoever wants to
-change a row says which stamp it saw there, and so notices when somebody else was faster.
+Each row has a unique id and a stamp: the number of the change that wrote it last. A statement that changes a row compares
+stamps to detect that another statement changed the row first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 __all__ = ["CHUNK_ROWS", "Found", "Rows"]
 
 CHUNK_ROWS: Final = 65_536
-_MERGED_BYTES: Final = 64 * 1024 * 1024  # chunks are merged up to here: larger ones cost more to copy than they save
+_MERGED_BYTES: Final = 64 * 1024 * 1024  # the largest merged chunk; merging larger ones costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows: a batch of all columns with the row id last, their stamps, and the bounds of the ids."""
+    """A batch of rows with the row id as the last column, their stamps, and the smallest and largest row id."""
 
     batch: pa.RecordBatch
     stamps: pa.Int64Array
@@ -44,24 +44,24 @@ class Chunk:
         stamps = pa.concat_arrays([self.stamps, other.stamps])
         return Chunk.of(pa.concat_batches([self.batch, other.batch]), stamps)
 
-    def replaced(self, places: pa.Array, rows: pa.RecordBatch, stamp: int) -> Chunk:
-        """With `rows` at these ascending places."""
+    def replaced(self, positions: pa.Array, rows: pa.RecordBatch, stamp: int) -> Chunk:
+        """Replace the rows at `positions`, which are ascending."""
         size, count = len(self), rows.num_rows
-        mask = pc.is_in(pa.arange(0, size), value_set=places)
+        mask = pc.is_in(pa.arange(0, size), value_set=positions)
         source = pc.replace_with_mask(pa.arange(0, size), mask, pa.arange(size, size + count))
         stamps = pa.concat_arrays([self.stamps, _repeated(stamp, count)])
         return replace(self, batch=pa.concat_batches([self.batch, rows]).take(source), stamps=stamps.take(source))
 
-    def without(self, places: pa.Array) -> Chunk | None:
-        """Without the rows at these places; None when nothing is left."""
-        kept = pc.invert(pc.is_in(pa.arange(0, len(self)), value_set=places))
+    def without(self, positions: pa.Array) -> Chunk | None:
+        """Remove the rows at `positions`; None if no rows are left."""
+        kept = pc.invert(pc.is_in(pa.arange(0, len(self)), value_set=positions))
         batch = self.batch.filter(kept)
         return Chunk.of(batch, self.stamps.filter(kept)) if batch.num_rows else None
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where rows are: chunks by number, and for each id its position in these chunks laid end to end, or NULL."""
+    """The location of rows: chunk numbers, and for each id its position in the concatenation of these chunks, or NULL."""
 
     chunks: tuple[int, ...]
     positions: pa.Array
@@ -69,7 +69,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All rows of a table at one time; every method gives new rows and leaves these alone."""
+    """All rows of a version of a table. Methods return new objects and do not change this one."""
 
     schema: pa.Schema
     chunks: tuple[Chunk, ...] = ()
@@ -78,16 +78,16 @@ class Rows:
         return sum(map(len, self.chunks))
 
     def batches(self) -> list[pa.RecordBatch]:
-        """The rows as they are kept, with the row id last."""
+        """The rows in batches, with the row id as the last column."""
         return [chunk.batch for chunk in self.chunks]
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The same as one table, nothing copied."""
+        """The rows as a pyarrow Table, without copying."""
         table = pa.Table.from_batches(self.batches(), self.schema)
         return table if columns is None else table.select(list(columns))
 
     def append(self, batches: Sequence[pa.RecordBatch], stamp: int) -> Rows:
-        """With these rows at the end. Small chunks are merged as they come, so many small appends stay cheap."""
+        """Append rows. Small chunks are merged, so many small appends stay cheap."""
         chunks = list(self.chunks)
         for batch in batches:
             for start in range(0, batch.num_rows, CHUNK_ROWS):
@@ -96,49 +96,51 @@ class Rows:
         return replace(self, chunks=tuple(chunks))
 
     def find(self, ids: pa.Int64Array) -> Found:
-        """Where the rows with these ids are; only chunks that may hold one are looked at."""
+        """Find the rows with these ids. Only chunks that may contain one are searched."""
         bounds = pc.min_max(ids)
         low, high = bounds["min"].as_py(), bounds["max"].as_py()
-        near = () if low is None else tuple(i for i, c in enumerate(self.chunks) if c.low <= high and low <= c.high)
-        known = pa.concat_arrays([*(self.chunks[i].ids for i in near), pa.array([], pa.int64())])
-        # few ids are looked for among many: the small side is hashed, then what was found is put in the order asked
+        candidates = (
+            () if low is None else tuple(i for i, c in enumerate(self.chunks) if c.low <= high and low <= c.high)
+        )
+        known = pa.concat_arrays([*(self.chunks[i].ids for i in candidates), pa.array([], pa.int64())])
+        # Usually few ids are searched among many: hash the few, then put the hits in the order of `ids`.
         hits = pc.indices_nonzero(pc.is_in(known, value_set=ids)).cast(pa.int64())
-        return Found(near, hits.take(pc.index_in(ids, value_set=known.take(hits))))
+        return Found(candidates, hits.take(pc.index_in(ids, value_set=known.take(hits))))
 
     def take(self, found: Found) -> pa.RecordBatch:
-        """The rows found, in the order they were asked for."""
+        """The rows at a location, in the order of the ids that were searched."""
         batches = [self.chunks[i].batch for i in found.chunks]
         if not batches:
             return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in self.schema], schema=self.schema)
         return (batches[0] if len(batches) == 1 else pa.concat_batches(batches)).take(found.positions)
 
     def stamps(self, found: Found) -> pa.Int64Array:
-        """The stamps of the rows found; NULL for those that are not there."""
+        """The stamps of the rows at a location; NULL for ids that were not found."""
         stamps = [self.chunks[i].stamps for i in found.chunks]
         return pa.concat_arrays([*stamps, pa.array([], pa.int64())]).take(found.positions)
 
     def replaced(self, found: Found, rows: pa.RecordBatch, stamp: int) -> Rows:
-        """With `rows` in place of those found; only the chunks that hold them are written anew."""
+        """Replace the rows at a location by `rows`. Only the affected chunks are rewritten."""
         order = pc.sort_indices(found.positions)
         rows = rows.take(order)
         chunks: list[Chunk | None] = list(self.chunks)
-        for number, start, places in self._split(found, found.positions.take(order)):
-            chunks[number] = self.chunks[number].replaced(places, rows.slice(start, len(places)), stamp)
+        for number, start, positions in self._split(found, found.positions.take(order)):
+            chunks[number] = self.chunks[number].replaced(positions, rows.slice(start, len(positions)), stamp)
         return replace(self, chunks=tuple(chunk for chunk in chunks if chunk))
 
     def removed(self, found: Found) -> Rows:
-        """Without the rows found."""
+        """Remove the rows at a location."""
         chunks: list[Chunk | None] = list(self.chunks)
-        for number, _, places in self._split(found, found.positions.take(pc.sort_indices(found.positions))):
-            chunks[number] = self.chunks[number].without(places)
-        left: list[Chunk] = []
+        for number, _, positions in self._split(found, found.positions.take(pc.sort_indices(found.positions))):
+            chunks[number] = self.chunks[number].without(positions)
+        remaining: list[Chunk] = []
         for chunk in chunks:
             if chunk:
-                _push(left, chunk)
-        return replace(self, chunks=tuple(left))
+                _push(remaining, chunk)
+        return replace(self, chunks=tuple(remaining))
 
     def rewritten(self, schema: pa.Schema, make: Callable[[pa.RecordBatch], Sequence[pa.Array]]) -> Rows:
-        """With other columns: `make` gives those of a batch, all but the row id."""
+        """Replace the columns. `make` returns the new columns of a batch, without the row id."""
         chunks = [
             replace(chunk, batch=pa.RecordBatch.from_arrays([*make(chunk.batch), chunk.ids], schema=schema))
             for chunk in self.chunks
@@ -146,7 +148,7 @@ class Rows:
         return Rows(schema, tuple(chunks))
 
     def _split(self, found: Found, positions: pa.Array) -> list[tuple[int, int, pa.Array]]:
-        """Ascending positions by chunk: its number, where its share starts, and the places inside it."""
+        """Group ascending positions by chunk: its number, the index of its first position, and the positions within it."""
         parts, base, start = [], 0, 0
         for number in found.chunks:
             base_after = base + len(self.chunks[number])
@@ -158,7 +160,7 @@ class Rows:
 
 
 def _push(chunks: list[Chunk], new: Chunk) -> None:
-    """Append, merging with the chunks before as long as they are no larger: each row is copied a few times at most."""
+    """Append a chunk and merge it with smaller ones before it. Each row is copied only a few times."""
     while chunks and len(chunks[-1]) <= len(new) and _fit(chunks[-1], new):
         new = chunks.pop().joined(new)
     chunks.append(new)

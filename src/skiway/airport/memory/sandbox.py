@@ -1,8 +1,8 @@
-"""SQL of callers, run by DuckDB where it can do no harm.
+"""Runs SQL expressions from clients in a sandboxed DuckDB.
 
-CHECK constraints, defaults and conversions are expressions that somebody else wrote. They run on a database in memory
-of their own: no files, no network, no extensions, no Python variables, settings locked, memory and time limited.
-DuckDB also is the judge of what a definition means: which columns a CHECK names, and whether it is one at all.
+CHECK constraints, defaults and type conversions are untrusted SQL. They run in a separate in-memory database without access
+to files, the network, extensions and Python variables, with locked settings and with limited memory and time. DuckDB also
+parses constraints: it tells which columns a CHECK uses, and whether a clause is a valid constraint.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from skiway.errors import InvalidArgument, LimitExceeded, TimedOut
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Rule", "Sandbox"]
+__all__ = ["Constraint", "Sandbox"]
 
 _LOCKED: Final = {
     "arrow_lossless_conversion": "true",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    # filters pushed into Arrow fail on extension types and lose NaN
+    # filters that DuckDB pushes into Arrow fail for extension types and drop NaN
     "disabled_optimizers": "filter_pushdown,join_filter_pushdown",
     "enable_external_access": "false",
     "lock_configuration": "true",
@@ -41,8 +41,8 @@ _LOCKED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A constraint as DuckDB understood it; `expression` is that of a CHECK."""
+class Constraint:
+    """A constraint that DuckDB parsed. Only a CHECK has an `expression`."""
 
     kind: str
     columns: tuple[str, ...]
@@ -50,7 +50,7 @@ class Rule:
 
 
 class Sandbox:
-    """Runs expressions over Arrow rows; may be used by many threads at once."""
+    """Evaluates SQL expressions over Arrow data. It is thread-safe."""
 
     def __init__(self, *, memory_limit: str = "1GB", timeout_s: float = 60.0) -> None:
         extras.require("duckdb", extra="memory", purpose="the in-memory database")
@@ -60,79 +60,78 @@ class Sandbox:
         self._database: duckdb.DuckDBPyConnection | None = None
 
     def evaluate(self, rows: pa.Table, expression: str, field: pa.Field) -> pa.Array:
-        """The expression's value for each row, in the type of `field`."""
+        """Evaluate an expression for each row and convert the values to the type of `field`."""
         with self._use() as cursor:
-            one = _single(expression)
-            cast = f"CAST(({one}\n) AS {_types(cursor, [field])[0]})"
+            cast = f"CAST(({_single(expression)}\n) AS {_types(cursor, [field])[0]})"
             values = _project(cursor, rows, cast)
         return to_column(values.combine_chunks(), field)
 
-    def is_broken(self, rows: pa.Table, check: str) -> bool:
-        """Whether some row breaks a CHECK; like DuckDB, NULL passes, and numbers are true unless zero."""
+    def is_violated(self, rows: pa.Table, check: str) -> bool:
+        """Whether a row violates a CHECK. As in DuckDB, NULL passes, and numbers other than zero are true."""
         with self._use() as cursor:
             truth = _project(cursor, rows, f"CAST(({check}\n) AS INTEGER)")
         return bool(pc.any(pc.equal(truth, 0), min_count=0).as_py())
 
     def query(self, sql: str, **tables: pa.Table) -> pa.Table:
-        """The result of our own SQL over these tables."""
+        """Run trusted SQL over `tables`."""
         with self._use() as cursor:
             for name, rows in tables.items():
                 cursor.register(name, rows)
             return cursor.execute(sql).to_arrow_table()
 
-    def rules(
+    def parse_constraints(
         self,
         columns: Sequence[pa.Field],
         clauses: Sequence[str],
         *,
         defaults: Sequence[str] = (),
         rename: tuple[str, str] | None = None,
-    ) -> list[Rule]:
-        """What DuckDB makes of the constraints of a table, if wanted after renaming a column.
+    ) -> list[Constraint]:
+        """Parse the constraint clauses of a table with DuckDB, optionally after renaming a column.
 
-        `defaults` are expressions that must be good as defaults of such a table.
+        `defaults` are expressions that must be valid as defaults of the table's columns.
         """
         if not clauses and not defaults:
             return []
         with self._use() as cursor:
             typed = zip(columns, _types(cursor, columns), strict=True)
-            parts = [f"{identifier(field.name)} {spelled}" for field, spelled in typed]
+            parts = [f"{identifier(field.name)} {type_name}" for field, type_name in typed]
             parts += [
                 f"{identifier(f' default {i}')} VARCHAR DEFAULT ({_single(text)}\n)" for i, text in enumerate(defaults)
             ]
             _execute_one(cursor, f"CREATE TEMP TABLE probe ({', '.join([*parts, *clauses])})")
             if rename:
                 cursor.execute(f"ALTER TABLE probe RENAME COLUMN {identifier(rename[0])} TO {identifier(rename[1])}")
-            made = cursor.execute("SELECT count(*) FROM duckdb_columns() WHERE table_name = 'probe'").fetchone()
+            column_count = cursor.execute("SELECT count(*) FROM duckdb_columns() WHERE table_name = 'probe'").fetchone()
             found = cursor.execute(
                 "SELECT constraint_type, constraint_column_names, expression FROM duckdb_constraints()"
                 " WHERE table_name = 'probe' AND constraint_type <> 'NOT NULL' ORDER BY constraint_index"
             ).fetchall()
-        if made != (len(parts),) or len(found) != len(clauses):
+        if column_count != (len(parts),) or len(found) != len(clauses):
             raise InvalidArgument(
                 f"{'; '.join(map(str.strip, clauses))}: each must be one constraint, such as CHECK (a < b) or UNIQUE (a, b)"
             )
-        return [Rule(kind, tuple(names), expression or "") for kind, names, expression in found]
+        return [Constraint(kind, tuple(names), expression or "") for kind, names, expression in found]
 
     @contextmanager
     def _use(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor with nothing in it; what goes wrong on it becomes one of our errors."""
+        """A new cursor with a timeout. DuckDB's errors are converted to ours."""
         import duckdb
 
         cursor = self._cursor()
-        watch = threading.Timer(self._timeout_s, cursor.interrupt)
-        watch.daemon = True
-        watch.start()
+        timer = threading.Timer(self._timeout_s, cursor.interrupt)
+        timer.daemon = True
+        timer.start()
         try:
             yield cursor
         except duckdb.InterruptException as error:
-            raise TimedOut(f"the SQL expression took longer than {self._timeout_s:g} s and was stopped") from error
+            raise TimedOut(f"the SQL expression took longer than {self._timeout_s:g} s and was cancelled") from error
         except duckdb.OutOfMemoryException as error:
-            raise LimitExceeded(f"the SQL expression needs more than {self._memory_limit} of memory") from error
+            raise LimitExceeded(f"the SQL expression uses more than {self._memory_limit} of memory") from error
         except duckdb.Error as error:
             raise InvalidArgument(str(error).splitlines()[0]) from error
         finally:
-            watch.cancel()
+            timer.cancel()
             cursor.close()
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
@@ -146,7 +145,7 @@ class Sandbox:
 
 
 def _single(expression: str) -> str:
-    """`expression`, having made sure that it is exactly one."""
+    """Return `expression`; an error if it is not exactly one expression."""
     import duckdb
 
     duckdb.SQLExpression(expression)
@@ -160,7 +159,7 @@ def _project(cursor: duckdb.DuckDBPyConnection, rows: pa.Table, expression: str)
 
 
 def _types(cursor: duckdb.DuckDBPyConnection, fields: Sequence[pa.Field]) -> list[str]:
-    """DuckDB's own spelling of the types."""
+    """DuckDB's names of the types."""
     schema = pa.schema([field.with_name(f"c{i}").with_nullable(True) for i, field in enumerate(fields)])
     cursor.register("typed", pa.table([pa.nulls(0, field.type) for field in schema], schema=schema))
     return [str(row[1]) for row in cursor.execute("DESCRIBE typed").fetchall()]

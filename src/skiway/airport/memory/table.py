@@ -1,4 +1,4 @@
-"""Tables of a catalog in memory: the one of now, and those of the past."""
+"""Tables of the in-memory database, current and past: scans, ALTER TABLE, and column statistics computed by DuckDB."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport import filters
-from skiway.airport.catalog import HasStatistics, Table, TimeTravel
+from skiway.airport.catalog import ColumnStatistics, HasStatistics, Table, TimeTravel
+from skiway.airport.conversion import to_column
 from skiway.airport.ddl import DynamicTable
 from skiway.airport.memory import ddl
-from skiway.airport.memory.ddl import altered
+from skiway.airport.memory.ddl import alter_table
 from skiway.airport.memory.rows import CHUNK_ROWS, Rows
+from skiway.airport.memory.sandbox import Sandbox
 from skiway.airport.memory.snapshots import TableState
 from skiway.airport.memory.statements import DeleteRows, InsertRows, UpdateRows
-from skiway.airport.memory.statistics import column_statistics
 from skiway.airport.memory.transactions import Database
 from skiway.airport.scan import ScanOptions, TimePoint, project_schema
-from skiway.airport.statistics import ColumnStatistics
+from skiway.airport.wire.duckdb_sql import identifier
 from skiway.airport.writing import Operation, Statement, Writable, Write
 from skiway.errors import InvalidArgument
 
@@ -31,10 +32,11 @@ _STATEMENTS: Final[dict[Operation, Callable[..., Statement]]] = {
     "update": UpdateRows,
     "delete": DeleteRows,
 }
+_MAX_COUNTED_ROWS: Final = 1_000_000  # in larger tables distinct values are not counted, which takes most of the time
 
 
 class _Readable(Table, HasStatistics):
-    """What the table of now and those of the past have in common."""
+    """What current and past tables have in common."""
 
     def __init__(self, database: Database, schema_name: str, state: TableState) -> None:
         self.name = state.definition.name
@@ -44,62 +46,62 @@ class _Readable(Table, HasStatistics):
 
     @abstractmethod
     def _state(self) -> TableState:
-        """The table as it is read."""
+        """The state of the table to read."""
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns, the row id last, with their comments and defaults."""
+        """All columns with comments and defaults, and the row id as the last one."""
         return self._state().definition.schema
 
     def scan(self, options: ScanOptions) -> pa.RecordBatchReader:
-        """The rows, in batches that share the table's memory unless a filter made them smaller."""
+        """Return the rows in batches, which share the memory of the table unless there is a filter."""
         if options.batch_size is not None and options.batch_size < 1:
-            raise InvalidArgument(f"batches of {options.batch_size} rows were asked for: ask for at least one row")
+            raise InvalidArgument(f"batch_size must be at least 1, not {options.batch_size}")
         rows = self._state().rows
         schema = project_schema(rows.schema, options.columns)
-        batches = _scanned(
+        batches = _scan_batches(
             rows,
             schema.names,
             condition=filters.to_arrow(options.filter, rows.schema) if options.filter else None,
-            limit=None if options.filter else options.limit,  # the filter may be said in part: cut off no row it keeps
+            limit=None if options.filter else options.limit,  # the condition may keep more rows than the filter
             size=min(options.batch_size or CHUNK_ROWS, CHUNK_ROWS),
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def row_count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self._state().rows)
 
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
-        """Exact statistics of the rows there are."""
+        """The exact statistics of a column."""
         state = self._state()
-        return column_statistics(state, state.definition.column(column), self._database.sandbox)
+        return _column_statistics(state, state.definition.column(column), self._database.sandbox)
 
     def to_arrow(self) -> pa.Table:
-        """All rows without their ids, nothing copied."""
+        """All rows without their row ids, without copying."""
         state = self._state()
         return state.rows.table(state.definition.visible.names)
 
 
 class PastTable(_Readable):
-    """A table as it was; it can be read and nothing else."""
+    """A past version of a table. It is read-only."""
 
     def __init__(self, database: Database, schema_name: str, state: TableState) -> None:
         super().__init__(database, schema_name, state)
-        self._was = state
+        self._past_state = state
 
     def _state(self) -> TableState:
-        return self._was
+        return self._past_state
 
 
 class MemoryTable(_Readable, TimeTravel, Writable, DynamicTable):
-    """The table of that name, as the request that asks sees it: newest, or within its transaction."""
+    """A table as the current request sees it: the newest version, or the version in its transaction."""
 
     def _state(self) -> TableState:
         return self._database.session().snapshot.open_table(self._schema_name, self.name)
 
     def at(self, point: TimePoint) -> PastTable | None:
-        """The table of this name at a version or a time."""
+        """The table with this name at a version or a timestamp."""
         snapshot = self._database.store.at(point)
         state = snapshot.table(self._schema_name, self.name) if snapshot else None
         return PastTable(self._database, self._schema_name, state) if state else None
@@ -114,65 +116,65 @@ class MemoryTable(_Readable, TimeTravel, Writable, DynamicTable):
     # -- ALTER TABLE --------------------------------------------------------------------------------------------------
 
     def add_column(self, field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """A new last column."""
+        """Append a column."""
         self._alter(lambda t: ddl.add_column(t, field, self._database.sandbox, if_not_exists=if_not_exists))
 
     def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Remove a column."""
+        """Drop a column."""
         self._alter(lambda t: ddl.remove_column(t, name, if_exists=if_exists, cascade=cascade))
 
     def rename_column(self, name: str, new_name: str) -> None:
-        """Give a column another name."""
+        """Rename a column."""
         self._alter(lambda t: ddl.rename_column(t, name, new_name, self._database.sandbox))
 
     def change_column_type(self, field: pa.Field, expression: str) -> None:
-        """Give a column another type; without an expression its values are cast."""
+        """Change the type of a column. Without an expression, its values are cast."""
         self._alter(lambda t: ddl.change_column_type(t, field, expression, self._database.sandbox))
 
     def set_not_null(self, name: str) -> None:
-        """Refuse NULLs from now on."""
+        """Add a NOT NULL constraint."""
         self._alter(lambda t: ddl.set_not_null(t, name, self._database.sandbox))
 
     def drop_not_null(self, name: str) -> None:
-        """Allow NULLs."""
+        """Drop the NOT NULL constraint."""
         self._alter(lambda t: ddl.drop_not_null(t, name))
 
     def set_default(self, name: str, expression: str) -> None:
-        """The SQL for values that INSERT leaves out; "" for none."""
+        """Set the SQL default of a column; "" removes it."""
         self._alter(lambda t: ddl.set_default(t, name, expression, self._database.sandbox))
 
     def add_constraint(self, constraint: str) -> None:
-        """One more rule, as SQL."""
+        """Add a constraint in SQL."""
         self._alter(lambda t: ddl.add_constraint(t, constraint, self._database.sandbox))
 
     def add_field(self, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """A new last member of the struct at `path`."""
+        """Append a field to the struct at `path`."""
         self._alter(lambda t: ddl.add_field(t, path, field, self._database.sandbox, if_not_exists=if_not_exists))
 
     def rename_field(self, path: Sequence[str], new_name: str) -> None:
-        """Give the struct member at `path` another name."""
+        """Rename the struct field at `path`."""
         self._alter(lambda t: ddl.rename_field(t, path, new_name))
 
     def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Remove the struct member at `path`."""
+        """Drop the struct field at `path`."""
         self._alter(lambda t: ddl.remove_field(t, path, if_exists=if_exists, cascade=cascade))
 
     def _alter(self, edit: Callable[[TableState], TableState]) -> None:
-        self._database.session().apply(altered(self._schema_name, self.name, edit))
+        self._database.session().apply(alter_table(self._schema_name, self.name, edit))
 
 
-def _scanned(
+def _scan_batches(
     rows: Rows, columns: Sequence[str], *, condition: pc.Expression | None, limit: int | None, size: int
 ) -> Iterator[pa.RecordBatch]:
-    left = limit
+    remaining = limit
     for batch in rows.batches():
         part = _matching(batch, condition).select(columns)
-        part = part if left is None else part.slice(0, left)
+        part = part if remaining is None else part.slice(0, remaining)
         for start in range(0, part.num_rows, size):
             yield part.slice(start, size)
-        if left is not None:
-            left -= part.num_rows
-            if left <= 0:
+        if remaining is not None:
+            remaining -= part.num_rows
+            if remaining <= 0:
                 return
 
 
@@ -181,5 +183,64 @@ def _matching(batch: pa.RecordBatch, condition: pc.Expression | None) -> pa.Reco
         return batch
     try:
         return batch.filter(condition)
-    except pa.ArrowException:  # an overflow on the way, say: the client filters once more, more rows are always right
+    except pa.ArrowException:  # such as an overflow; the client filters again, so returning more rows is fine
         return batch
+
+
+# -- statistics -------------------------------------------------------------------------------------------------------
+
+
+def _column_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) -> ColumnStatistics:
+    """The exact statistics of a column, computed once for each state of the table."""
+    cached = table.statistics.get(field.name)
+    if cached is None:
+        cached = table.statistics[field.name] = _compute_statistics(table, field, sandbox)
+    return cached
+
+
+def _compute_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) -> ColumnStatistics:
+    name = identifier(field.name)
+    is_text = _is_text(field.type)
+    expressions = {
+        "low": f"min({name})" if _has_order(field.type) else "NULL",
+        "high": f"max({name})" if _has_order(field.type) else "NULL",
+        "present": f"count({name})",
+        "distinct_count": f"count(DISTINCT {name})" if len(table.rows) <= _MAX_COUNTED_ROWS else "NULL",
+        "length": f"max(strlen({name}))" if is_text else "NULL",
+        # strings with as many bytes as characters are ASCII
+        "wide": f"bool_or(strlen({name}) <> length({name}))" if is_text else "NULL",
+    }
+    sql = f"SELECT {', '.join(f'{what} AS {alias}' for alias, what in expressions.items())} FROM rows"  # noqa: S608  (quoted)
+    result = sandbox.query(sql, rows=table.rows.table([field.name]))
+    present = result["present"][0].as_py()
+    return ColumnStatistics(
+        min=_sendable(result["low"], field),
+        max=_sendable(result["high"], field),
+        has_null=present < len(table.rows),
+        has_not_null=present > 0,
+        distinct_count=result["distinct_count"][0].as_py(),
+        max_string_length=result["length"][0].as_py(),
+        contains_unicode=result["wide"][0].as_py(),
+    )
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    storage = data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+    return bool(pa.types.is_string(storage) or pa.types.is_large_string(storage))
+
+
+def _has_order(data_type: pa.DataType) -> bool:
+    """Whether DuckDB's optimizer uses bounds of this type."""
+    return not (pa.types.is_nested(data_type) or pa.types.is_null(data_type) or pa.types.is_dictionary(data_type))
+
+
+def _sendable(bound: pa.ChunkedArray, field: pa.Field) -> pa.Scalar | None:
+    """The bound, or None if Python cannot represent it, such as an infinite date."""
+    if bound.null_count:
+        return None
+    value = to_column(bound.combine_chunks(), field)[0]
+    try:
+        round_trip = pa.array([value.as_py()], field.type)[0]
+    except (OverflowError, ValueError, TypeError, pa.ArrowException):
+        return None
+    return value if round_trip.equals(value) else None

@@ -1,12 +1,12 @@
-"""Where a request works: on the newest version, or in a transaction.
+"""Transactions and sessions: a request works on the newest version, or in a transaction.
 
-A transaction sees the catalog as it was at its first use, and its own changes on top. When it commits, its changes are
-made again, in their order, on the version that is newest then, as one new version. Each change notices when what it
-builds on has changed in between, and refuses: the first to commit wins.
+A transaction sees the catalog as of its first use, plus its own changes. When it commits, its changes are replayed in order
+on the newest version, as one new version. A change fails if the rows or definitions it depends on have changed in the
+meantime: the first commit wins.
 
-DuckDB tells neither of commit nor of rollback, and its DDL names no transaction. So a transaction without changes of
-its own moves on to the newest version when a definition changed: whoever creates a table inside BEGIN finds it there.
-And statements that come with the id of a transaction already committed commit by themselves.
+DuckDB reports neither COMMIT nor ROLLBACK, and sends its DDL without a transaction id. A transaction without changes
+therefore moves on to the newest version if a definition changes, so that a table created after BEGIN is visible. Statements
+with the id of a committed transaction commit on their own.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 
 __all__ = ["AutoCommit", "Database", "MemoryTransactions", "Session", "Transaction"]
 
-_SWEPT: Final = 8
+_SWEEP_SIZE: Final = 8  # how many transactions each call checks for expiry
 
 
 class Session(Protocol):
-    """What a request reads from and writes to."""
+    """The view of the catalog that a request reads and writes."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """What it sees."""
+        """The visible version of the catalog."""
 
     def apply(self, change: Change) -> None:
-        """Make a change."""
+        """Apply a change."""
 
     def stay_alive(self) -> None:
-        """Tell that a long statement is still at work."""
+        """Reset the idle timeout during a long statement."""
 
 
 class AutoCommit:
-    """Every change is a version of its own."""
+    """A session in which every change is committed at once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -56,15 +56,15 @@ class AutoCommit:
         return self._store.current
 
     def apply(self, change: Change) -> None:
-        """Commit the change."""
+        """Commit a change as a new version."""
         self._store.commit(change)
 
     def stay_alive(self) -> None:
-        """Nothing ends by itself here."""
+        """Do nothing: this session has no timeout."""
 
 
 class Transaction:
-    """Changes that become visible together, or not at all."""
+    """A session whose changes are committed together."""
 
     __slots__ = ("_base", "_changes", "_clock", "_lock", "_store", "_working", "id", "last_used", "status")
 
@@ -81,43 +81,43 @@ class Transaction:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The catalog with the changes made here."""
+        """The catalog with the changes of this transaction."""
         with self._lock:
-            return self._seen()
+            return self._visible()
 
     @property
     def changes(self) -> int:
-        """How many changes wait for the commit."""
+        """The number of uncommitted changes."""
         return len(self._changes)
 
     def apply(self, change: Change) -> None:
-        """Make a change, for this transaction only."""
+        """Apply a change that only this transaction sees."""
         with self._lock:
-            self._working = change(self._seen())
+            self._working = change(self._visible())
             self._changes.append(change)
 
     def stay_alive(self) -> None:
-        """Put off the end by idleness."""
+        """Reset the idle timeout."""
         self.last_used = self._clock()
 
     def commit(self) -> None:
-        """Make the changes visible to all, or abort if somebody else was faster."""
+        """Commit the changes. Abort the transaction if they conflict with another commit."""
         with self._lock:
             self._require_active()
             try:
                 if self._changes:
-                    self._store.commit(self._replayed)
+                    self._store.commit(self._replay)
             except BaseException:
                 self._end(TransactionStatus.ABORTED)
                 raise
             self._end(TransactionStatus.COMMITTED)
 
     def rollback(self) -> None:
-        """Drop the changes."""
+        """Discard the changes."""
         with self._lock:
             self._end(TransactionStatus.ABORTED)
 
-    def _seen(self) -> Snapshot:
+    def _visible(self) -> Snapshot:
         self._require_active()
         self.stay_alive()
         newest = self._store.current
@@ -125,7 +125,7 @@ class Transaction:
             self._base = self._working = newest
         return self._working
 
-    def _replayed(self, newest: Snapshot) -> Snapshot:
+    def _replay(self, newest: Snapshot) -> Snapshot:
         if newest is self._base and self._working is not None:
             return self._working
         for change in self._changes:
@@ -143,10 +143,10 @@ class Transaction:
 
 
 class MemoryTransactions(TransactionManager):
-    """Transactions of one catalog. One that is idle for `ttl` is aborted; its end is remembered as long again.
+    """The transactions of a catalog. A transaction that is idle for `ttl` is aborted, and forgotten after another `ttl`.
 
-    DuckDB begins one for every statement and ends none. So when there are more than `many`, those that wrote nothing
-    are forgotten ten times as soon.
+    DuckDB begins a transaction for every statement and never ends one. If there are more than `many`, transactions
+    without changes are forgotten after a tenth of `ttl`.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class MemoryTransactions(TransactionManager):
         ids: Callable[[], str] | None = None,
     ) -> None:
         if ttl <= dt.timedelta(0):
-            raise InvalidArgument(f"the time to live of a transaction must be positive, not {ttl}")
+            raise InvalidArgument(f"the time to live of transactions must be positive, not {ttl}")
         self._store = store
         self._clock = clock
         self._ttl = ttl
@@ -169,7 +169,7 @@ class MemoryTransactions(TransactionManager):
         self._known: OrderedDict[str, Transaction] = OrderedDict()
 
     def begin(self) -> str:
-        """A new transaction; it sees what is there when it is first used."""
+        """Begin a transaction. It sees the catalog as of its first use."""
         transaction = Transaction(self._ids(), store=self._store, clock=self._clock)
         with self._lock:
             self._sweep()
@@ -177,25 +177,25 @@ class MemoryTransactions(TransactionManager):
         return transaction.id
 
     def commit(self, transaction_id: str) -> None:
-        """Make its work visible; once committed, committing again does nothing."""
+        """Commit a transaction. Committing it again does nothing."""
         transaction = self._open(transaction_id)
         if transaction.status is not TransactionStatus.COMMITTED:
             transaction.commit()
 
     def rollback(self, transaction_id: str) -> None:
-        """Drop its work; `PreconditionFailed` if it was committed."""
+        """Roll back a transaction; `PreconditionFailed` if it is committed."""
         transaction = self._open(transaction_id)
         if transaction.status is TransactionStatus.COMMITTED:
             raise PreconditionFailed(f"transaction {transaction_id} is committed and cannot be rolled back")
         transaction.rollback()
 
     def status(self, transaction_id: str) -> TransactionStatus | None:
-        """Where it is; None for an unknown id, also one that ended long ago."""
+        """The status; None if the id is unknown or the transaction ended long ago."""
         transaction = self._find(transaction_id)
         return transaction.status if transaction else None
 
     def session(self, transaction_id: str) -> Session:
-        """Where a request with this transaction id works; "" is none."""
+        """The session for a transaction id; "" means no transaction."""
         if not transaction_id:
             return AutoCommit(self._store)
         transaction = self._open(transaction_id)
@@ -204,7 +204,7 @@ class MemoryTransactions(TransactionManager):
     def _open(self, transaction_id: str) -> Transaction:
         transaction = self._find(transaction_id)
         if transaction is None:
-            raise NotFound(f"transaction {transaction_id!r} is not known here, or ended long ago: begin a new one")
+            raise NotFound(f"transaction {transaction_id!r} is unknown or ended long ago: begin a new one")
         if transaction.status is TransactionStatus.ACTIVE:
             transaction.stay_alive()
         return transaction
@@ -216,15 +216,15 @@ class MemoryTransactions(TransactionManager):
             return transaction if transaction and self._remembers(transaction) else None
 
     def _sweep(self) -> None:
-        """Look after a few transactions, other ones each time: begun one by one, they cannot pile up."""
-        for transaction_id in list(itertools.islice(self._known, _SWEPT)):
+        """Forget expired transactions. Each call checks a few of them in turn, so they cannot pile up."""
+        for transaction_id in list(itertools.islice(self._known, _SWEEP_SIZE)):
             if self._remembers(self._known[transaction_id]):
                 self._known.move_to_end(transaction_id)
             else:
                 del self._known[transaction_id]
 
     def _remembers(self, transaction: Transaction) -> bool:
-        """Abort a transaction that is idle too long; whether its end is still worth knowing."""
+        """Abort a transaction that is idle for too long. Return whether it is still remembered."""
         idle = self._clock() - transaction.last_used
         if len(self._known) > self._many and not transaction.changes:
             return idle <= self._ttl / 10
@@ -234,11 +234,11 @@ class MemoryTransactions(TransactionManager):
 
 
 class Database:
-    """What a catalog, its schemas and its tables share: versions, transactions, and a sandbox for callers' SQL."""
+    """The state that a catalog shares with its schemas and tables: versions, transactions, and the SQL sandbox."""
 
     def __init__(self, store: Store, transactions: MemoryTransactions, sandbox: Sandbox) -> None:
         self.store, self.transactions, self.sandbox = store, transactions, sandbox
 
     def session(self) -> Session:
-        """Where the current request reads and writes: in its transaction if it has one."""
+        """The session of the current request."""
         return self.transactions.session(current_request().transaction_id)

@@ -1,6 +1,13 @@
-"""The server behind the library: the Flight service, its actions and exchanges, tickets, and status codes.
+"""The server behind the library: it serves catalogs to DuckDB over Arrow Flight.
 
-Authors of servers use `Server` and `serve`. A process that already has a gRPC server adds an `AirportService` to it.
+Authors use `Server` or `serve`. A process that already has a gRPC server adds an `AirportService` to it. A call passes
+through these modules:
+
+- `service` receives the Flight call, authenticates the caller and maps errors to gRPC codes, with `status`
+- `host` opens the catalog of the call after authorization, and `lookup` finds the table or function in it
+- `actions` and `ddl` implement DoAction, `scans` and `streams` DoGet, `exchange` and `writing` DoExchange, and
+  `json_contract` DoPut
+- `discovery` describes catalogs and tables to clients, and `tickets` encodes addresses and signs tickets
 """
 
 from skiway.airport.server.lookup import CatalogResolver, Catalogs

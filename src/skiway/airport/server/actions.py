@@ -1,25 +1,28 @@
-"""Airport's actions: one function each, from the body of a request to the body of its one result."""
+"""The actions of the Airport protocol. Each function decodes a request body and returns the body of the single result.
+
+The DDL actions are in `skiway.airport.server.ddl`, the action `delete` in `skiway.airport.server.json_contract`. The first
+line of each docstring is the description that ListActions returns.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-import pyarrow as pa
+import msgspec
 
-from skiway.airport.catalog import HasStatistics
-from skiway.airport.functions import TableInOutFunction, read_arguments
+from skiway.airport.catalog import HasStatistics, Transactional, TransactionManager, TransactionStatus
+from skiway.airport.functions import TableInOutFunction
 from skiway.airport.request import Request
 from skiway.airport.scan import TimePoint
 from skiway.airport.server.ddl import DDL_ACTIONS, read_schema
-from skiway.airport.server.discovery import catalog_version, table_info
+from skiway.airport.server.discovery import catalog_version, statistics_batch, table_info
 from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import JSON_ACTIONS
-from skiway.airport.server.lookup import open_table, open_table_function, table_at
+from skiway.airport.server.lookup import open_table, open_table_function, read_arguments, table_at
 from skiway.airport.server.scans import endpoints
 from skiway.airport.server.tickets import parse_descriptor
-from skiway.airport.server.transactions import TRANSACTION_ACTIONS
-from skiway.airport.statistics import statistics_batch
 from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest
 from skiway.airport.wire.payloads import (
     CatalogRequest,
@@ -27,76 +30,79 @@ from skiway.airport.wire.payloads import (
     FlightInfoRequest,
     StatisticsRequest,
     TableFunctionRequest,
+    TransactionInfo,
+    TransactionRequest,
+    TransactionState,
     VersionInfo,
+    arrow_stream,
     binary,
     decode,
     encode,
 )
-from skiway.errors import NotFound, Unsupported
+from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.model.flight_pb2 import FlightInfo
 
 __all__ = ["ACTIONS"]
-
 
 Action = Callable[[Host, Request, bytes], bytes]
 
 
 def list_schemas(host: Host, request: Request, body: bytes) -> bytes:
-    """All schemas with their tables and functions, sealed."""
-    named = decode(body, CatalogRequest, "list_schemas").catalog_name
-    request, catalog = host.open_catalog(request, named)
+    """List all schemas with their tables and functions."""
+    name = decode(body, CatalogRequest, "list_schemas").catalog_name
+    request, catalog = host.open_catalog(request, name)
     return host.listings.list_schemas(catalog, request.catalog)
 
 
 def read_catalog_version(host: Host, request: Request, body: bytes) -> bytes:
-    """The number that tells DuckDB whether its plans are stale."""
-    named = decode(body, CatalogRequest, "catalog_version").catalog_name
-    _, catalog = host.open_catalog(request, named)
+    """Return the catalog version, which tells DuckDB whether its plans are stale."""
+    name = decode(body, CatalogRequest, "catalog_version").catalog_name
+    _, catalog = host.open_catalog(request, name)
     version = catalog_version(catalog)
     return encode(VersionInfo(version.version, version.fixed))
 
 
 def read_endpoints(host: Host, request: Request, body: bytes) -> bytes:
-    """Where the rows of a scan are."""
-    asked = decode(body, EndpointsRequest, "endpoints")
-    return encode(endpoints(host, request, asked))
+    """Return the endpoints of a scan."""
+    return encode(endpoints(host, request, decode(body, EndpointsRequest, "endpoints")))
 
 
 def flight_info(host: Host, request: Request, body: bytes) -> bytes:
-    """A table at a point in time, with the schema of that time."""
-    asked = decode(body, FlightInfoRequest, "flight_info")
-    _, catalog, path = host.open(request, parse_descriptor(binary(asked.descriptor)))
-    point = TimePoint.parse(asked.at_unit, asked.at_value)
+    """Return the FlightInfo of a table at a point in time."""
+    args = decode(body, FlightInfoRequest, "flight_info")
+    _, catalog, path = host.open(request, parse_descriptor(binary(args.descriptor)))
+    point = TimePoint.parse(args.at_unit, args.at_value)
     table = table_at(open_table(catalog, path), point)
     schema = table.schema_for(SchemaRequest((), point)) if isinstance(table, DynamicSchemaTableRef) else None
     return table_info(table, path, schema, past=point is not None).SerializeToString()
 
 
 def column_statistics(host: Host, request: Request, body: bytes) -> bytes:
-    """What is known about one column, as a one-row Arrow stream."""
-    asked = decode(body, StatisticsRequest, "column_statistics")
-    _, catalog, path = host.open(request, parse_descriptor(binary(asked.flight_descriptor)))
+    """Return the statistics of a column, as a one-row Arrow stream."""
+    args = decode(body, StatisticsRequest, "column_statistics")
+    _, catalog, path = host.open(request, parse_descriptor(binary(args.flight_descriptor)))
     if path.kind == "table":
         table = open_table(catalog, path)
         if not isinstance(table, HasStatistics):
-            raise Unsupported(f"table {path} keeps no statistics")
-        if asked.column_name not in table.schema.names:
-            raise NotFound(f"column {asked.column_name!r} not found in table '{path}'")
-        field = table.schema.field(asked.column_name)
-        return _stream(statistics_batch(field, table.column_statistics(asked.column_name, asked.type)))
-    raise Unsupported(f"{path} is a function and keeps no statistics")
+            raise Unsupported(f"table {path} has no statistics")
+        if args.column_name not in table.schema.names:
+            raise NotFound(f"column {args.column_name!r} not found in table '{path}'")
+        field = table.schema.field(args.column_name)
+        batch = statistics_batch(field, table.column_statistics(args.column_name, args.type))
+        return arrow_stream(batch.schema, [batch])
+    raise Unsupported(f"{path} is a function and has no statistics")
 
 
 def table_function_flight_info(host: Host, request: Request, body: bytes) -> bytes:
-    """The columns of one call of a table function."""
-    asked = decode(body, TableFunctionRequest, "table_function_flight_info")
-    descriptor = parse_descriptor(binary(asked.descriptor))
+    """Return the columns of a table function call."""
+    args = decode(body, TableFunctionRequest, "table_function_flight_info")
+    descriptor = parse_descriptor(binary(args.descriptor))
     _, catalog, path = host.open(request, descriptor)
     function = open_table_function(catalog, path)
-    arguments = read_arguments(function, binary(asked.parameters))
+    arguments = read_arguments(function, binary(args.parameters))
     rows: int | None = None
     if isinstance(function, TableInOutFunction):
-        schema = function.schema_for(arguments, read_schema(binary(asked.table_input_schema), function.name))
+        schema = function.schema_for(arguments, read_schema(binary(args.table_input_schema), function.name))
     else:
         schema, rows = function.schema_for(arguments), function.row_count(arguments)
     return FlightInfo(
@@ -107,12 +113,81 @@ def table_function_flight_info(host: Host, request: Request, body: bytes) -> byt
     ).SerializeToString()
 
 
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def create_transaction(host: Host, request: Request, body: bytes) -> bytes:
+    """Begin a transaction and return its id, or none if the catalog has no transactions."""
+    args = _decode_either(body, CatalogRequest, "create_transaction") if body else CatalogRequest()
+    _, catalog = host.open_catalog(request, args.catalog_name)
+    transaction_id = catalog.transactions.begin() if isinstance(catalog, Transactional) else None
+    if _is_json(body):
+        return _json({"status": "success", "transaction_id": transaction_id})
+    return encode(TransactionInfo(transaction_id))
+
+
+def get_transaction_status(host: Host, request: Request, body: bytes) -> bytes:
+    """Return the status of a transaction: active, committed or aborted."""
+    manager, args = _manager(host, request, body, "get_transaction_status")
+    status = manager.status(args.transaction_id)
+    return _status_response(body, args.transaction_id, status)
+
+
+def commit_transaction(host: Host, request: Request, body: bytes) -> bytes:
+    """Commit a transaction."""
+    manager, args = _manager(host, request, body, "commit_transaction")
+    _require_known(manager, args.transaction_id)
+    manager.commit(args.transaction_id)
+    return _status_response(body, args.transaction_id, manager.status(args.transaction_id))
+
+
+def rollback_transaction(host: Host, request: Request, body: bytes) -> bytes:
+    """Roll back a transaction."""
+    manager, args = _manager(host, request, body, "rollback_transaction")
+    _require_known(manager, args.transaction_id)
+    manager.rollback(args.transaction_id)
+    return _status_response(body, args.transaction_id, manager.status(args.transaction_id))
+
+
+def _manager(host: Host, request: Request, body: bytes, what: str) -> tuple[TransactionManager, TransactionRequest]:
+    args = _decode_either(body, TransactionRequest, what)
+    request, catalog = host.open_catalog(request, args.catalog_name)
+    if not isinstance(catalog, Transactional):
+        raise Unsupported(f"catalog {request.catalog!r} has no transactions")
+    if not args.transaction_id:
+        raise InvalidArgument(f"{what} needs a transaction_id")
+    return catalog.transactions, args
+
+
+def _require_known(manager: TransactionManager, transaction_id: str) -> None:
+    if manager.status(transaction_id) is None:
+        raise NotFound(f"transaction {transaction_id!r} is unknown or has expired")
+
+
+def _status_response(body: bytes, transaction_id: str, status: TransactionStatus | None) -> bytes:
+    if _is_json(body):
+        return _json(
+            {"status": "success", "transaction_id": transaction_id, "transaction_status": status and str(status)}
+        )
+    return encode(TransactionState(status=str(status) if status else "", exists=status is not None))
+
+
+def _is_json(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"{"
+
+
+def _decode_either(body: bytes, kind: Any, what: str) -> Any:
+    """Decode a body in MessagePack, as DuckDB sends it, or in JSON."""
+    if not _is_json(body):
+        return decode(body, kind, what)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgument(f"malformed body of {what}: {error}") from error
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
 
 
 ACTIONS: Final[dict[str, Action]] = {
@@ -122,7 +197,10 @@ ACTIONS: Final[dict[str, Action]] = {
     "flight_info": flight_info,
     "column_statistics": column_statistics,
     "table_function_flight_info": table_function_flight_info,
-    **TRANSACTION_ACTIONS,
+    "create_transaction": create_transaction,
+    "get_transaction_status": get_transaction_status,
+    "commit_transaction": commit_transaction,
+    "rollback_transaction": rollback_transaction,
     **DDL_ACTIONS,
     **JSON_ACTIONS,
 }

@@ -1,4 +1,7 @@
-"""What a server serves, and to whom. Handlers are functions of a host, a request and its body."""
+"""The shared state of a server: catalogs, authentication, tickets and limits.
+
+Handlers are functions of a host, a request and its body.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from msgspec import structs
 
 from skiway.airport.catalog import Catalog, Transactional, TransactionStatus
 from skiway.airport.request import Authenticator, Request, authorize, call_of, enter
-from skiway.airport.server.discovery import Listings
+from skiway.airport.server.discovery import ListingCache
 from skiway.airport.server.lookup import Catalogs
 from skiway.airport.server.tickets import ObjectPath, TicketOffice, object_path
 from skiway.airport.wire import headers
@@ -23,7 +26,7 @@ __all__ = ["Host"]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The catalogs of a server and the rules under which it serves them."""
+    """The catalogs of a server and the settings that handlers need."""
 
     catalogs: Catalogs
     auth: Authenticator | None
@@ -33,33 +36,38 @@ class Host:
     auto_commit: bool
     auto_rollback: bool
     memory_pool: pa.MemoryPool | None
-    listings: Listings = field(default_factory=Listings)
+    listings: ListingCache = field(default_factory=ListingCache)
 
     def open_catalog(
-        self, request: Request, named: str = "", *, schema: str = "", name: str = ""
+        self, request: Request, fallback: str = "", *, schema: str = "", name: str = ""
     ) -> tuple[Request, Catalog]:
-        """The catalog of a call (header first, then what its body or descriptor names), once its caller may use it."""
+        """Authorize the caller and return the catalog that the header names, or else `fallback` from the body.
+
+        `schema` and `name` say which object the call is about, for observers.
+        """
         call = call_of(request)
         call.schema, call.name = schema, name
-        wanted = request.catalog or named
-        request = authorize(request.within(wanted), self.auth)
-        catalog = self.catalogs.find(wanted)
+        catalog_name = request.catalog or fallback
+        request = authorize(request.within(catalog_name), self.auth)
+        catalog = self.catalogs.find(catalog_name)
         if catalog is None:
             raise NotFound(
-                f"catalog {wanted!r} is not served here" if wanted else "no catalog was named, and there is no default",
+                f"catalog {catalog_name!r} is not served here"
+                if catalog_name
+                else "the call names no catalog, and there is no default catalog",
                 key="catalog",
             )
         return request, catalog
 
     def open(self, request: Request, descriptor: flight.FlightDescriptor) -> tuple[Request, Catalog, ObjectPath]:
-        """The catalog that a descriptor leads to, and the object's path in it."""
+        """The catalog and the path of the object that a descriptor names, after authorization."""
         return self.open_path(request, object_path(descriptor))
 
     def open_path(self, request: Request, path: ObjectPath) -> tuple[Request, Catalog, ObjectPath]:
-        """The same for a path that was a descriptor before."""
+        """The catalog of `path`, after authorization, and `path` with the catalog's name."""
         if path.catalog and request.catalog and path.catalog != request.catalog:
             raise InvalidArgument(
-                f"the descriptor is of catalog {path.catalog!r}, but the call is about {request.catalog!r}"
+                f"the descriptor names catalog {path.catalog!r}, but the header names {request.catalog!r}"
             )
         request, catalog = self.open_catalog(request, path.catalog or "", schema=path.schema, name=path.name)
         return (
@@ -69,7 +77,7 @@ class Host:
         )
 
     def visible_catalogs(self, request: Request) -> Iterator[str]:
-        """Names of the catalogs that the caller may use."""
+        """The names of the catalogs that the caller may use."""
         for name in self.catalogs.names():
             with contextlib.suppress(PermissionDenied):
                 authorize(request.within(name), self.auth)
@@ -77,19 +85,19 @@ class Host:
 
     @contextlib.contextmanager
     def unit_of_work(self, request: Request, catalog: Catalog) -> Iterator[None]:
-        """Commit the statement's transaction when it succeeds and roll it back when it fails.
+        """Commit the transaction of a statement when the block succeeds, and roll it back when the block fails.
 
-        DuckDB sends the id of one transaction with all statements between BEGIN and COMMIT, and nothing at the end. Its
-        first write ends the transaction here; those after it stand alone. A client that ends transactions itself says so in
-        a header.
+        DuckDB sends the same transaction id with all statements between BEGIN and COMMIT, but does not report the end.
+        The first write therefore ends the transaction here, and later writes commit on their own. A client that ends
+        transactions itself says so in a header.
         """
         manager = catalog.transactions if isinstance(catalog, Transactional) else None
         if manager is None or not request.transaction_id:
             yield
             return
-        by_client = request.header(headers.AUTO_COMMIT) == "0"
+        client_commits = request.header(headers.AUTO_COMMIT) == "0"
         if manager.status(request.transaction_id) is not TransactionStatus.ACTIVE:
-            if by_client:
+            if client_commits:
                 raise PreconditionFailed("the transaction has ended or expired: begin a new one")
             enter(structs.replace(request, transaction_id=""))
             yield
@@ -97,8 +105,8 @@ class Host:
         try:
             yield
         except BaseException:
-            if self.auto_rollback and not by_client:
+            if self.auto_rollback and not client_commits:
                 manager.rollback(request.transaction_id)
             raise
-        if self.auto_commit and not by_client:
+        if self.auto_commit and not client_commits:
             manager.commit(request.transaction_id)

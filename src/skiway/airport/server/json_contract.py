@@ -1,8 +1,8 @@
-"""Writing without lock-step, for clients that speak JSON: DoPut for INSERT and UPDATE, the action `delete` for DELETE.
+"""Writing with JSON commands and without lock-step: DoPut for INSERT and UPDATE, the action `delete` for DELETE.
 
-The descriptor of a DoPut is a command in JSON that names the table; rows to update are named by their ids, one for each
-row of the stream, in order. The answer tells the number of rows, and with `returning` the rows themselves, as an Arrow
-stream in base64.
+The descriptor of a DoPut is a JSON command that names the table. An UPDATE also lists the ids of the rows to update, one
+for each row of the stream in the same order. The response has the number of affected rows and, with `returning`, the rows
+as an Arrow stream in base64.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from skiway.airport.catalog import Catalog, Table
 from skiway.airport.request import Request, call_of
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.host import Host
-from skiway.airport.server.streams import fitted
+from skiway.airport.server.streams import cast_column
 from skiway.airport.server.tickets import parse_descriptor
 from skiway.airport.server.writing import run, visible_columns
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.payloads import encode
+from skiway.airport.wire.payloads import arrow_stream, encode
 from skiway.airport.writing import Operation
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor, PutResult
@@ -31,7 +31,7 @@ __all__ = ["JSON_ACTIONS", "do_put"]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What a JSON client wants."""
+    """A command from a client."""
 
     schema_name: str
     table_name: str
@@ -41,8 +41,8 @@ class Command(msgspec.Struct, frozen=True):
     catalog_name: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What it is told."""
+class Result(msgspec.Struct, frozen=True):
+    """The response to a command."""
 
     status: str
     affected_rows: int
@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[bytes]:
-    """INSERT or UPDATE; one PutResult once the stream has ended."""
+    """Run an INSERT or UPDATE. The only PutResult is sent after the end of the stream."""
     reader = BatchReader(messages)
     command = _command(parse_descriptor(reader.wait_for_descriptor()))
     call = call_of(request)
@@ -60,17 +60,17 @@ def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[
     batches: Iterable[pa.RecordBatch]
     if command.operation == "update":
         _check_row_ids(table, command)
-        batches = _identified(reader, table, command.row_ids)
+        batches = _with_row_ids(reader, table, command.row_ids)
     else:
-        batches = _matching(reader, table)
+        batches = _in_table_order(reader, table)
     with host.unit_of_work(request, catalog):
-        outcome = _run(table, command.operation, batches, returning=command.returning)
+        result = _run(table, command.operation, batches, returning=command.returning)
     call.rows_in = reader.rows
-    yield PutResult(app_metadata=encode(outcome)).SerializeToString()
+    yield PutResult(app_metadata=encode(result)).SerializeToString()
 
 
 def delete(host: Host, request: Request, body: bytes) -> bytes:
-    """Remove rows by their ids; body and answer are JSON."""
+    """Delete rows by their ids. The body and the response are JSON."""
     command = _decoded(body, "delete")
     call_of(request).rows_in = len(command.row_ids)
     request, catalog = _open(host, request, command)
@@ -78,9 +78,10 @@ def delete(host: Host, request: Request, body: bytes) -> bytes:
     _check_row_ids(table, command)
     ids = pa.record_batch([_row_ids(command.row_ids)], names=["rowid"])
     with host.unit_of_work(request, catalog):
-        outcome = _run(table, "delete", [ids], returning=command.returning)
-    answer = {"status": outcome.status, "affected_rows": outcome.affected_rows}
-    return msgspec.json.encode({**answer, "returning_data": outcome.returning_data} if command.returning else answer)
+        result = _run(table, "delete", [ids], returning=command.returning)
+    response = {"status": result.status, "affected_rows": result.affected_rows}
+    returned = {"returning_data": result.returning_data} if command.returning else {}
+    return msgspec.json.encode(response | returned)
 
 
 def _open(host: Host, request: Request, command: Command) -> tuple[Request, Catalog]:
@@ -89,20 +90,20 @@ def _open(host: Host, request: Request, command: Command) -> tuple[Request, Cata
 
 def _command(descriptor: FlightDescriptor) -> Command:
     if descriptor.type != FlightDescriptor.CMD or descriptor.cmd.lstrip()[:1] != b"{":
-        raise Unsupported('DoPut takes a JSON command: {"operation": "insert", "schema_name": …, "table_name": …}')
+        raise Unsupported('DoPut requires a JSON command: {"operation": "insert", "schema_name": …, "table_name": …}')
     command = _decoded(descriptor.cmd, "DoPut")
     if command.operation == "delete":
-        raise InvalidArgument("DELETE sends no rows: use the action 'delete'")
+        raise InvalidArgument("DoPut does not support DELETE: use the action 'delete'")
     return command
 
 
 def _decoded(data: bytes, what: str) -> Command:
     try:
         fields: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        if "action" in fields:  # an earlier spelling
+        if "action" in fields:  # an older name of the field
             fields.setdefault("operation", fields["action"])
         if what == "DoPut" and "operation" not in fields:
-            raise InvalidArgument('the command of DoPut names no operation: give "insert" or "update"')
+            raise InvalidArgument('the DoPut command has no operation: use "insert" or "update"')
         return msgspec.convert(fields, Command)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise InvalidArgument(f"malformed command of {what}: {error}") from error
@@ -130,54 +131,54 @@ def _row_ids(ids: list[int]) -> pa.Array:
     try:
         return pa.array(ids, pa.int64())
     except OverflowError as error:
-        raise InvalidArgument("a row id does not fit 64 bits with sign") from error
+        raise InvalidArgument("a row id does not fit a signed 64-bit integer") from error
 
 
-def _matching(reader: BatchReader, table: Table) -> Iterator[pa.RecordBatch]:
-    """Batches of the stream with the table's columns, whatever their order."""
+def _in_table_order(reader: BatchReader, table: Table) -> Iterator[pa.RecordBatch]:
+    """The batches of the stream, with the columns in the order of the table."""
     columns = visible_columns(table.schema)
-    given = reader.schema
-    if len(given) != len(columns):
-        raise InvalidArgument(f"column mismatch: table has {len(columns)} columns, input has {len(given)}")
+    schema = reader.schema
+    if len(schema) != len(columns):
+        raise InvalidArgument(f"column mismatch: table has {len(columns)} columns, input has {len(schema)}")
     for name in columns:
-        if name not in given.names:
+        if name not in schema.names:
             raise InvalidArgument(
-                f"column mismatch: table has column {name!r}, input has {', '.join(map(repr, given.names))}"
+                f"column mismatch: table has column {name!r}, input has {', '.join(map(repr, schema.names))}"
             )
-        wanted = table.schema.field(name)
-        if given.field(name).type != wanted.type:
+        expected = table.schema.field(name)
+        if schema.field(name).type != expected.type:
             raise InvalidArgument(
-                f"column mismatch: column {name!r} is {wanted.type}, input has {given.field(name).type}"
+                f"column mismatch: column {name!r} is {expected.type}, input has {schema.field(name).type}"
             )
     return (batch.select(list(columns)) for batch in reader)
 
 
-def _identified(reader: BatchReader, table: Table, ids: list[int]) -> list[pa.RecordBatch]:
-    """The replacement rows with their ids, all read and counted before anything is changed."""
+def _with_row_ids(reader: BatchReader, table: Table, ids: list[int]) -> list[pa.RecordBatch]:
+    """The new rows with their row ids. All rows are read and counted before anything changes."""
     batches, seen = [], 0
     row_ids = _row_ids(ids)
-    for batch in _matching(reader, table):
+    for batch in _in_table_order(reader, table):
         part = row_ids.slice(seen, batch.num_rows)
         seen += batch.num_rows
-        if seen <= len(ids):  # more than that is counted, not kept
+        if seen <= len(ids):  # surplus rows are only counted
             batches.append(batch.append_column("rowid", part))
     if seen != len(ids):
         raise InvalidArgument(f"row_ids count ({len(ids)}) does not match input rows ({seen})")
     return batches
 
 
-def _run(table: Table, operation: Operation, batches: Iterable[pa.RecordBatch], *, returning: bool) -> Outcome:
+def _run(table: Table, operation: Operation, batches: Iterable[pa.RecordBatch], *, returning: bool) -> Result:
     rest = iter(batches)
     first = next(rest, None)
     if first is None:
-        return Outcome("success", 0, _encoded([], table) if returning else None)
+        return Result("success", 0, _encoded([], table) if returning else None)
     statement = run(table, operation, first.schema, _chained(first, rest), returning=returning)
     returned = []
     while True:
         try:
             returned.append(next(statement))
         except StopIteration as end:
-            return Outcome("success", end.value, _encoded(returned, table) if returning else None)
+            return Result("success", end.value, _encoded(returned, table) if returning else None)
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -187,12 +188,11 @@ def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[
 
 def _encoded(batches: list[pa.RecordBatch], table: Table) -> str:
     schema = pa.schema([table.schema.field(name) for name in visible_columns(table.schema)])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            columns = [fitted(batch.column(field.name), field) for field in schema]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    return base64.b64encode(sink.getvalue()).decode()
+    converted = (
+        pa.RecordBatch.from_arrays([cast_column(batch.column(field.name), field) for field in schema], schema=schema)
+        for batch in batches
+    )
+    return base64.b64encode(arrow_stream(schema, converted)).decode()
 
 
 JSON_ACTIONS: Final[dict[str, Any]] = {"delete": delete}

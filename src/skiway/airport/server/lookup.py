@@ -1,4 +1,8 @@
-"""The catalogs that a server serves: a set that may change while it runs, or a function that finds them per request."""
+"""Finds the objects that a call names: catalogs, schemas, tables and functions, and decodes function arguments.
+
+A server serves a set of catalogs, which may change while it runs, or a function that returns the catalog of a request.
+An object that does not exist raises an error that names it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
+import pyarrow as pa
+
 from skiway.airport.catalog import Bindable, Catalog, Schema, Table, TimeTravel
 from skiway.airport.ddl import DynamicSchema
-from skiway.airport.functions import AnyFunction, ScalarFunction, TableFunction, TableInOutFunction
+from skiway.airport.functions import AnyFunction, AnyType, ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.scan import TimePoint
 from skiway.airport.server.discovery import function_path
 from skiway.airport.server.tickets import ObjectPath
@@ -24,26 +30,28 @@ __all__ = [
     "open_schema",
     "open_table",
     "open_table_function",
+    "read_arguments",
+    "read_row",
     "table_at",
 ]
 
-
 CatalogResolver = Callable[[str], Catalog | None]
+F = TypeVar("F", bound=AnyFunction)
 
 
 @runtime_checkable
 class Catalogs(Protocol):
-    """Finds catalogs by the name that a client attached, and may look at `current_request()`."""
+    """Finds catalogs by name. Implementations may call `current_request()`."""
 
     def find(self, name: str) -> Catalog | None:
-        """The catalog, or None."""
+        """The catalog called `name`, or None."""
 
     def names(self) -> Sequence[str]:
-        """All names, where they can be listed."""
+        """The names of all catalogs; `Unsupported` if they cannot be listed."""
 
 
 class CatalogSet:
-    """Named catalogs. Readers see a whole set at any time; a removed catalog lives on in the calls that hold it."""
+    """A set of catalogs that may change at any time. Calls that already use a removed catalog finish normally."""
 
     def __init__(self, catalogs: Iterable[Catalog] = ()) -> None:
         self._lock = threading.Lock()
@@ -52,25 +60,25 @@ class CatalogSet:
             self.add(catalog)
 
     def find(self, name: str) -> Catalog | None:
-        """The catalog of that name; a call that names none gets the default one, or the only one."""
+        """The catalog called `name`. The name "" stands for the default catalog, or for the only one."""
         served = self._by_name
         if not name and name not in served and len(served) == 1:
             return next(iter(served.values()))
         return served.get(name)
 
     def names(self) -> Sequence[str]:
-        """All names, sorted."""
+        """The sorted names of all catalogs."""
         return sorted(self._by_name)
 
     def add(self, catalog: Catalog) -> None:
-        """Serve one more catalog from now on."""
+        """Start to serve `catalog`."""
         with self._lock:
             if catalog.name in self._by_name:
-                raise AlreadyExists(f"a catalog named {catalog.name!r} is already served; names must be unique")
+                raise AlreadyExists(f"a catalog named {catalog.name!r} is already served; catalog names must be unique")
             self._by_name = {**self._by_name, catalog.name: catalog}
 
     def remove(self, name: str) -> None:
-        """Serve it no longer: calls in flight finish, new ones do not find it."""
+        """Stop serving a catalog. Running calls finish; new calls do not find it."""
         with self._lock:
             if name not in self._by_name:
                 raise NotFound(f"no catalog named {name!r} is served here")
@@ -78,40 +86,33 @@ class CatalogSet:
 
 
 class ResolvedCatalogs:
-    """Catalogs found by the author's function, which may look at `current_request()`."""
+    """Catalogs that a function returns, which may call `current_request()`."""
 
     def __init__(self, resolve: CatalogResolver) -> None:
         self._resolve = resolve
 
     def find(self, name: str) -> Catalog | None:
-        """Whatever the function finds."""
+        """The catalog that the function returns for `name`."""
         return self._resolve(name)
 
     def names(self) -> Sequence[str]:
-        """Not to be had from a function."""
-        raise Unsupported("this server finds its catalogs per request and cannot list them")
+        """Raise `Unsupported`: a function cannot list its catalogs."""
+        raise Unsupported("this server resolves catalogs per request and cannot list them")
 
 
-def catalogs_of(given: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs) -> Catalogs:
-    """What the `catalogs` argument of a server stands for."""
-    if isinstance(given, Catalog):
-        return CatalogSet([given])
-    if isinstance(given, Catalogs):
-        return given
-    if callable(given):
-        return ResolvedCatalogs(given)
-    return CatalogSet(given)
-
-
-# --------------------
-# From an address to the object it names, or an error that says what is missing.
-
-
-F = TypeVar("F", bound=AnyFunction)
+def catalogs_of(catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalogs) -> Catalogs:
+    """The `catalogs` argument of a server, in any of its forms, as `Catalogs`."""
+    if isinstance(catalogs, Catalog):
+        return CatalogSet([catalogs])
+    if isinstance(catalogs, Catalogs):
+        return catalogs
+    if callable(catalogs):
+        return ResolvedCatalogs(catalogs)
+    return CatalogSet(catalogs)
 
 
 def open_schema(catalog: Catalog, name: str) -> Schema:
-    """The schema of that name."""
+    """The schema called `name`."""
     schema = catalog.schema(name)
     if schema is None:
         raise NotFound(f"schema {name!r} not found", key="schema", schema=name)
@@ -119,41 +120,41 @@ def open_schema(catalog: Catalog, name: str) -> Schema:
 
 
 def open_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
-    """The table or table reference at `path`, as it is now, or as the client knows it where the path says how."""
+    """The table or table reference at `path`, bound to the definition the client knows if the path has a binding."""
     if path.kind != "table":
         raise InvalidArgument(f"{path} is a {path.kind.replace('_', ' ')}, not a table")
     schema = open_schema(catalog, path.schema)
     if path.signature and isinstance(schema, DynamicSchema):
-        awaited = schema.awaited(path.name, path.signature)
-        if awaited is not None:
-            return awaited
+        pending = schema.pending_table(path.name, path.signature)
+        if pending is not None:
+            return pending
     found = schema.table(path.name) or schema.table_ref(path.name)
     if found is None:
         raise NotFound(
-            f"table '{path}' not found; DETACH and ATTACH again to see the tables of now", key="table", table=str(path)
+            f"table '{path}' not found; DETACH and ATTACH again to see the current tables", key="table", table=str(path)
         )
     return found.bound(path.signature) if isinstance(found, Bindable) and path.signature else found
 
 
 def table_at(table: Table | TableRef, point: TimePoint | None) -> Table | TableRef:
-    """The table at a point in time. A table reference is given the point with its request and decides itself."""
+    """The table at a point in time. A table reference gets the point with its request instead."""
     if point is None or isinstance(table, TableRef):
         return table
     if not isinstance(table, TimeTravel):
-        raise Unsupported(f"table {table.name!r} keeps no history: read it without AT ({point.unit.upper()} => …)")
-    then = table.at(point)
-    if then is None:
+        raise Unsupported(f"table {table.name!r} has no history: read it without AT ({point.unit.upper()} => …)")
+    past = table.at(point)
+    if past is None:
         raise NotFound(f"table {table.name!r} did not exist at {point.unit} {point.value}")
-    return then
+    return past
 
 
 def open_scalar_function(catalog: Catalog, path: ObjectPath) -> ScalarFunction:
-    """The overload at `path`."""
+    """The scalar function overload at `path`."""
     return _overload(open_schema(catalog, path.schema).scalar_functions(), path, "scalar function")
 
 
 def open_table_function(catalog: Catalog, path: ObjectPath) -> TableFunction | TableInOutFunction:
-    """The overload at `path`."""
+    """The table function overload at `path`."""
     return _overload(open_schema(catalog, path.schema).table_functions(), path, "table function")
 
 
@@ -161,4 +162,45 @@ def _overload(functions: Sequence[F], path: ObjectPath, what: str) -> F:
     for function in functions:
         if function_path(function, path.catalog or "", path.schema) == path:
             return function
-    raise NotFound(f"{what} {path}({path.signature}) not found; DETACH and ATTACH again to see the functions of now")
+    raise NotFound(f"{what} {path}({path.signature}) not found; DETACH and ATTACH again to see the current functions")
+
+
+def read_arguments(function: AnyFunction, stream: bytes) -> dict[str, pa.Scalar]:
+    """Decode the arguments in a one-row IPC stream and cast them to their declared types. Missing arguments are NULL."""
+    row = read_row(stream, f"the arguments of {function.name}") if stream else None
+    arguments = {}
+    for parameter in function.parameters:
+        declared = None if isinstance(parameter.type, AnyType) else parameter.type
+        is_passed = row is not None and parameter.name in row.schema.names
+        value = row.column(parameter.name)[0] if row is not None and is_passed else pa.scalar(None, declared)
+        arguments[parameter.name] = (
+            value if declared is None or value.type == declared else _cast(function, parameter.name, value, declared)
+        )
+    return arguments
+
+
+def read_row(stream: bytes, what: str) -> pa.RecordBatch:
+    """Decode an IPC stream of one row."""
+    try:
+        with pa.ipc.open_stream(stream) as reader:
+            batch = reader.read_next_batch()
+            batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
+        raise InvalidArgument(f"{what} are not an Arrow stream of one row") from error
+    if batch.num_rows != 1:
+        raise InvalidArgument(f"{what} must be one row, not {batch.num_rows}")
+    return batch
+
+
+def _cast(function: AnyFunction, name: str, value: pa.Scalar, declared: pa.DataType) -> pa.Scalar:
+    try:
+        return value.cast(declared)
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            f"argument {name} of {function.name}: {_abbreviated(value)} does not fit type {declared}"
+        ) from error
+
+
+def _abbreviated(value: pa.Scalar) -> str:
+    text = repr(value.as_py())
+    return text if len(text) <= 80 else text[:79] + "…"

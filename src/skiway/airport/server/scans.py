@@ -1,4 +1,4 @@
-"""Reading: what `endpoints` offers for a scan, and what DoGet streams for a ticket."""
+"""Reading tables and table functions: the `endpoints` action, and the DoGet stream of a ticket."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from msgspec import structs
 
 from skiway.airport import filters
 from skiway.airport.catalog import Catalog, Planned, Table
-from skiway.airport.functions import TableFunction, read_arguments
+from skiway.airport.functions import TableFunction
 from skiway.airport.request import Request, call_of
-from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column
+from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, with_parsed_filter
 from skiway.airport.server.host import Host
-from skiway.airport.server.lookup import open_table, open_table_function, table_at
+from skiway.airport.server.lookup import open_table, open_table_function, read_arguments, read_row, table_at
 from skiway.airport.server.streams import scan_frames
 from skiway.airport.server.tickets import DATABASES, ObjectPath, Ticket, parse_descriptor
 from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCallRequest, SchemaRequest, TableRef
@@ -26,35 +26,39 @@ from skiway.model.flight_pb2 import Ticket as TicketMessage
 
 __all__ = ["databases_info", "do_get", "endpoints", "is_databases"]
 
-
 DATABASES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False)])
 
 
-def endpoints(host: Host, request: Request, asked: EndpointsRequest) -> list[bytes]:
-    """Where the rows are, as serialised endpoints: a ticket for DoGet, or function calls that the client runs itself."""
-    descriptor = parse_descriptor(binary(asked.descriptor))
-    wanted = asked.parameters
+def endpoints(host: Host, request: Request, body: EndpointsRequest) -> list[bytes]:
+    """The serialized endpoints of a scan: a ticket for DoGet, or function calls that the client runs itself."""
+    descriptor = parse_descriptor(binary(body.descriptor))
+    parameters = body.parameters
     if is_databases(descriptor):
         return [_endpoint(host, Ticket(None))]
-    point = TimePoint.parse(wanted.at_unit, wanted.at_value)
-    json_filters = wanted.json_filters if filters.parse(wanted.json_filters) else ""
+    point = TimePoint.parse(parameters.at_unit, parameters.at_value)
+    parsed = filters.parse(parameters.json_filters)
+    json_filters = parameters.json_filters if parsed else ""
     _, catalog, path = host.open(request, descriptor)
     if path.kind == "table_function":
-        function = _plain(catalog, path)
-        parameters = binary(wanted.table_function_parameters)
-        columns = column_names(function.schema_for(read_arguments(function, parameters)), wanted.column_ids)
-        return [_endpoint(host, _ticket(path, columns, json_filters, wanted, parameters))]
+        function = _table_function(catalog, path)
+        arguments = binary(parameters.table_function_parameters)
+        columns = column_names(function.schema_for(read_arguments(function, arguments)), parameters.column_ids)
+        return [_endpoint(host, _ticket(path, columns, json_filters, parameters, arguments))]
     table = table_at(open_table(catalog, path), point)
     if isinstance(table, TableRef):
-        return _delegated(host, table, json_filters, wanted, point)
-    ticket = _ticket(path, column_names(table.schema, wanted.column_ids), json_filters, wanted)
+        return _delegated(host, table, parsed, parameters, point)
+    ticket = _ticket(path, column_names(table.schema, parameters.column_ids), json_filters, parameters)
     if isinstance(table, Planned):
-        return [_endpoint(host, structs.replace(ticket, part=part)) for part in table.plan(_options(ticket))]
+        options = with_parsed_filter(_options(ticket), parsed)
+        return [_endpoint(host, structs.replace(ticket, part=part)) for part in table.plan(options)]
     return [_endpoint(host, ticket)]
 
 
 def column_names(schema: pa.Schema, ids: Sequence[int]) -> list[str] | None:
-    """The columns behind DuckDB's ids, each once; ids count the visible columns, and one special id is the row id."""
+    """The names of the columns with DuckDB's `ids`, without duplicates.
+
+    An id is the index of a visible column; a special id stands for the row id.
+    """
     if not ids:
         return None
     rowid = find_rowid_column(schema)
@@ -71,7 +75,7 @@ def column_names(schema: pa.Schema, ids: Sequence[int]) -> list[str] | None:
 
 
 def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
-    """The stream for a ticket; the caller is authorized again."""
+    """The stream of a ticket. The caller is authorized again."""
     ticket, call = host.tickets.redeem(data), call_of(request)
     if ticket.path is None:
         call.operation = "list_catalogs"
@@ -82,13 +86,13 @@ def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
     skip = bool(request.header(headers.SKIP_RESULTS))
     if path.kind == "table_function":
         call.operation = "table_function"
-        function = _plain(catalog, path)
+        function = _table_function(catalog, path)
         arguments = read_arguments(function, ticket.parameters)
         schema = function.schema_for(arguments)
-        made = () if skip else function.execute(arguments, options)
+        result = () if skip else function.execute(arguments, options)
         return scan_frames(
             schema,
-            made,
+            result,
             columns=options.columns,
             rows=function.row_count(arguments),
             pool=host.memory_pool,
@@ -96,10 +100,29 @@ def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
         )
     table = table_at(open_table(catalog, path), options.time_point)
     if not isinstance(table, Table):
-        raise Internal(f"table {path} is read by function calls and has no stream: ask for endpoints again")
+        raise Internal(f"table {path} is a table reference and cannot be streamed: request its endpoints again")
     rows = () if skip else table.scan(options)
     expected = None if options.json_filters else table.row_count()
     return scan_frames(table.schema, rows, columns=options.columns, rows=expected, pool=host.memory_pool, call=call)
+
+
+def is_databases(descriptor: FlightDescriptor) -> bool:
+    """Whether the descriptor stands for the list of catalogs."""
+    return list(descriptor.path) == [DATABASES]
+
+
+def databases_info(descriptor: FlightDescriptor) -> FlightInfo:
+    """The FlightInfo of the list of catalogs, which DuckDB's `airport_databases()` reads."""
+    return FlightInfo(
+        schema=DATABASES_SCHEMA.serialize().to_pybytes(), flight_descriptor=descriptor, total_records=-1, total_bytes=-1
+    )
+
+
+def _table_function(catalog: Catalog, path: ObjectPath) -> TableFunction:
+    function = open_table_function(catalog, path)
+    if not isinstance(function, TableFunction):
+        raise Unsupported(f"{path} takes rows as input: call it as {function.name}(…, (SELECT …))")
+    return function
 
 
 def _options(ticket: Ticket) -> ScanOptions:
@@ -111,53 +134,35 @@ def _options(ticket: Ticket) -> ScanOptions:
     )
 
 
-def is_databases(descriptor: FlightDescriptor) -> bool:
-    """Whether a descriptor asks for the list of catalogs."""
-    return list(descriptor.path) == [DATABASES]
-
-
-def databases_info(descriptor: FlightDescriptor) -> FlightInfo:
-    """What `airport_databases()` is told about its result."""
-    return FlightInfo(
-        schema=DATABASES_SCHEMA.serialize().to_pybytes(), flight_descriptor=descriptor, total_records=-1, total_bytes=-1
-    )
-
-
-def _plain(catalog: Catalog, path: ObjectPath) -> TableFunction:
-    function = open_table_function(catalog, path)
-    if not isinstance(function, TableFunction):
-        raise Unsupported(f"{path} works on rows: call it as {function.name}(…, (SELECT …))")
-    return function
-
-
 def _ticket(
     path: ObjectPath,
     columns: list[str] | None,
     json_filters: str,
-    wanted: ScanParameters,
-    parameters: bytes = b"",
+    parameters: ScanParameters,
+    arguments: bytes = b"",
 ) -> Ticket:
-    return Ticket(path, columns, json_filters, wanted.at_unit, wanted.at_value, parameters)
+    return Ticket(path, columns, json_filters, parameters.at_unit, parameters.at_value, arguments)
 
 
 def _endpoint(host: Host, ticket: Ticket) -> bytes:
-    # two partial messages after each other are one whole message to protobuf
+    # Concatenated protobuf messages merge into one message, so the location is serialized only once.
     issued = FlightEndpoint(ticket=TicketMessage(ticket=host.tickets.issue(ticket)))
     return issued.SerializeToString() + host.endpoint_location
 
 
 def _delegated(
-    host: Host, table: TableRef, json_filters: str, wanted: ScanParameters, point: TimePoint | None
+    host: Host, table: TableRef, parsed: filters.Filter, parameters: ScanParameters, point: TimePoint | None
 ) -> list[bytes]:
-    parameters = _values(wanted)
+    values = _parameter_values(parameters)
     schema = table.schema
     if isinstance(table, DynamicSchemaTableRef):
-        schema = table.schema_for(SchemaRequest(parameters, point))
-    calls = table.function_calls(
-        FunctionCallRequest(column_names(schema, wanted.column_ids), json_filters, parameters, point)
-    )
+        schema = table.schema_for(SchemaRequest(values, point))
+    columns = column_names(schema, parameters.column_ids)
+    json_filters = parameters.json_filters if parsed else ""
+    request = FunctionCallRequest(columns, json_filters, values, point)
+    calls = table.function_calls(with_parsed_filter(request, parsed))
     if not calls:
-        raise Internal(f"table reference {table.name!r} gave no function call; it must give at least one")
+        raise Internal(f"table reference {table.name!r} returned no function calls; at least one is required")
     return [_delegation(call.location(host.allowed_functions)) for call in calls]
 
 
@@ -165,15 +170,13 @@ def _delegation(uri: str) -> bytes:
     return FlightEndpoint(ticket=TicketMessage(ticket=b"{}"), location=[Location(uri=uri)]).SerializeToString()
 
 
-def _values(wanted: ScanParameters) -> tuple[Any, ...]:
+def _parameter_values(parameters: ScanParameters) -> tuple[Any, ...]:
     """The parameters of a table reference as Python values."""
-    stream = binary(wanted.table_function_parameters)
+    stream = binary(parameters.table_function_parameters)
     if not stream:
         return ()
+    row = read_row(stream, "the parameters")
     try:
-        with pa.ipc.open_stream(stream) as reader:
-            row = reader.read_next_batch()
-            row.validate(full=True)
         return tuple(column[0].as_py() for column in row.columns)
-    except (pa.ArrowException, OSError, ValueError, IndexError, StopIteration) as error:
-        raise InvalidArgument("the parameters are not an Arrow stream of one row") from error
+    except (pa.ArrowException, ValueError) as error:  # such as a date that Python cannot represent
+        raise InvalidArgument(f"the parameters cannot be converted to Python values: {error}") from error

@@ -1,4 +1,4 @@
-"""A server of one's own: a port, a Flight service on it, and a clean end."""
+"""`Server`, which serves catalogs on one address, and `serve`, which runs it until a signal."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _CANCEL_S: Final = 5  # what a cancelled call has to notice it
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificate and key of the server, as PEM files; with `client_ca`, clients must show a certificate signed by it."""
+    """Certificate and key of the server, as PEM files. With `client_ca`, clients need a certificate signed by it."""
 
     certificate: Path | str
     key: Path | str
     client_ca: Path | str | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What grpcio takes."""
+        """The credentials for grpcio."""
         pair = (_pem(self.key, "key"), _pem(self.certificate, "certificate"))
         ca = _pem(self.client_ca, "client_ca") if self.client_ca is not None else None
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
@@ -61,16 +61,17 @@ def _pem(path: Path | str, what: str) -> bytes:
 
 
 class Server:
-    """Serves catalogs on one address; listens from `start` (or `with`) on.
+    """Serves catalogs on one address, from `start` (or `with`) on.
 
-    `catalogs` is one catalog, several, or a function from a name to a catalog that is asked on every request;
-    a `Catalogs` can list the names too.
-    `port=0` picks a free port; `location` tells which. A port in use is an error, unless `share_port` lets several
-    processes listen on it together; these need the same `ticket_key`.
+    `catalogs` is one catalog, several, or a function from a name to a catalog, which is called for every request. A
+    `Catalogs` can also list the names.
 
-    `public_location` goes into endpoints, for clients that reach this server (or the one that holds the data) under
-    another address; by default they reuse the connection that they have. Anything but loopback needs `tls`, or the
-    word `insecure=True`.
+    `port=0` picks a free port; `location` has the result. A port in use is an error, unless `share_port` lets several
+    processes listen on it; these need the same `ticket_key`. Addresses other than loopback need `tls` or
+    `insecure=True`.
+
+    `public_location` is the address in endpoints, for clients that reach the data under another address; by default
+    clients reuse their connection.
 
     Each of `observers` is called with every call, and returns a context manager that is entered around it: see
     `ServedCall`. Callers never see the text of exceptions other than those of `skiway.errors`, unless `debug` is set.
@@ -104,7 +105,7 @@ class Server:
     ) -> None:
         if tls is None and not insecure and not is_loopback(host):
             raise InvalidArgument(
-                f"{host} can be reached from other machines: give tls=Tls(…), or insecure=True to serve in the clear"
+                f"{host} is reachable from other machines: set tls=Tls(…), or insecure=True to serve without encryption"
             )
         self.log = logger or logging.getLogger("skiway.airport")
         if log_level is not None:
@@ -137,21 +138,21 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The port."""
         return self._port
 
     @property
     def location(self) -> str:
-        """What to write after LOCATION in DuckDB's ATTACH."""
+        """The LOCATION for DuckDB's ATTACH."""
         if self._host.startswith("unix:"):
             return "grpc+unix://" + self._host.removeprefix("unix:")
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"grpc{'+tls' if self._tls else ''}://{host}:{self._port}"
 
     def start(self) -> Self:
-        """Listen."""
+        """Start listening."""
         if self._grpc is not None:
-            raise InvalidArgument(f"the server at {self.location} was started before; make a new one")
+            raise InvalidArgument(f"the server at {self.location} was already started; create a new one")
         server = grpc.server(self.service.calls, options=self._options)
         self.service.add_to(server)
         self._port = self._listen(server)
@@ -171,36 +172,34 @@ class Server:
             )
         except RuntimeError as error:
             raise OSError(
-                f"cannot listen on {address}: is the port in use? Choose another one, or 0 for any free one"
+                f"cannot listen on {address}: is the port in use? Choose another one, or 0 for a free one"
             ) from error
         return 0 if is_socket else port
 
     def stop(self, drain_s: float | None = None) -> None:
-        """Take no new calls, let those in flight finish for `drain_s` seconds, then cancel them."""
+        """Reject new calls, let running ones finish for `drain_s` seconds, then cancel them."""
         if self._grpc is not None:
             grace = self._drain_s if drain_s is None else drain_s
             if not self._grpc.stop(grace).wait(grace + _CANCEL_S):
-                self.log.warning("calls did not end %s s after they were cancelled; leaving them behind", _CANCEL_S)
+                self.log.warning("calls did not end within %s s of being cancelled; abandoning them", _CANCEL_S)
         self.service.close()
         self._stopped.set()
 
     def wait(self) -> None:
-        """Return once the server was stopped."""
+        """Wait until the server is stopped."""
         self._stopped.wait()
 
     def add_catalog(self, catalog: Catalog) -> None:
-        """Serve one more catalog from now on."""
+        """Serve one more catalog."""
         self._catalog_set().add(catalog)
 
     def remove_catalog(self, name: str) -> None:
-        """Serve a catalog no longer: calls in flight finish, new ones get NOT_FOUND."""
+        """Stop serving a catalog: running calls finish, new ones fail with NOT_FOUND."""
         self._catalog_set().remove(name)
 
     def _catalog_set(self) -> CatalogSet:
         if not isinstance(self.service.host.catalogs, CatalogSet):
-            raise Unsupported(
-                "this server finds its catalogs by a function: let that function change its answers instead"
-            )
+            raise Unsupported("this server gets its catalogs from a function: change what the function returns instead")
         return self.service.host.catalogs
 
     def __enter__(self) -> Self:
@@ -213,7 +212,7 @@ class Server:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Whether `host` is reachable only from this machine."""
     if host == "localhost" or host.startswith("unix:"):
         return True
     try:
@@ -223,7 +222,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_location(location: str) -> tuple[str, int, bool]:
-    """Host, port and whether it is TLS, of `grpc://host:port`, `grpc+tls://…` or `grpc+unix:///path`."""
+    """Parse `grpc://host:port`, `grpc+tls://…` or `grpc+unix:///path` into host, port, and whether it uses TLS."""
     parts = urlsplit(location)
     if parts.scheme == "grpc+unix":
         return f"unix:{parts.path}", 0, False
@@ -234,9 +233,7 @@ def parse_location(location: str) -> tuple[str, int, bool]:
     return parts.hostname, parts.port, parts.scheme == "grpc+tls"
 
 
-# --------------------
-# Running a server until it is told to end, in one process or in several on one port.
-
+# -- serving until a signal -------------------------------------------------------------------------------------------
 
 DEFAULT_LOCATION: Final = "grpc://127.0.0.1:50051"
 
@@ -250,13 +247,13 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; `options` are those of `Server`.
 
-    With `processes`, that many processes share the port; the catalog's state must then live outside of them.
+    With `processes`, several processes share the port; the state of the catalog must then be outside of them.
     """
     host, port, is_tls = parse_location(location)
     if is_tls and "tls" not in options:
-        raise InvalidArgument(f"{location} promises TLS: give tls=Tls(certificate, key)")
+        raise InvalidArgument(f"{location} requires TLS: set tls=Tls(certificate, key)")
     if threading.current_thread() is not threading.main_thread():
-        raise InvalidArgument("serve() waits for signals and so needs the main thread; use Server(…) in others")
+        raise InvalidArgument("serve() handles signals and needs the main thread; use Server(…) in other threads")
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -269,31 +266,31 @@ def serve(
                 lambda number: _run(Server(catalogs, host=host, port=reserved, **options), announce=number == 0),
                 processes,
             )
-    except OSError as error:  # a port in use, mostly: people who start a server want a sentence, not a traceback
+    except OSError as error:  # usually a port in use: show a message, not a traceback
         logging.getLogger("skiway.airport").error("%s", error)
         raise SystemExit(1) from error
 
 
 def _run(server: Server, *, announce: bool) -> None:
-    """Serve until a signal comes; the second one ends at once."""
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()  # not an Event: its lock may be held when the handler runs
+    """Serve until a signal; a second one exits at once."""
+    received: queue.SimpleQueue[int] = queue.SimpleQueue()  # not an Event: its lock may be held when the handler runs
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: told.put(number))
+        signal.signal(number, lambda number, _: received.put(number))
     with server:
         if announce:
-            _say_what_to_type(server)
-        while told.empty():  # in steps, since a signal that another thread takes does not wake this one
+            _log_duckdb_commands(server)
+        while received.empty():  # in steps: a signal that another thread receives does not wake this one
             with contextlib.suppress(queue.Empty):
-                told.get(timeout=0.5)
+                received.get(timeout=0.5)
                 break
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
 
 
-def _say_what_to_type(server: Server) -> None:
+def _log_duckdb_commands(server: Server) -> None:
     if server.service.host.auth is not None:
         server.log.info("in DuckDB: CREATE SECRET (TYPE airport, auth_token '…', SCOPE '%s');", server.location)
-    with contextlib.suppress(Unsupported):  # a catalog finder cannot list its names
+    with contextlib.suppress(Unsupported):  # a function from names to catalogs cannot list them
         for name in server.service.host.catalogs.names():
             alias = "" if name.isidentifier() else "AS db "
             quoted = name.replace("'", "''")
@@ -302,10 +299,10 @@ def _say_what_to_type(server: Server) -> None:
 
 @contextlib.contextmanager
 def _reserved(host: str, port: int) -> Iterator[int]:
-    """A port that is ours to share: held by a socket that never listens, so that no one else can take it."""
+    """Reserve a port to share, with a socket that never listens, so that no other program can take it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as holder:
-        if port:  # a port that somebody listens on already must be an error, although sharing would let us in
+        if port:  # a port that is in use must be an error, although sharing would allow it
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
@@ -318,18 +315,18 @@ def _reserved(host: str, port: int) -> Iterator[int]:
 
 
 def _run_together(run: Callable[[int], None], processes: int) -> None:
-    """Run the same in several processes until a signal comes or one of them ends."""
-    # forked before any gRPC object exists, so the children start clean and the catalog needs no pickling
+    """Run the same function in several processes until a signal, or until one of them ends."""
+    # forked before any gRPC object exists, so that the children start clean and the catalog is not pickled
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=run, args=(number,), name=f"airport-{number}") for number in range(processes)]
     for child in children:
         child.start()
 
-    told: list[bool] = []
+    ended: list[bool] = []
 
     def end_all(*_: object) -> None:
-        if not told:  # once: to a child that is ending already, another signal means "at once"
-            told.append(True)
+        if not ended:  # once: a second signal would make the children exit at once
+            ended.append(True)
             for child in children:
                 if child.is_alive():
                     child.terminate()
@@ -338,7 +335,7 @@ def _run_together(run: Callable[[int], None], processes: int) -> None:
         signal.signal(number, end_all)
     while not wait([child.sentinel for child in children], timeout=0.5):
         pass  # in steps, so that a signal is heard whichever thread takes it
-    end_all()  # fewer than asked for would be slower than expected, and nobody would know why
+    end_all()  # with fewer processes than configured, the server would be slow for no visible reason
     for child in children:
         child.join()
     failed = next((child for child in children if child.exitcode), None)

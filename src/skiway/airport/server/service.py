@@ -1,11 +1,11 @@
-"""The Flight service on grpcio: decode, admit, call one function, encode.
+"""The Flight service on grpcio: decode, authenticate, call one function, encode.
 
 It works on raw bytes, so that record batches are never copied into protobuf objects. `AirportService` can be added to
-any grpcio server beside other services; `Server` is the ready-made one.
+any grpcio server, next to other services; `Server` is a complete server.
 
-Scans and exchanges hold a thread while their stream is open, and an UPDATE holds its exchange while it scans. So each
-of the three kinds of calls has threads of its own, and an exchange beyond the limit is refused, not queued: no set of
-clients can wait for each other in a circle.
+Scans and exchanges hold a thread while their stream is open, and an UPDATE holds its exchange while it scans. So the
+three kinds of calls have separate thread pools, and an exchange beyond the limit is rejected instead of queued: clients
+cannot deadlock each other.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ Frames = Iterator[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is served at once. Calls and scans beyond the limit wait for a thread, exchanges are refused."""
+    """Concurrency limits. Calls and scans beyond the limit wait for a thread; exchanges are rejected."""
 
     calls: int = 16
     scans: int = 64
     exchanges: int = 64
 
 
-_REFUSERS: Final = 4  # threads that only say no
+_REFUSERS: Final = 4  # threads that reject calls beyond the limit
 
 
 class AirportService:
@@ -117,10 +117,10 @@ class AirportService:
         self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
         self._open_exchanges = threading.Semaphore(self.limits.exchanges)
         if clash := self.actions.keys() & ACTIONS.keys():
-            raise AlreadyExists(f"the action {min(clash)!r} is Airport's own; give yours another name")
+            raise AlreadyExists(f"the action {min(clash)!r} belongs to Airport; choose another name")
 
     def add_to(self, server: grpc.Server) -> None:
-        """Serve on `server`, beside whatever else it serves."""
+        """Serve on `server`, next to its other services."""
         calls, scans, exchanges = self.calls, self._scans, self._exchanges
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         both = grpc.stream_stream_rpc_method_handler
@@ -140,15 +140,15 @@ class AirportService:
 
     @property
     def service_names(self) -> tuple[str, ...]:
-        """What is served, by full names: for health and reflection."""
+        """The full names of the services, for health and reflection."""
         return (headers.SERVICE,)
 
     def close(self) -> None:
-        """Let the threads go, once no call runs any more."""
+        """End the threads, once no calls run."""
         for pool in (self.calls, self._scans, self._exchanges):
             pool.shutdown(wait=False)
 
-    # -- Flight's methods -----------------------------------------------------------------------------------------
+    # -- Flight's methods ---------------------------------------------------------------------------------------------
 
     def _do_action(self, request: Request, data: bytes) -> Frames:
         action = _parsed(flight.Action, data)
@@ -159,7 +159,7 @@ class AirportService:
             for body in _bodies(self.actions[action.type](action.body)):
                 yield flight.Result(body=body).SerializeToString()
         else:
-            raise Unsupported(f"unknown action {action.type!r}; ListActions tells which there are")
+            raise Unsupported(f"unknown action {action.type!r}; ListActions lists the supported ones")
 
     def _do_single_action(self, request: Request, data: bytes) -> bytes:
         action = _parsed(flight.Action, data)
@@ -172,7 +172,7 @@ class AirportService:
         return result
 
     def _name(self, request: Request, action: str) -> None:
-        """Tell observers which action is called; names from outside that nobody serves stay out of metrics."""
+        """Name the action for observers. Unknown names are left out, so that callers cannot add metric labels."""
         if request.call is not None and (action in ACTIONS or action in self.actions):
             request.call.operation = action
 
@@ -191,7 +191,7 @@ class AirportService:
             return databases_info(descriptor)
         _, catalog, path = self.host.open(request, descriptor)
         info = table_info(open_table(catalog, path), path)
-        info.flight_descriptor.CopyFrom(descriptor)  # the client compares it with the one it sent
+        info.flight_descriptor.CopyFrom(descriptor)  # the client compares it with its own
         return info
 
     def _list_flights(self, request: Request, data: bytes) -> Frames:
@@ -226,7 +226,7 @@ class AirportService:
     def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
         return do_exchange(self.host, request, messages)
 
-    # -- one shape for all calls ----------------------------------------------------------------------------------
+    # -- one shape for all calls --------------------------------------------------------------------------------------
 
     def _open(self, method: str, context: grpc.ServicerContext) -> ServedCall:
         call = read_request(method, context.invocation_metadata(), context).call
@@ -274,7 +274,7 @@ class AirportService:
     def _exchange_gate(self) -> Iterator[None]:
         if not self._open_exchanges.acquire(blocking=False):
             raise LimitExceeded(
-                f"{self.limits.exchanges} exchanges are open, which is this server's limit: try again, or raise Limits.exchanges"
+                f"{self.limits.exchanges} exchanges are open, which is the limit of this server: try again, or increase Limits.exchanges"
             )
         try:
             yield
@@ -330,8 +330,8 @@ def _counted(messages: Iterator[bytes], call: ServedCall) -> Iterator[bytes]:
 class _FlightHandlers(grpc.GenericRpcHandler):
     """Finds the handler of a call.
 
-    DuckDB's client says in a header which action it calls. Airport's own actions have exactly one result, and an
-    answer of one message looks the same from a unary method, which costs one change of threads less.
+    DuckDB's client names the action in a header. Airport's own actions have exactly one result, and a response of one
+    message looks the same from a unary method, which needs one thread switch less.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ def code_of(error: BaseException) -> grpc.StatusCode:
 
 
 def _disclosed(error: BaseException, correlation_id: str, disclosure: Disclosure) -> errors.SkiwayError:
-    """What the caller is told of `error`."""
+    """The error that the caller sees."""
     if isinstance(error, errors.SkiwayError):
         if not isinstance(error, errors.Internal) or disclosure.internal:
             return error

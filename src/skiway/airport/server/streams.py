@@ -1,8 +1,9 @@
-"""From whatever a scan returned to the frames that travel.
+"""Streams the result of a scan as frames.
 
-The client takes columns by position and checks nothing, so each batch leaves with exactly the bound schema: columns
-matched by name, cast where they differ, NULLs where a column was not asked for or is missing. NULL columns still have
-buffers, full of zeros; where they are most of a batch it is compressed, which makes them next to nothing.
+The client reads columns by position and does not check them. Every batch is therefore sent with exactly the bound
+schema: columns are matched by name and cast if necessary, and columns that were not requested or are missing are NULL.
+NULL columns still have buffers full of zeros; if they make up most of a batch, they are sent compressed, which takes
+almost no space.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from skiway.airport.wire.frames import FrameWriter
 from skiway.airport.wire.payloads import Progress, encode
 from skiway.errors import Internal
 
-__all__ = ["Conform", "Nulls", "fitted", "record_batches", "scan_frames"]
+__all__ = ["NullColumns", "SchemaAdapter", "cast_column", "record_batches", "scan_frames"]
 
-
-MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # far below gRPC's wall of 2 GiB, large enough to keep the wire busy
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # far below gRPC's limit of 2 GiB, but large enough for full throughput
 
 
 def record_batches(data: ArrowData) -> Generator[pa.RecordBatch]:
-    """The batches in anything that gives Arrow data; closing the iterator closes the source."""
+    """The batches of Arrow data in any form. Closing the generator closes the source."""
     if isinstance(data, pa.RecordBatch):
         yield data
         return
@@ -55,46 +55,51 @@ def record_batches(data: ArrowData) -> Generator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True)
-class Conform:
-    """Fits batches of one layout to the bound schema."""
+class SchemaAdapter:
+    """Converts batches of one schema to the bound schema."""
 
     target: pa.Schema
-    sources: tuple[int | None, ...]  # for each field of the target: the column of the batch, or None for NULLs
-    passes: bool  # nothing to do at all
+    sources: tuple[int | None, ...]  # for each field of the target: the index in the batch, or None for NULLs
+    is_identity: bool  # whether batches need no conversion
 
     @classmethod
-    def plan(cls, target: pa.Schema, source: pa.Schema, columns: frozenset[str] | None) -> Conform:
-        """How to fit `source` to `target` when just `columns` were asked for."""
+    def plan(cls, target: pa.Schema, source: pa.Schema, columns: frozenset[str] | None) -> SchemaAdapter:
+        """Plan the conversion from `source` to `target` if only `columns` were requested."""
         if (columns is None or len(columns) == len(target)) and source.equals(target):
             return cls(target, (), True)
         sources = tuple(
             _position(source, field.name) if columns is None or field.name in columns else None for field in target
         )
-        passes = sources == tuple(range(len(source))) and all(  # whether NULLs may come, too, is what was announced
-            wanted.type == given.type and wanted.nullable == given.nullable
-            for wanted, given in zip(target, source, strict=True)
+        is_identity = sources == tuple(range(len(source))) and all(  # nullability must match the bound schema too
+            expected.type == actual.type and expected.nullable == actual.nullable
+            for expected, actual in zip(target, source, strict=True)
         )
-        return cls(target, sources, passes)
+        return cls(target, sources, is_identity)
 
-    def apply(self, batch: pa.RecordBatch, nulls: Nulls) -> pa.RecordBatch:
-        """The batch in the bound schema."""
-        if self.passes:
+    def apply(self, batch: pa.RecordBatch, nulls: NullColumns) -> pa.RecordBatch:
+        """Convert a batch to the bound schema."""
+        if self.is_identity:
             return batch
         columns = [
-            nulls.of(place, field.type, batch.num_rows) if index is None else fitted(batch.column(index), field)
-            for place, (index, field) in enumerate(zip(self.sources, self.target, strict=True))
+            nulls.get(position, field.type, batch.num_rows)
+            if index is None
+            else cast_column(batch.column(index), field)
+            for position, (index, field) in enumerate(zip(self.sources, self.target, strict=True))
         ]
         if not columns:
             return batch
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
-    def nulled(self, fitting: pa.RecordBatch) -> tuple[int, ...]:
-        """The places of NULL columns, where half of a batch's bytes or more are their zeros; else packing would only cost."""
-        if self.passes:
+    def null_columns(self, batch: pa.RecordBatch) -> tuple[int, ...]:
+        """The positions of the NULL columns in a converted batch, if they take at least half of its bytes.
+
+        Otherwise compressing them costs more than it saves.
+        """
+        if self.is_identity:
             return ()
-        places = tuple(place for place, index in enumerate(self.sources) if index is None)
-        zeros = sum(fitting.column(place).nbytes for place in places)
-        return places if places and 2 * zeros >= fitting.nbytes else ()
+        positions = tuple(position for position, index in enumerate(self.sources) if index is None)
+        null_bytes = sum(batch.column(position).nbytes for position in positions)
+        return positions if positions and 2 * null_bytes >= batch.nbytes else ()
 
 
 def _position(schema: pa.Schema, name: str) -> int | None:
@@ -102,23 +107,23 @@ def _position(schema: pa.Schema, name: str) -> int | None:
     return int(index) if index >= 0 else None
 
 
-class Nulls:
-    """NULL columns, made once for each column of a stream (by its place: not every type can be hashed)."""
+class NullColumns:
+    """NULL columns, created once per column of a stream. The key is the position: not every type is hashable."""
 
     def __init__(self, pool: pa.MemoryPool | None = None) -> None:
         self._pool = pool
-        self._kept: dict[int, pa.Array] = {}
+        self._cached: dict[int, pa.Array] = {}
 
-    def of(self, place: int, data_type: pa.DataType, rows: int) -> pa.Array:
-        """`rows` NULLs for the column at `place`."""
-        kept = self._kept.get(place)
-        if kept is None or len(kept) < rows:
-            kept = self._kept[place] = pa.nulls(rows, data_type, self._pool)
-        return kept if len(kept) == rows else kept.slice(0, rows)
+    def get(self, position: int, data_type: pa.DataType, rows: int) -> pa.Array:
+        """An array of `rows` NULLs for the column at `position`."""
+        cached = self._cached.get(position)
+        if cached is None or len(cached) < rows:
+            cached = self._cached[position] = pa.nulls(rows, data_type, self._pool)
+        return cached if len(cached) == rows else cached.slice(0, rows)
 
 
-def fitted(column: pa.Array, field: pa.Field) -> pa.Array:
-    """`column` in the field's type."""
+def cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Cast `column` to the type of `field`."""
     if column.type == field.type:
         return column
     try:
@@ -130,7 +135,7 @@ def fitted(column: pa.Array, field: pa.Field) -> pa.Array:
         )
     except pa.ArrowException as error:
         raise Internal(
-            f"column {field.name!r} came as {column.type}, but the table says {field.type}: {error}"
+            f"column {field.name!r} has type {column.type}, but the table declares {field.type}: {error}"
         ) from error
 
 
@@ -143,33 +148,36 @@ def scan_frames(
     pool: pa.MemoryPool | None = None,
     call: ServedCall | None = None,
 ) -> Iterator[bytes]:
-    """The DoGet stream of a scan: the schema, then each batch; `rows`, where known, drives the client's progress bar."""
+    """The DoGet stream of a scan: the schema, then the batches.
+
+    `rows` is the expected number of rows for the client's progress bar, if known.
+    """
     writer = FrameWriter(schema, memory_pool=pool)
     yield writer.begin()
-    asked = None if columns is None else frozenset(columns)
-    nulls = Nulls(pool)
-    plan: Conform | None = None
-    layout: Any = None
+    requested = None if columns is None else frozenset(columns)
+    nulls = NullColumns(pool)
+    adapter: SchemaAdapter | None = None
+    source: Any = None
     sent = 0
     with contextlib.closing(record_batches(data)) as batches:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if plan is None or not batch.schema.equals(layout):
-                layout = batch.schema
-                plan = Conform.plan(schema, layout, asked)
-            fitting = plan.apply(batch, nulls)
-            nulled = plan.nulled(fitting)
-            for part in _parts(fitting):
+            if adapter is None or not batch.schema.equals(source):
+                source = batch.schema
+                adapter = SchemaAdapter.plan(schema, source, requested)
+            converted = adapter.apply(batch, nulls)
+            null_columns = adapter.null_columns(converted)
+            for part in _parts(converted):
                 sent += part.num_rows
                 if call is not None:
                     call.rows_out = sent
                 progress = encode(Progress(min(1.0, sent / rows))) if rows else b""
-                yield from writer.batch(part, app_metadata=progress, nulled=nulled)
+                yield from writer.batch(part, app_metadata=progress, null_columns=null_columns)
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of bounded size."""
+    """Split a batch into slices of at most about MAX_BATCH_BYTES."""
     pieces = min(-(-batch.nbytes // MAX_BATCH_BYTES), batch.num_rows)
     if pieces <= 1:
         yield batch

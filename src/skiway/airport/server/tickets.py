@@ -1,12 +1,15 @@
-"""Descriptors: how a call names the object it is about.
+"""Descriptors, which name the object of a call, and tickets, which DoGet redeems for a stream.
 
-A table is PATH `[catalog, schema, table]`, so that `airport_take_flight(location, ['demo', 'sales', 'people'])` can be
-typed by hand. A function adds its kind and its signature, which keeps overloads apart; a `Bindable` table may add
-`table` and its binding in the same way. The catalog is in the path because clients before DuckDB 1.5 do not send it
-otherwise.
+The descriptor of a table is the PATH `[catalog, schema, table]`, so that users can write
+`airport_take_flight(location, ['demo', 'sales', 'people'])`. A function adds its kind and its signature, which
+distinguishes overloads; a `Bindable` table may add `table` and its binding. The path contains the catalog because clients
+before DuckDB 1.5 do not send it in a header.
 
-DuckDB repeats a path in a header. Where it is too long for one, or has letters that none can carry, the same parts are
-a command instead, a JSON list, which it does not repeat.
+DuckDB repeats the path in a header. If the path is too long for a header, or has characters that a header cannot carry,
+the same parts are sent as a command instead, a JSON list, which DuckDB does not repeat.
+
+A ticket is opaque to clients: a version byte, the payload, and a MAC of both under the server's key. It says what to
+scan but grants no access: the caller is authorized again when the ticket is redeemed.
 """
 
 from __future__ import annotations
@@ -28,16 +31,17 @@ from skiway.model.flight_pb2 import FlightDescriptor
 
 __all__ = ["DATABASES", "ObjectPath", "Ticket", "TicketOffice", "object_path", "parse_descriptor"]
 
-
 Kind = Literal["table", "scalar_function", "table_function"]
 
-DATABASES: Final = "__databases"  # what DuckDB's airport_databases() asks for
+DATABASES: Final = "__databases"  # the path that DuckDB's airport_databases() reads
+VERSION: Final = b"\x01"
+MAC_SIZE: Final = 16
 
 
 class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
-    """The address of a table or function. `catalog` is None where the caller left it to the headers.
+    """The address of a table or function. `catalog` is None if only the headers name it.
 
-    `signature` is the binding, where it is a table's.
+    `signature` has the parameter types of a function, or the binding of a table.
     """
 
     catalog: str | None
@@ -47,7 +51,7 @@ class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
     signature: str = ""
 
     def descriptor(self) -> FlightDescriptor:
-        """The path as Flight carries it, so that every client can."""
+        """The path as a Flight descriptor that every client can send back."""
         parts = [self.catalog or "", self.schema, self.name]
         if self.kind != "table" or self.signature:
             parts += [self.kind, self.signature]
@@ -60,12 +64,12 @@ class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
 
 
 def parse_descriptor(data: bytes) -> FlightDescriptor:
-    """The message in `data`."""
+    """Parse a serialized descriptor."""
     try:
         return FlightDescriptor.FromString(data)
     except DecodeError as error:
         raise InvalidArgument(
-            "malformed FlightDescriptor: it is not the protobuf message that Flight defines, or a name is not UTF-8"
+            "malformed FlightDescriptor: not a valid protobuf message, or a name is not UTF-8"
         ) from error
 
 
@@ -73,7 +77,7 @@ def object_path(descriptor: FlightDescriptor) -> ObjectPath:
     """The object that a descriptor names."""
     parts = _parts(descriptor)
     if not parts:
-        raise InvalidArgument("this descriptor is not a path: name a table as [catalog, schema, table]")
+        raise InvalidArgument("the descriptor is not a path: name a table as [catalog, schema, table]")
     match parts:
         case [schema, name]:
             return ObjectPath(None, schema, name)
@@ -82,9 +86,7 @@ def object_path(descriptor: FlightDescriptor) -> ObjectPath:
         case [catalog, schema, name, ("table" | "scalar_function" | "table_function") as kind, signature]:
             return ObjectPath(catalog, schema, name, kind, signature)
         case _:
-            raise InvalidArgument(
-                f"descriptor path {parts!r} is not of this server: name a table as [catalog, schema, table]"
-            )
+            raise InvalidArgument(f"invalid descriptor path {parts!r}: name a table as [catalog, schema, table]")
 
 
 def _parts(descriptor: FlightDescriptor) -> list[str]:
@@ -96,19 +98,8 @@ def _parts(descriptor: FlightDescriptor) -> list[str]:
         return []
 
 
-# --------------------
-# Tickets: what `endpoints` hands out and DoGet takes back.
-#
-# A ticket is opaque to clients: one version byte, the payload, and a MAC over both under the server's key. It says what
-# to scan, never who may: the caller is authorized again when the ticket is redeemed.
-
-
-VERSION: Final = b"\x01"
-MAC_SIZE: Final = 16
-
-
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """A scan to be made: of a table, of a table function with `parameters`, or (no path) of the list of catalogs."""
+    """A scan of a table, of a table function with `parameters`, or of the list of catalogs if `path` is None."""
 
     path: ObjectPath | None
     columns: list[str] | None = None
@@ -119,13 +110,13 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     part: bytes | None = None
 
 
-class _Dated(msgspec.Struct, frozen=True, array_like=True):
+class _Payload(msgspec.Struct, frozen=True, array_like=True):
     expires_at: int
     ticket: Ticket
 
 
 class TicketOffice:
-    """Issues and checks tickets. Servers that share a port, or follow each other, need the same `key`."""
+    """Issues and verifies tickets. Servers that share a port, or replace each other, need the same `key`."""
 
     def __init__(
         self, key: bytes | None = None, *, ttl_s: float = 3600, clock: Callable[[], float] = time.time
@@ -134,24 +125,24 @@ class TicketOffice:
         self._ttl_s = ttl_s
         self._clock = clock
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(_Dated)
+        self._decoder = msgspec.msgpack.Decoder(_Payload)
 
     def issue(self, ticket: Ticket) -> bytes:
-        """The bytes for the client."""
-        payload = VERSION + self._encoder.encode(_Dated(int(self._clock() + self._ttl_s), ticket))
+        """The signed ticket for the client."""
+        payload = VERSION + self._encoder.encode(_Payload(int(self._clock() + self._ttl_s), ticket))
         return payload + self._mac(payload)
 
     def redeem(self, data: bytes) -> Ticket:
-        """The ticket in `data`, if it is ours and still good."""
+        """Verify and decode a ticket."""
         payload, mac = data[:-MAC_SIZE], data[-MAC_SIZE:]
         if payload[:1] != VERSION or not hmac.compare_digest(mac, self._mac(payload)):
             raise InvalidArgument(
-                "the ticket is not one of this server, or was changed on its way: ask for endpoints again and use the ticket as it is"
+                "the ticket was not issued by this server, or was modified: request endpoints again and send the ticket unchanged"
             )
-        dated = self._decoder.decode(payload[1:])
-        if dated.expires_at < self._clock():
-            raise PreconditionFailed("the ticket has expired: ask for endpoints again")
-        return dated.ticket
+        decoded = self._decoder.decode(payload[1:])
+        if decoded.expires_at < self._clock():
+            raise PreconditionFailed("the ticket has expired: request endpoints again")
+        return decoded.ticket
 
     def _mac(self, payload: bytes) -> bytes:
         return hmac.digest(self._key, payload, hashlib.sha256)[:MAC_SIZE]

@@ -1,14 +1,13 @@
-"""Running a write: batches in, for RETURNING batches out, then the count.
+"""Runs INSERT, UPDATE and DELETE on tables.
 
-Whatever form of writing a table has, it runs here as one generator: it takes batches from an iterator, yields the rows
-to return for each, and ends with the number of rows affected. The lock-step is guarded in this place: a table that
-returns too few or too many rows is an error, never a client that waits for ever.
+Every write runs as a generator, whichever capability the table has: it takes batches from an iterator, yields the rows to
+return for each batch (with RETURNING), and returns the number of affected rows. A table that returns the wrong number of
+rows is an error; otherwise the client, which waits in lock-step, would hang.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Final
 
 import pyarrow as pa
 
@@ -27,35 +26,33 @@ from skiway.airport.writing import (
     UpdatableBatch,
     Writable,
     Write,
+    rowid_index,
 )
 from skiway.errors import Cancelled, Internal, InvalidArgument, NullRowId, PreconditionFailed
 
 __all__ = ["run", "visible_columns"]
 
-
 Batches = Iterator[pa.RecordBatch]
 Run = Generator[pa.RecordBatch, None, int]
 
-ROWID_TYPES: Final = (pa.int64(), pa.int32(), pa.uint64())
-
 
 def run(table: Table, operation: Operation, schema: pa.Schema, batches: Batches, *, returning: bool) -> Run:
-    """Run one statement over batches of `schema`; closing the generator early aborts it."""
+    """Run a statement over batches of `schema`. Closing the generator early aborts it."""
     write = Write(operation, schema, DmlOptions(returning, visible_columns(table.schema) if returning else ()))
     runner = _runner(table, operation)
     if operation != "insert":
-        batches = _with_rowids(operation, schema, batches)
+        batches = _check_rowids(operation, schema, batches)
     return runner(write, batches)
 
 
 def visible_columns(schema: pa.Schema) -> tuple[str, ...]:
-    """All columns but the row id."""
+    """The names of all columns except the row id."""
     rowid = find_rowid_column(schema)
     return tuple(name for index, name in enumerate(schema.names) if index != rowid)
 
 
 def _runner(table: Table, operation: Operation) -> Callable[[Write, Batches], Run]:
-    """How this table does that; the forms with the row id inside are preferred."""
+    """The function that runs `operation` on `table`. Interfaces with the row id as a column are preferred."""
     if isinstance(table, Writable) and operation in table.operations:
         return lambda write, batches: _statement(table, write, batches)
     match operation:
@@ -78,22 +75,22 @@ def _statement(table: Writable, write: Write, batches: Batches) -> Run:
         for batch in batches:
             returned = statement.apply(batch)
             if write.options.returning:
-                yield one_batch(returned, batch.num_rows)
+                yield _single_batch(returned, batch.num_rows)
         if not current_request().is_active():
-            raise Cancelled("the client went away before its statement was complete; nothing was changed")
-    except BaseException:  # closing the generator, too, is an end without commit
+            raise Cancelled("the client disconnected before the statement was complete; nothing was changed")
+    except BaseException:  # including GeneratorExit, when the caller closes the generator
         statement.abort()
         raise
     return statement.commit()
 
 
 def _with_reader(call: Callable[[pa.RecordBatchReader, DmlOptions], DmlResult], write: Write, batches: Batches) -> Run:
-    """One call with all batches; with RETURNING, whose answers cannot wait, one call for each."""
+    """Call once with all batches, or once per batch with RETURNING, because the client waits after each batch."""
     options = write.options
     if options.returning:
         return (yield from _per_batch(lambda batch: call(_reader(write.schema, [batch]), options), batches, options))
     result = call(_reader(write.schema, batches), options)
-    for _ in batches:  # a table may have seen enough; the client still sends
+    for _ in batches:  # drain the stream if the table did not read all of it
         pass
     return result.affected_rows
 
@@ -104,12 +101,12 @@ def _per_batch(call: Callable[[pa.RecordBatch], DmlResult], batches: Batches, op
         result = call(batch)
         affected += result.affected_rows
         if options.returning:
-            yield one_batch(result.returning_data, batch.num_rows)
+            yield _single_batch(result.returning_data, batch.num_rows)
     return affected
 
 
 def _update(table: Updatable, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
-    index = rowid_index("UPDATE", write.schema)
+    index = rowid_index("update", write.schema)
     names = [name for position, name in enumerate(write.schema.names) if position != index]
 
     def call(batch: pa.RecordBatch) -> DmlResult:
@@ -120,7 +117,7 @@ def _update(table: Updatable, write: Write) -> Callable[[pa.RecordBatch], DmlRes
 
 
 def _delete(table: Deletable, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
-    index = rowid_index("DELETE", write.schema)
+    index = rowid_index("delete", write.schema)
     return lambda batch: table.delete(_as_int64(batch.column(index)), write.options)
 
 
@@ -131,18 +128,8 @@ def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch] | list[pa.Recor
 # -- row ids ----------------------------------------------------------------------------------------------------------
 
 
-def rowid_index(operation: str, schema: pa.Schema) -> int:
-    """Where the row id is in the rows of an UPDATE or DELETE."""
-    index = find_rowid_column(schema)
-    if index is None:
-        raise InvalidArgument(f"{operation.upper()} requires rowid column")
-    if schema.field(index).type not in ROWID_TYPES:
-        raise InvalidArgument(f"rowid must be integer type (int64, int32 or uint64), not {schema.field(index).type}")
-    return index
-
-
-def _with_rowids(operation: Operation, schema: pa.Schema, batches: Batches) -> Batches:
-    """The same batches, each checked to name all of its rows."""
+def _check_rowids(operation: Operation, schema: pa.Schema, batches: Batches) -> Batches:
+    """The same batches, checked for NULL row ids."""
     index = rowid_index(operation, schema)
 
     def checked() -> Batches:
@@ -158,15 +145,15 @@ def _as_int64(ids: pa.Array) -> pa.Array:
     try:
         return ids if ids.type == pa.int64() else ids.cast(pa.int64())
     except pa.ArrowException as error:
-        raise InvalidArgument(f"a row id does not fit 64 bits with sign: {error}") from error
+        raise InvalidArgument(f"a row id does not fit a signed 64-bit integer: {error}") from error
 
 
-def one_batch(data: ArrowData | None, rows: int) -> pa.RecordBatch:
-    """The returned rows as the one batch that the client waits for."""
+def _single_batch(data: ArrowData | None, rows: int) -> pa.RecordBatch:
+    """The returned rows as a single batch, which the client waits for."""
     batches = [] if data is None else list(record_batches(data))
     found = sum(batch.num_rows for batch in batches)
     if found != rows:
-        raise Internal(f"RETURNING needs one row for each row written: {rows} were written, {found} came back")
+        raise Internal(f"RETURNING must return one row per written row: {rows} rows were written, {found} returned")
     if len(batches) == 1:
         return batches[0]
     if not batches:

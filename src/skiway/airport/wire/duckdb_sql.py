@@ -1,4 +1,4 @@
-"""Arrow columns as DuckDB sees them: what type the Airport client makes of a field."""
+"""DuckDB's names of Arrow types, and SQL identifiers and literals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OPAQUE: Final = {
 
 
 def extension_of(field: pa.Field) -> tuple[str, str]:
-    """Name and metadata of a field's extension type, whether pyarrow knows that type or not; ("", "") for none."""
+    """The name and metadata of the extension type of a field, even if pyarrow does not know the type; ("", "") for none."""
     metadata = field.metadata or {}
     if b"ARROW:extension:name" in metadata:
         name = metadata[b"ARROW:extension:name"].decode("utf-8", "replace")
@@ -68,12 +68,12 @@ def _extension_metadata(data_type: pa.BaseExtensionType) -> str:
 
 
 def storage_type(data_type: pa.DataType) -> pa.DataType:
-    """The physical type below an extension type."""
+    """The storage type of an extension type; other types unchanged."""
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
 
 
 def duckdb_type(field: pa.Field) -> str:
-    """DuckDB's spelling of the column's type, as in `DECIMAL(12,6)`; `InvalidArgument` for what DuckDB cannot take."""
+    """DuckDB's name of the type of a field, such as `DECIMAL(12,6)`; `InvalidArgument` if DuckDB does not support it."""
     name, metadata = extension_of(field)
     special = _extension(name, metadata)
     return special or _storage(storage_type(field.type), field.name)
@@ -97,12 +97,12 @@ def _extension(name: str, metadata: str) -> str | None:
 
 def _type_name(metadata: str) -> str:
     try:
-        facts = json.loads(metadata)
+        details = json.loads(metadata)
     except ValueError:
         return ""
-    if not isinstance(facts, dict) or facts.get("vendor_name") != "DuckDB":
+    if not isinstance(details, dict) or details.get("vendor_name") != "DuckDB":
         return ""
-    return str(facts.get("type_name", ""))
+    return str(details.get("type_name", ""))
 
 
 def _storage(data_type: pa.DataType, name: str) -> str:
@@ -141,7 +141,7 @@ def _nested(data_type: pa.DataType, name: str) -> str:
     if types.is_union(data_type) and data_type.mode == "sparse":
         return f"UNION({_members(data_type)})"
     raise InvalidArgument(
-        f"column {name!r} has Arrow type {data_type}, which DuckDB cannot take; cast it to another type"
+        f"column {name!r} has Arrow type {data_type}, which DuckDB does not support; cast it to another type"
     )
 
 
@@ -151,7 +151,7 @@ def _members(data_type: pa.DataType) -> str:
 
 
 def _quoted(name: str) -> str:
-    """The name as DuckDB spells it in a type: quoted unless it is plainly a word, and no reserved one."""
+    """The name of a field in a type name, quoted if necessary, as DuckDB does."""
     plain = _WORD.fullmatch(name) is not None and name.lower() not in _KEYWORDS
     return name if plain else '"' + name.replace('"', '""') + '"'
 
@@ -163,26 +163,25 @@ _RESERVED: Final = """
     intersect into lambda lateral leading limit not null offset on only or order pivot pivot_longer pivot_wider placing
     primary qualify references returning select show some summarize symmetric table then to trailing true union unique
     unpivot using variadic when where window with
-"""  # as duckdb_keywords() lists them
+"""  # from duckdb_keywords()
 _KEYWORDS: Final = frozenset(_RESERVED.split())
 
 
-# --------------------
-# Names and texts as SQL that says exactly them, whatever they hold.
+# -- SQL --------------------------------------------------------------------------------------------------------------
 
 
 def identifier(name: str) -> str:
-    """`name` as a quoted identifier."""
+    """A quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def text_literal(text: str) -> str:
-    """`text` as a VARCHAR literal."""
-    if "\0" in text:  # SQL text ends at a NUL, so such a text travels as bytes
+    """A VARCHAR literal."""
+    if "\0" in text:  # SQL ends at a NUL character, so write the string as bytes
         return f"decode({blob_literal(text.encode())})"
     return "'" + text.replace("'", "''") + "'"
 
 
 def blob_literal(data: bytes) -> str:
-    """`data` as a BLOB literal, every byte escaped."""
+    """A BLOB literal with every byte escaped."""
     return "'" + "".join(f"\\x{byte:02X}" for byte in data) + "'::BLOB"

@@ -1,8 +1,8 @@
-"""FlightData frames: Arrow record batches cut to Flight's shape and back.
+"""Encodes record batches as FlightData frames and decodes them.
 
-A frame is protobuf with four length-delimited fields: 1 descriptor, 2 data_header, 3 app_metadata, 1000 data_body.
-Header and body are the two halves of an encapsulated Arrow IPC message, so pyarrow does the work and this module only
-cuts. It is written by hand because a generated parser would copy each body once more.
+A frame is a protobuf message with four length-delimited fields: 1 descriptor, 2 data_header, 3 app_metadata, 1000
+data_body. Header and body are the two halves of an encapsulated Arrow IPC message, which pyarrow reads and writes. The
+frames are parsed by hand because a generated protobuf parser would copy each body once more.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from skiway.airport.wire.messages import CONTINUATION, Compression, Message, MessageStream, Piece
-from skiway.airport.wire.sparse import SparseBatches
+from skiway.airport.wire.messages import (
+    CONTINUATION,
+    Compression,
+    Message,
+    MessageEncoder,
+    Piece,
+    SparseBatches,
+    message_stream,
+    sparse_batches,
+)
 from skiway.errors import InvalidArgument
 
 __all__ = ["BatchReader", "Frame", "FrameWriter", "holds_dictionaries", "metadata_frame", "parse_frame"]
@@ -24,11 +32,13 @@ HEADER: Final = b"\x12"
 METADATA: Final = b"\x1a"
 BODY: Final = b"\xc2\x3e"
 END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
+_FEW_VALUES: Final = 16_384  # for smaller batches one more copy costs less than the encoders that avoid it
+_NOTHING: Final = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One FlightData message. `header` and `body` look into the received bytes; nothing was copied."""
+    """A FlightData message. `header` and `body` are views into the received bytes."""
 
     descriptor: bytes
     header: memoryview
@@ -36,12 +46,12 @@ class Frame:
     body: memoryview
 
     def message(self) -> bytes:
-        """The IPC message, joined anew so that its buffers are aligned."""
+        """The IPC message as contiguous bytes, so that its buffers are aligned."""
         return b"".join((CONTINUATION, len(self.header).to_bytes(4, "little"), self.header, self.body))
 
 
 def varint(value: int) -> bytes:
-    """Protobuf's spelling of an unsigned integer."""
+    """Encode an unsigned integer as a protobuf varint."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -51,7 +61,7 @@ def varint(value: int) -> bytes:
 
 
 def parse_frame(data: bytes) -> Frame:
-    """Read one FlightData message; fields that Flight may add later are passed over."""
+    """Parse a FlightData message. Unknown fields are skipped."""
     fields: dict[int, memoryview] = {}
     view = memoryview(data)
     position = 0
@@ -70,16 +80,13 @@ def parse_frame(data: bytes) -> Frame:
         end = position + size
         if end > len(view):
             raise InvalidArgument(
-                f"truncated FlightData: field {number} announces {size} bytes, {len(view) - position} are left"
+                f"truncated FlightData: field {number} should have {size} bytes, but only {len(view) - position} are left"
             )
         fields[number] = view[position:end]
         position = end
     return Frame(
         bytes(fields.get(1, b"")), fields.get(2, _NOTHING), bytes(fields.get(3, b"")), fields.get(1000, _NOTHING)
     )
-
-
-_NOTHING: Final = memoryview(b"")
 
 
 def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
@@ -95,14 +102,14 @@ def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _cut(message: memoryview, app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
-    """The frame for one encapsulated IPC message."""
+def _split_message(message: memoryview, app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
+    """The frame of an encapsulated IPC message."""
     size = int.from_bytes(message[4:8], "little")
     return _frame([message[8 : 8 + size]], [message[8 + size :]], app_metadata, descriptor)
 
 
 def _frame(header: list[Piece], body: list[Piece], app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
-    """The frame of a message in pieces; joining them is the only copy."""
+    """The frame of a message in pieces. Joining the pieces is the only copy."""
     parts: list[Piece] = []
     if descriptor:
         parts += [DESCRIPTOR, varint(len(descriptor)), descriptor]
@@ -114,7 +121,7 @@ def _frame(header: list[Piece], body: list[Piece], app_metadata: bytes = b"", de
 
 
 def metadata_frame(app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
-    """A frame without Arrow data: only metadata, only a descriptor, or both."""
+    """A frame with metadata, a descriptor or both, but without Arrow data."""
     parts: list[Piece] = []
     if descriptor:
         parts += [DESCRIPTOR, varint(len(descriptor)), descriptor]
@@ -124,7 +131,7 @@ def metadata_frame(app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
 
 
 def holds_dictionaries(data_type: pa.DataType) -> bool:
-    """Whether a value of this type needs dictionary messages before its batch."""
+    """Whether batches with this type are preceded by dictionary messages."""
     if isinstance(data_type, pa.BaseExtensionType):
         return holds_dictionaries(data_type.storage_type)
     if pa.types.is_dictionary(data_type):
@@ -133,18 +140,18 @@ def holds_dictionaries(data_type: pa.DataType) -> bool:
 
 
 class FrameWriter:
-    """Record batches of one schema as frames; use one per stream, from one thread at a time."""
+    """Encodes record batches of one schema as frames. Use one writer per stream, from one thread at a time."""
 
     def __init__(self, schema: pa.Schema, *, memory_pool: pa.MemoryPool | None = None) -> None:
         self.schema = schema
         self._pool = memory_pool
-        self._plain = not any(holds_dictionaries(field.type) for field in schema)
-        self._streams: dict[Compression | None, MessageStream] = {}
-        self._sparse: dict[tuple[int, ...], SparseBatches] = {}
+        self._has_dictionaries = any(holds_dictionaries(field.type) for field in schema)
+        self._streams: dict[Compression | None, MessageEncoder] = {}
+        self._sparse: dict[tuple[int, ...], SparseBatches | None] = {}
 
     def begin(self, *, descriptor: bytes = b"", app_metadata: bytes = b"") -> bytes:
-        """The schema frame, which opens every stream."""
-        return _cut(memoryview(self.schema.serialize()), app_metadata, descriptor)
+        """The schema frame, which starts every stream."""
+        return _split_message(memoryview(self.schema.serialize()), app_metadata, descriptor)
 
     def batch(
         self,
@@ -152,47 +159,47 @@ class FrameWriter:
         *,
         app_metadata: bytes = b"",
         compression: Compression | None = None,
-        nulled: tuple[int, ...] = (),
+        null_columns: tuple[int, ...] = (),
     ) -> Iterator[bytes]:
-        """Frames of one batch: its dictionaries where they changed, then the rows, which carry `app_metadata`.
+        """The frames of a batch: dictionaries that changed, then the rows with `app_metadata`.
 
-        Columns at the places in `nulled` are NULL throughout, and cost next to nothing.
+        Columns at the positions `null_columns` contain only NULLs. They are compressed and take almost no space.
         """
-        are_few = batch.num_rows * batch.num_columns < _FEW_VALUES
-        if nulled:
+        is_small = batch.num_rows * batch.num_columns < _FEW_VALUES
+        if null_columns:
             compression = "lz4"
-        if self._plain and compression is None and are_few:
-            yield _cut(memoryview(batch.serialize(self._pool)), app_metadata)
+        if is_small and compression is None and not self._has_dictionaries:
+            yield _split_message(memoryview(batch.serialize(self._pool)), app_metadata)
             return
-        if not self._plain:
-            compression = None  # dictionaries belong to one stream, so it cannot change its ways half-way
-        sparse = self._sparsely(batch, nulled) if nulled and self._plain and not are_few else None
-        messages = self._streamed(batch, compression) if sparse is None else [sparse]
+        sparse: Message | None = None
+        if self._has_dictionaries:
+            compression = None  # all dictionaries must go through one IPC stream, which has one compression
+        elif null_columns and not is_small:
+            sparse = self._encode_sparse(batch, null_columns)
+        messages = self._encode(batch, compression) if sparse is None else [sparse]
         for message in messages[:-1]:
             yield _frame(*message)
         yield _frame(*messages[-1], app_metadata)
 
-    def _streamed(self, batch: pa.RecordBatch, compression: Compression | None) -> list[Message]:
+    def _encode(self, batch: pa.RecordBatch, compression: Compression | None) -> list[Message]:
         if compression not in self._streams:
-            self._streams[compression] = MessageStream(self.schema, compression)
+            self._streams[compression] = message_stream(self.schema, compression)
         return self._streams[compression].write(batch)
 
-    def _sparsely(self, batch: pa.RecordBatch, nulled: tuple[int, ...]) -> Message | None:
-        if nulled not in self._sparse:
-            self._sparse[nulled] = SparseBatches(self.schema, nulled)
-        return self._sparse[nulled].message(batch)
-
-
-_FEW_VALUES: Final = 16_384  # below this, one copy more costs less than the machinery that saves it
+    def _encode_sparse(self, batch: pa.RecordBatch, null_columns: tuple[int, ...]) -> Message | None:
+        if null_columns not in self._sparse:
+            self._sparse[null_columns] = sparse_batches(self.schema, null_columns)
+        encoder = self._sparse[null_columns]
+        return None if encoder is None else encoder.message(batch)
 
 
 class BatchReader:
-    """Frames of one stream as record batches.
+    """Decodes the frames of a stream to record batches.
 
-    Nothing is read ahead: asking for a batch takes exactly the frames that it needs, as the lock-step of an exchange
-    demands. `schema` waits for the schema frame; metadata-only frames before it are kept in `opening`.
+    It does not read ahead: reading a batch consumes exactly the frames of that batch, as the lock-step of an exchange
+    requires. `schema` waits for the schema frame; metadata-only frames before it are collected in `opening`.
 
-    Every offset is looked at, unless the sender is `trusted`: what a hostile one sends could end the process.
+    Batches are fully validated unless the sender is `trusted`, because malicious offsets could crash the process.
     """
 
     def __init__(self, frames: Iterator[bytes], *, trusted: bool = False) -> None:
@@ -206,12 +213,12 @@ class BatchReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """The stream's schema."""
+        """The schema of the stream."""
         while self._schema is None:
             frame = self._next()
             if frame is None:
                 raise InvalidArgument(
-                    "the stream ended before its schema: the first data message must be an Arrow schema"
+                    "the stream ended before a schema: the first data message must be an Arrow schema"
                 )
             if not self.descriptor:
                 self.descriptor = frame.descriptor
@@ -222,11 +229,11 @@ class BatchReader:
         return self._schema
 
     def wait_for_descriptor(self) -> bytes:
-        """The descriptor of the stream's first frame, which may come alone, long before the schema."""
+        """The descriptor in the first frame, which may arrive long before the schema."""
         if not self.descriptor:
             frame = self._next()
             if frame is None or not frame.descriptor:
-                raise InvalidArgument("the first message of the stream carries no descriptor")
+                raise InvalidArgument("the first message of the stream has no descriptor")
             self.descriptor = frame.descriptor
             if frame.header:
                 self._open(frame)
@@ -238,7 +245,7 @@ class BatchReader:
         return (batch for batch, _ in self.with_metadata() if batch is not None)
 
     def with_metadata(self) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
-        """Each batch with its app_metadata; a metadata-only message comes with None."""
+        """Each batch with its app_metadata; None instead of the batch for a metadata-only message."""
         _ = self.schema
         assert self._read is not None
         while (frame := self._next()) is not None:
@@ -256,7 +263,7 @@ class BatchReader:
         try:
             self._schema = pa.ipc.read_schema(pa.py_buffer(frame.message()))
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise InvalidArgument(f"the stream does not begin with an Arrow schema: {error}") from error
+            raise InvalidArgument(f"the stream does not start with an Arrow schema: {error}") from error
         if any(holds_dictionaries(field.type) for field in self._schema):
             self._read = _DictionaryReader(frame).read
         else:
@@ -272,12 +279,12 @@ class BatchReader:
             if batch is not None:
                 batch.validate(full=not self._trusted)
         except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-            raise InvalidArgument(f"a message of the stream is not a record batch of its schema: {error}") from error
+            raise InvalidArgument(f"invalid record batch in the stream: {error}") from error
         return batch
 
 
 class _DictionaryReader:
-    """Reads a stream with dictionaries through pyarrow's stream reader, which pulls from a queue of messages."""
+    """Decodes a stream with dictionaries. pyarrow's stream reader reads from a queue of messages."""
 
     def __init__(self, schema: Frame) -> None:
         self._pending = [memoryview(schema.message())]
@@ -286,15 +293,15 @@ class _DictionaryReader:
     def read(self, frame: Frame) -> pa.RecordBatch | None:
         message = frame.message()
         self._pending.append(memoryview(message))
-        if pa.ipc.read_message(pa.py_buffer(message)).type == "dictionary":  # belongs to the batch after it
+        if pa.ipc.read_message(pa.py_buffer(message)).type == "dictionary":  # part of the next batch
             return None
         if self._reader is None:
-            self._reader = pa.ipc.open_stream(pa.PythonFile(_Pull(self._pending), mode="r"))
+            self._reader = pa.ipc.open_stream(pa.PythonFile(_MessageQueue(self._pending), mode="r"))
         return self._reader.read_next_batch()
 
 
-class _Pull:
-    """A file over a list of messages that grows; reading past its end is the end of the stream."""
+class _MessageQueue:
+    """A file that reads from a growing list of messages. Reading past the end is the end of the stream."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""Names of the gRPC headers and trailers that travel with Airport calls. All values are text unless the name ends in -bin."""
+"""The names of the gRPC headers and trailers of Airport calls. Values are strings unless the name ends in -bin."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ __all__ = [
 
 SERVICE: Final = "arrow.flight.protocol.FlightService"
 
-# of every call
+# every call
 USER_AGENT: Final = "airport-user-agent"
 LOCATION: Final = "authority"  # the location as the user wrote it; ordinary metadata, not HTTP/2's :authority
 SESSION_ID: Final = "airport-client-session-id"
 AUTHORIZATION: Final = "authorization"
 
-# of calls about one catalog, scan, action or exchange
+# calls that concern a catalog, scan, action or exchange
 CATALOG: Final = "airport-catalog"
 CORRELATION_ID: Final = "x-correlation-id"
 TRACE_ID: Final = "airport-trace-id"
 FLIGHT_PATH: Final = "airport-flight-path"
 ACTION_NAME: Final = "airport-action-name"
 TRANSACTION_ID: Final = "airport-transaction-id"
-JSON_TRANSACTION_ID: Final = "x-transaction-id"  # what clients of the JSON contract send
-AUTO_COMMIT: Final = "airport-auto-commit"  # our own: "0" where the client ends its transaction itself
-ROWS_FOLLOW: Final = "airport-rows-follow"  # our own: "1" on a create_table whose first rows are inserted right after
+JSON_TRANSACTION_ID: Final = "x-transaction-id"  # for clients of the JSON contract
+AUTO_COMMIT: Final = "airport-auto-commit"  # Skiway's: "0" if the client ends its transaction itself
+ROWS_FOLLOW: Final = "airport-rows-follow"  # Skiway's: "1" for a create_table that is followed by an INSERT
 OPERATION: Final = "airport-operation"
 RETURN_CHUNKS: Final = "return-chunks"
 SKIP_RESULTS: Final = "airport-skip-producing-results"
@@ -61,21 +61,21 @@ JSON_FILTERS: Final = "airport-duckdb-json-filters"
 LIST_CATALOG: Final = "airport-list-flights-filter-catalog"
 LIST_SCHEMA: Final = "airport-list-flights-filter-schema"
 
-# trailers that make an Arrow client see more than gRPC's code
+# trailers from which Arrow clients learn more than the gRPC code
 ARROW_STATUS: Final = "x-arrow-status"
 ARROW_MESSAGE: Final = "x-arrow-status-message-bin"
 ERROR_DETAILS: Final = "grpc-status-details-bin"
-ERROR_CLASS: Final = "skiway-error"  # our own: the class of the error in `skiway.errors`
+ERROR_CLASS: Final = "skiway-error"  # Skiway's: the class of the error in `skiway.errors`
 
 REUSE_CONNECTION: Final = "arrow-flight-reuse-connection://?"
 DUCKDB_USER_AGENT: Final = "airport/20250723"
 
 
 def can_carry(text: str) -> bool:
-    """Whether a header can hold `text`: printable ASCII. A client of gRPC in C++ that tries with more ends its process."""
+    """Whether a header can carry `text`, which must be printable ASCII. Other characters crash gRPC clients in C++."""
     return text.isascii() and text.isprintable()
 
 
 def can_repeat(path: str) -> bool:
-    """Whether the path of a descriptor fits into its header; servers take some kilobytes of headers in all."""
+    """Whether a header can carry the path of a descriptor. Servers accept only a few kilobytes of headers."""
     return can_carry(path) and len(path) <= 4096

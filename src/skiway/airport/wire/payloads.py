@@ -1,12 +1,13 @@
-"""Bodies of Airport's actions and answers: MessagePack, typed by msgspec.
+"""The request and response bodies of Airport's actions, in MessagePack with msgspec.
 
-DuckDB's client packs every C++ string as MessagePack `str`, also where it holds protobuf or Arrow bytes. Such members
-are `Binary` here: kept raw while decoding, opened by `binary()`, made by `packed()` in the very form the client sends.
+DuckDB's client encodes every C++ string as a MessagePack `str`, even if it contains protobuf or Arrow bytes. Such members have
+the type `Binary`: they are not decoded with the message, but by `binary()`, and encoded by `packed()`.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -44,6 +45,7 @@ __all__ = [
     "TransactionState",
     "TypedError",
     "VersionInfo",
+    "arrow_stream",
     "binary",
     "decode",
     "encode",
@@ -64,7 +66,7 @@ encode = _encoder.encode
 
 
 def decode(data: bytes, kind: type[T], what: str) -> T:
-    """`data` as `kind`; what does not fit is the caller's mistake and says where it is."""
+    """Decode `data` as `kind`; `InvalidArgument` with the location of the error if it is malformed."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -72,7 +74,7 @@ def decode(data: bytes, kind: type[T], what: str) -> T:
 
 
 def binary(raw: msgspec.Raw | None) -> bytes:
-    """The bytes in a `str`, `bin` or `nil`."""
+    """The bytes of a MessagePack `str`, `bin` or `nil`."""
     data = bytes(raw) if raw is not None else b""
     if not data or data == b"\xc0":
         return b""
@@ -81,12 +83,12 @@ def binary(raw: msgspec.Raw | None) -> bytes:
         return data[1:]
     size = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4}.get(first)
     if size is None:
-        raise InvalidArgument(f"expected text or bytes in MessagePack, found a value of type byte 0x{first:02x}")
+        raise InvalidArgument(f"expected a MessagePack str or bin, found type byte 0x{first:02x}")
     return data[1 + size :]
 
 
 def packed(data: bytes) -> msgspec.Raw:
-    """`data` as MessagePack `str`, UTF-8 or not, as DuckDB's client sends its bytes."""
+    """Encode `data` as a MessagePack `str`, even if it is not UTF-8, as DuckDB's client does."""
     size = len(data)
     if size < 32:
         head = bytes([0xA0 | size])
@@ -99,34 +101,44 @@ def packed(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(head + data)
 
 
+def arrow_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
+    """Encode batches as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
 class Message(msgspec.Struct, frozen=True):
-    """A MessagePack map; unknown keys are passed over."""
+    """A MessagePack map. Unknown keys are ignored."""
 
 
 # -- discovery --------------------------------------------------------------------------------------------------------
 
 
 class CatalogRequest(Message, frozen=True):
-    """Body of `list_schemas`, `catalog_version` and `create_transaction`."""
+    """The body of `list_schemas`, `catalog_version` and `create_transaction`."""
 
     catalog_name: str = ""
 
 
 class VersionInfo(Message, frozen=True):
-    """Answer of `catalog_version`; both members are always sent, DuckDB would read garbage otherwise."""
+    """The response to `catalog_version`. Both members are always sent, otherwise DuckDB reads garbage."""
 
     catalog_version: int
     is_fixed: bool
 
 
 class TransactionInfo(Message, frozen=True):
-    """Answer of `create_transaction`; without an identifier the client sends none."""
+    """The response to `create_transaction`. Without an identifier, the client sends no transaction id."""
 
     identifier: str | None
 
 
 class Contents(Message, frozen=True):
-    """Where the objects of a schema are: inline, at a URL, or (nothing set) to be asked for by ListFlights."""
+    """The location of the objects of a schema: inline, at a URL, or in ListFlights if nothing is set."""
 
     sha256: str = ""
     url: str | None = None
@@ -134,12 +146,12 @@ class Contents(Message, frozen=True):
 
     @classmethod
     def inline(cls, data: bytes) -> Contents:
-        """Contents that travel with the answer."""
+        """Contents that are part of the response."""
         return cls(sha256=hashlib.sha256(data).hexdigest(), serialized=data)
 
 
 class SchemaEntry(Message, frozen=True, kw_only=True):
-    """One schema in `list_schemas`."""
+    """A schema in the response to `list_schemas`."""
 
     name: str
     description: str = ""
@@ -149,7 +161,7 @@ class SchemaEntry(Message, frozen=True, kw_only=True):
 
 
 class CatalogRoot(Message, frozen=True, kw_only=True):
-    """Answer of `list_schemas`, inside an envelope."""
+    """The response to `list_schemas`, in a compressed envelope."""
 
     contents: Contents = Contents()
     schemas: list[SchemaEntry]
@@ -157,7 +169,7 @@ class CatalogRoot(Message, frozen=True, kw_only=True):
 
 
 class ObjectMetadata(Message, frozen=True):
-    """`app_metadata` of a FlightInfo: what kind of object it describes."""
+    """The `app_metadata` of a FlightInfo, which describes a table or function."""
 
     type: str
     catalog: str
@@ -171,32 +183,32 @@ class ObjectMetadata(Message, frozen=True):
 
 
 class Stability(Message, frozen=True):
-    """`extra_data` of a scalar function."""
+    """The `extra_data` of a scalar function."""
 
     stability: str
 
 
 class CheckConstraints(Message, frozen=True):
-    """Value of the schema metadata `check_constraints`."""
+    """The value of the schema metadata `check_constraints`."""
 
     constraints: list[str]
 
 
 def seal(value: Any) -> bytes:
-    """The compressed envelope: `[length, zstd(value)]`; the length is exact because the client allocates by it."""
+    """Encode a value in a compressed envelope: `[length, zstd(value)]`. The client allocates `length` bytes."""
     data = encode(value)
     return encode([len(data), pa.compress(data, codec="zstd", asbytes=True)])
 
 
 def unseal(data: bytes, kind: type[T], what: str) -> T:
-    """The value inside an envelope."""
+    """Decode the value in a compressed envelope."""
     length, compressed = decode(data, tuple[int, Binary], f"the envelope of {what}")
     if not 0 <= length <= MAX_UNPACKED:
         raise InvalidArgument(f"the envelope of {what} announces {length} bytes; at most {MAX_UNPACKED} are accepted")
     try:
         plain = pa.decompress(binary(compressed), decompressed_size=length, codec="zstd", asbytes=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidArgument(f"the envelope of {what} announces {length} bytes, but holds something else") from error
+        raise InvalidArgument(f"the envelope of {what} announces {length} bytes, but has other contents") from error
     return decode(plain, kind, what)
 
 
@@ -204,7 +216,7 @@ def unseal(data: bytes, kind: type[T], what: str) -> T:
 
 
 class ScanParameters(Message, frozen=True):
-    """What `endpoints` says about a scan."""
+    """The scan in a request for `endpoints`."""
 
     json_filters: str = ""
     column_ids: list[int] = []
@@ -215,14 +227,14 @@ class ScanParameters(Message, frozen=True):
 
 
 class EndpointsRequest(Message, frozen=True):
-    """Body of `endpoints`."""
+    """The body of `endpoints`."""
 
     descriptor: Binary
     parameters: ScanParameters
 
 
 class FlightInfoRequest(Message, frozen=True):
-    """Body of `flight_info`: a table at a point in time."""
+    """The body of `flight_info`: a table at a point in time."""
 
     descriptor: Binary
     at_unit: str = ""
@@ -230,7 +242,7 @@ class FlightInfoRequest(Message, frozen=True):
 
 
 class TableFunctionRequest(Message, frozen=True):
-    """Body of `table_function_flight_info`."""
+    """The body of `table_function_flight_info`."""
 
     descriptor: Binary
     parameters: Binary = Binary(b"\xa0")
@@ -240,7 +252,7 @@ class TableFunctionRequest(Message, frozen=True):
 
 
 class StatisticsRequest(Message, frozen=True):
-    """Body of `column_statistics`."""
+    """The body of `column_statistics`."""
 
     flight_descriptor: Binary
     column_name: str
@@ -248,20 +260,20 @@ class StatisticsRequest(Message, frozen=True):
 
 
 class FunctionCallUri(Message, frozen=True):
-    """Content of a `data:` location: a table function for the client to run."""
+    """The content of a `data:` location: a table function for the client to run."""
 
     function_name: str
     data: bytes
 
 
 class Progress(Message, frozen=True):
-    """`app_metadata` of a scanned batch."""
+    """The `app_metadata` of a scanned batch."""
 
     progress: float
 
 
 class TypedError(Message, frozen=True):
-    """Details of an error that DuckDB shows under its own class."""
+    """The details of an error that DuckDB shows as one of its own error types."""
 
     exception_type: str
     message: str
@@ -271,13 +283,13 @@ class TypedError(Message, frozen=True):
 
 
 class TotalChanged(Message, frozen=True):
-    """What ends an exchange that writes."""
+    """The last message of an exchange that writes."""
 
     total_changed: int
 
 
 class InOutParameters(Message, frozen=True):
-    """What a table function over rows is called with; it comes before the rows' schema."""
+    """The parameters of a table function over rows, which precede the schema of the rows."""
 
     json_filters: str = ""
     column_ids: list[int] = []
@@ -287,14 +299,14 @@ class InOutParameters(Message, frozen=True):
 
 
 class TransactionRequest(Message, frozen=True):
-    """Body of `get_transaction_status`, `commit_transaction` and `rollback_transaction`."""
+    """The body of `get_transaction_status`, `commit_transaction` and `rollback_transaction`."""
 
     transaction_id: str = ""
     catalog_name: str = ""
 
 
 class TransactionState(Message, frozen=True):
-    """Answer of `get_transaction_status`, and of the two that end a transaction."""
+    """The response to `get_transaction_status`, `commit_transaction` and `rollback_transaction`."""
 
     status: str
     exists: bool
@@ -304,7 +316,7 @@ class TransactionState(Message, frozen=True):
 
 
 class CreateSchemaRequest(Message, frozen=True):
-    """Body of `create_schema`."""
+    """The body of `create_schema`."""
 
     catalog_name: str
     schema: str
@@ -313,7 +325,7 @@ class CreateSchemaRequest(Message, frozen=True):
 
 
 class DropRequest(Message, frozen=True):
-    """Body of `drop_schema` and `drop_table`."""
+    """The body of `drop_schema` and `drop_table`."""
 
     catalog_name: str
     name: str
@@ -323,7 +335,7 @@ class DropRequest(Message, frozen=True):
 
 
 class CreateTableRequest(Message, frozen=True):
-    """Body of `create_table`. What a C++ client cannot know of a composite key's order is lost before it comes here."""
+    """The body of `create_table`. DuckDB does not send the order of the columns of a composite key."""
 
     catalog_name: str
     schema_name: str
@@ -340,7 +352,7 @@ class CreateTableRequest(Message, frozen=True):
 
 
 class AlterRequest(Message, frozen=True):
-    """Body of every action that changes a table; each uses some of the members."""
+    """The body of the actions for ALTER TABLE. Each action uses some of the members."""
 
     catalog: str
     schema: str
@@ -358,5 +370,5 @@ class AlterRequest(Message, frozen=True):
     column_name: str = ""
     constraint: str = ""
     column_path: list[str] = []
-    field_name: str = ""  # our own: DuckDB's client forgets to send the name of a new field
+    field_name: str = ""  # Skiway's: DuckDB does not send the name of a new field
     if_field_not_exists: bool = False

@@ -29,7 +29,14 @@ from pyiceberg.expressions.literals import (
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 
-from skiway.airport.filters.logic import Unsaid, column_path, encode, literal_prefix, match_parts, sided
+from skiway.airport.filters.logic import (
+    Inexpressible,
+    column_path,
+    constant_right,
+    like_parts,
+    literal_prefix,
+    translate,
+)
 from skiway.airport.filters.nodes import (
     ColumnRef,
     Compare,
@@ -92,7 +99,7 @@ def to_iceberg(filter: Filter, schema: Schema | None = None) -> BooleanExpressio
             _check(expression, schema)
         return expression
 
-    return encode(filter, condition, every=_every, some=_some, limit=_MAX_CONDITIONS) or _iceberg.AlwaysTrue()
+    return translate(filter, condition, all_of=_every, any_of=_some, limit=_MAX_CONDITIONS) or _iceberg.AlwaysTrue()
 
 
 def _every(conditions: Sequence[BooleanExpression]) -> BooleanExpression:
@@ -107,7 +114,7 @@ def _check(expression: BooleanExpression, schema: Schema) -> None:
     try:
         bind(schema, expression, case_sensitive=True)
     except (TypeError, ValueError, OverflowError):
-        raise Unsaid from None
+        raise Inexpressible from None
 
 
 def _condition(node: Node) -> BooleanExpression:
@@ -115,7 +122,7 @@ def _condition(node: Node) -> BooleanExpression:
         case Constant(None | bool() as value, LogicalType("BOOLEAN")):
             return _iceberg.AlwaysTrue() if value else _iceberg.AlwaysFalse()
         case Comparison():
-            return _comparison(sided(node))
+            return _comparison(constant_right(node))
         case ColumnRef() | Function("struct_extract") if _is_boolean(node):
             return _iceberg.EqualTo(_term(node), BooleanLiteral(True))
         case Operator("NOT", (child,)):
@@ -131,7 +138,7 @@ def _condition(node: Node) -> BooleanExpression:
         case Function():
             return _match(node)
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _negation(node: Node) -> BooleanExpression:
@@ -143,7 +150,7 @@ def _negation(node: Node) -> BooleanExpression:
         case Function("isnan", (value,), _, True):
             return _iceberg.NotNaN(_term(value))
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _comparison(node: Comparison) -> BooleanExpression:
@@ -161,7 +168,7 @@ def _comparison(node: Comparison) -> BooleanExpression:
             compared = _COMPARE[op](term, _literal(constant))
             return _iceberg.Or(compared, _iceberg.IsNull(term)) if op is Compare.DISTINCT else compared
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
@@ -171,7 +178,7 @@ def _among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
         return _iceberg.AlwaysFalse()
     if _is_float(probe):  # Arrow's is_in distinguishes 0.0 from -0.0
         if len(values) > _MAX_EQUALS:
-            raise Unsaid
+            raise Inexpressible
         return _some([_iceberg.EqualTo(term, value) for value in values])
     return _iceberg.In(term, values)
 
@@ -180,7 +187,7 @@ def _not_among(probe: Node, among: Sequence[Node]) -> BooleanExpression:
     if any(_is_null(one) for one in among):
         return _iceberg.AlwaysFalse()
     if _is_float(probe):
-        raise Unsaid
+        raise Inexpressible
     return _iceberg.NotIn(_term(probe), [_literal(one) for one in among])
 
 
@@ -190,7 +197,7 @@ def _match(node: Function) -> BooleanExpression:
         case Function("prefix" | "starts_with", (text, Constant(str() as prefix)), _, True):
             pass
         case _:
-            text, pattern, escape = match_parts(node)
+            text, pattern, escape = like_parts(node)
             prefix = literal_prefix(pattern, escape)
     return _iceberg.StartsWith(_term(text), StringLiteral(prefix)) if prefix else _iceberg.NotNull(_term(text))
 
@@ -198,13 +205,13 @@ def _match(node: Function) -> BooleanExpression:
 def _literal(node: Node) -> Literal[Any]:
     match node:
         case Constant(float() as value) if math.isnan(value):
-            raise Unsaid
+            raise Inexpressible
         case Constant(int() as value) if not _LEAST_LONG <= value <= _MOST_LONG:
-            raise Unsaid  # too large for any Iceberg type
+            raise Inexpressible  # too large for any Iceberg type
         case Constant(value, of) if value is not None and of.id in _LITERALS:
             return _LITERALS[of.id](value)
         case _:
-            raise Unsaid
+            raise Inexpressible
 
 
 def _term(node: Node) -> str:
@@ -212,9 +219,9 @@ def _term(node: Node) -> str:
     path = column_path(node)
     of = type_of(node)
     if of is None or of.fields or of.alias not in ("", "JSON"):
-        raise Unsaid
+        raise Inexpressible
     if any("." in name for name in path):
-        raise Unsaid  # the dotted name would be ambiguous
+        raise Inexpressible  # the dotted name would be ambiguous
     return ".".join(path)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.cache import Cache, CacheStats
+from skiway.cache import Cache
 from skiway.metastore.planning.files import ColumnFacts, FileFacts
 from skiway.metastore.queries.pins import PinnedSnapshot
 from skiway.model import v1
@@ -76,10 +76,7 @@ class Planner:
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._cache = Cache[str, FileFacts](max_bytes, weigh=lambda facts: facts.nbytes)
-
-    def cache_stats(self) -> CacheStats:
-        """The statistics of the cache, for metrics."""
-        return self._cache.stats()
+        self.cache_stats = self._cache.stats
 
     def plan(self, pinned: PinnedSnapshot, predicates: Sequence[v1.Predicate] = (), *, tasks: int = 0) -> Plan:
         """The plan for a table as a query reads it."""

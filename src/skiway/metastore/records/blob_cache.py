@@ -36,8 +36,8 @@ class CachedBlobs(BlobStore):
             max_bytes, weigh=len, max_entries=max_blobs, max_entry_weight=max_bytes // MAX_SHARE
         )
 
-    def cache_stats(self) -> CacheStats:
-        """The statistics of the cache, for metrics."""
+    def stats(self) -> CacheStats:
+        """The size of the cache and its counters."""
         return self._cache.stats()
 
     def get(self, uri: str) -> bytes:

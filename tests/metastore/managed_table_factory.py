@@ -1,4 +1,4 @@
-"""What tests of managed tables share: a warehouse beside the stores, and short ways to write and read."""
+"""Create, write and read managed tables in tests, with a warehouse beside the stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, managed
@@ -20,22 +20,22 @@ NUMBERS = pa.schema({"x": pa.int64()})
 
 
 @dataclass
-class ManagedWorld:
-    """A world with a warehouse; its catalog is managed."""
+class ManagedTableFactory:
+    """A resource factory with a warehouse and a managed catalog."""
 
-    world: World
+    factory: ResourceFactory
     warehouse: Warehouse
 
     @classmethod
-    def at(cls, world: World, folder: Path) -> ManagedWorld:
-        return cls(world, Warehouse.at(str(folder / "warehouse")))
+    def at(cls, factory: ResourceFactory, folder: Path) -> ManagedTableFactory:
+        return cls(factory, Warehouse.at(str(folder / "warehouse")))
 
     @property
     def home(self) -> Realm:
-        return self.world.home
+        return self.factory.home
 
     def create(self, name: str = "people", schema: Any = NUMBERS, **asked: Any) -> ManagedTable:
-        namespace_id = asked.pop("namespace_id", None) or self.world.first_namespace().resource_id
+        namespace_id = asked.pop("namespace_id", None) or self.factory.first_namespace().resource_id
         return managed.create(self.home, self.warehouse, namespace_id=namespace_id, name=name, schema=schema, **asked)
 
     def load(self, table: ManagedTable | v1.Table) -> ManagedTable:

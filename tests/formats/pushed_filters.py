@@ -8,7 +8,7 @@ from airport.filters.predicates import Client
 from skiway.airport import filters
 
 
-def asked(predicate: str, schema: pa.Schema) -> filters.Filter:
+def pushed_filter(predicate: str, schema: pa.Schema) -> filters.Filter:
     """The filter that DuckDB pushes down for `predicate` on a table of this schema."""
     client = Client("SELECT 1")
     with client.connection:

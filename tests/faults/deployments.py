@@ -1,4 +1,4 @@
-"""Where the stores of a test are, opened by servers and beside them."""
+"""The stores, warehouse and home of a server under test, opened by the server and by the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skiway.storage import Stores, open_stores, utc_now
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Deployment:
     """Where the stores of one world are, and a folder for what servers write."""
 
     pointers: str
@@ -41,24 +41,24 @@ class Ground:
         ]
 
 
-def opened(ground: Ground, *, ahead_s: float = 0.0) -> Stores:
+def opened(deployment: Deployment, *, ahead_s: float = 0.0) -> Stores:
     """The stores of `ground`, as somebody sees them whose clock is ahead."""
-    return open_stores(ground.pointers, ground.blobs, clock=lambda: later(ahead_s))
+    return open_stores(deployment.pointers, deployment.blobs, clock=lambda: later(ahead_s))
 
 
 def later(seconds: float) -> datetime:
     return utc_now() + timedelta(seconds=seconds)
 
 
-def collected(ground: Ground, *, ahead_s: float = 3600.0) -> set[str]:
+def collected(deployment: Deployment, *, ahead_s: float = 3600.0) -> set[str]:
     """Gc goes once round, after everything that expires has expired; what it removed."""
-    with opened(ground, ahead_s=ahead_s) as stores:
+    with opened(deployment, ahead_s=ahead_s) as stores:
         rounds = once_round(
             stores,
-            ground.secrets,
+            deployment.secrets,
             Settings().gc,
             dry_run=False,
-            warehouse=ground.warehouse,
+            warehouse=deployment.warehouse,
             clock=lambda: later(ahead_s),
         )
         sweeps = [done for _, done in rounds]

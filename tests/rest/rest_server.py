@@ -1,4 +1,4 @@
-"""What tests of Iceberg REST share: a real server on loopback, callers with tokens, clients."""
+"""An Iceberg REST server on loopback for tests, with callers that have tokens, and clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from skiway.errors import Unauthorized
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
@@ -50,10 +50,10 @@ class Callers:
 
 
 @dataclass
-class House:
+class RestServer:
     """A server, and the store behind it."""
 
-    world: World
+    factory: ResourceFactory
     warehouse: Warehouse
     app: RestApp
     callers: Callers
@@ -86,10 +86,10 @@ def opened(
     mirrors: Mirrors | None = None,
     realm_of: Callable[[Principal], Realm] | None = None,
     **arguments: Any,
-) -> Iterator[House]:
+) -> Iterator[RestServer]:
     """A server over `stores`, with an empty catalog `lake`."""
-    world = World(stores, utc_now)
-    world.catalog("lake")
+    factory = ResourceFactory(stores, utc_now)
+    factory.catalog("lake")
     callers = Callers(
         principal("anybody", *EVERYTHING),
         principal("reader", "catalog.read", "namespace.read", "table.read"),
@@ -104,7 +104,7 @@ def opened(
     app = RestApp(access, Observers(**observers), warehouse=warehouse, mirrors=mirrors, **arguments)
     try:
         with listening(app) as uri:
-            yield House(world, warehouse, app, callers, uri)
+            yield RestServer(factory, warehouse, app, callers, uri)
     finally:
         app.close()
 

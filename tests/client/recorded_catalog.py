@@ -1,4 +1,4 @@
-"""The catalog that the recorded conversations were held with, built anew: the same schemas, tables and functions."""
+"""The catalog that the recorded conversations were made with, rebuilt: the same schemas, tables and functions."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def utils() -> Group:
     )
 
 
-class World(Catalog):
+class RecordedCatalog(Catalog):
     """The catalog `demo`, with what the recorded statements had made when they read it."""
 
     name = "demo"

@@ -1,4 +1,4 @@
-"""Is every resource in a store wholly there? Looks at raw pointers and blobs, not through the metastore."""
+"""Check the integrity of a store by its raw pointers and blobs, without the metastore's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that die when they are told to, as tests start them and call them."""
+"""Start servers that kill themselves at a chosen store operation, and call them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import grpc
 
-from faults.grounds import Ground
-from rpc.house import Answer, Client
+from faults.deployments import Deployment
+from rpc.rpc_server import Answer, Client
 from runtime.servers import END_S, START_S, environment, eventually
 
 When = Literal["before", "after"]
@@ -44,12 +44,12 @@ class Step:
 
 
 def steps(operations: Sequence[str]) -> list[Step]:
-    """Where to die in the course of these operations: around those that write, or around all of them if asked to."""
+    """Where to die in the course of these operations: around the first and the last write, or around all if asked to."""
     numbers = range(1, len(operations) + 1)
     if EVERY_STEP:
         return [Step(number, when) for number in numbers for when in ("before", "after")]
     writing = [number for number in numbers if operations[number - 1] in WRITES]
-    return [Step(writing[0], "before"), *(Step(number, "after") for number in writing)]
+    return [Step(writing[0], "before"), *(Step(number, "after") for number in sorted({writing[0], writing[-1]}))]
 
 
 class Launcher:
@@ -77,7 +77,7 @@ class Launcher:
 
 
 @dataclass
-class Doomed:
+class CrashingServer:
     """A server that was started."""
 
     launcher: Launcher
@@ -136,26 +136,26 @@ class Doomed:
 @contextmanager
 def launched(
     launcher: Launcher,
-    ground: Ground,
+    deployment: Deployment,
     *settings: str,
     threads: str = "call",
     step: Step | None = None,
     only: Iterable[str] = (),
     more_threads: Iterable[str] = (),
-) -> Iterator[Doomed]:
+) -> Iterator[CrashingServer]:
     """A server that begins to start; `step` says when one of its `threads` dies, and all of it with it.
 
     Steps are counted in operations with one of the names in `only`; without any, in all.
     """
-    folder = ground.folder / f"server-{time.monotonic_ns()}"
+    folder = deployment.folder / f"server-{time.monotonic_ns()}"
     folder.mkdir()
-    server = Doomed(launcher, 0, folder)
+    server = CrashingServer(launcher, 0, folder)
     trace = str(folder / "trace")
     death = (
         {"threads": [threads, *more_threads], "trace": trace, "only": sorted(only), **asdict(step)} if step else None
     )
-    arguments = ["serve", "--home", str(ground.folder / "home"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    arguments += ["--ready-file", str(server.ready_file), *ground.settings(*settings)]
+    arguments = ["serve", "--home", str(deployment.folder / "home"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    arguments += ["--ready-file", str(server.ready_file), *deployment.settings(*settings)]
     server.process_id = launcher.ask(start=arguments, death=death, log=str(folder / "log"))
     try:
         yield server

@@ -1,4 +1,4 @@
-"""File tables and profiles made by hand, with sketches of datasketches, where Spark has nothing to say."""
+"""File tables and profiles with sketches, built by hand for tests that need no Spark."""
 
 from __future__ import annotations
 

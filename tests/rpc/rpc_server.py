@@ -1,4 +1,4 @@
-"""What tests of the door share: a server on a loopback socket, callers with tokens, a client that shows everything."""
+"""A gRPC server on loopback for tests, callers with tokens, and a client that returns status, headers and message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
-from metastore.world import World
+from metastore.resource_factory import ResourceFactory
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
 from skiway.model import v1
@@ -28,7 +28,7 @@ from skiway.telemetry.definitions import RPC_REQUESTS
 from skiway.telemetry.metrics import Metrics
 from skiway.telemetry.traces import Traces
 
-behaviour = pytest.mark.behaviour
+behavior = pytest.mark.behavior
 
 SERVICES = all_services()
 METHODS = {method.operation.full_name: method for service in SERVICES for method in service.methods()}
@@ -197,10 +197,10 @@ class Watch(grpc.ServerInterceptor):
 
 
 @dataclass
-class House:
+class RpcServer:
     """A door over one store, with callers; `client` calls as one who may do everything in account `a1`."""
 
-    world: World
+    factory: ResourceFactory
     callers: Callers
     client: Client
     naps: Naps
@@ -219,7 +219,7 @@ def opened(
     stores: Stores,
     *,
     services: Iterable[Service] = SERVICES,
-    realm_of: Callable[[World, Principal], Realm] | None = None,
+    realm_of: Callable[[ResourceFactory, Principal], Realm] | None = None,
     options: tuple[tuple[str, Any], ...] = (),
     workers: int = 4,
     authenticator: Authenticator | None = None,
@@ -229,9 +229,9 @@ def opened(
     traces: Traces | None = None,
     audit: AuditLog | None = None,
     **arguments: Any,
-) -> Iterator[House]:
+) -> Iterator[RpcServer]:
     """A house whose door is made with `arguments`."""
-    world = World(stores, utc_now)
+    factory = ResourceFactory(stores, utc_now)
     naps = Naps()
     callers = Callers(
         principal("everybody", *EVERYTHING),
@@ -239,9 +239,9 @@ def opened(
         principal("stranger", *EVERYTHING, account_id="a2"),
         principal("platform", *EVERYTHING, account_id=""),
     )
-    find = realm_of or (lambda world, caller: world.realm(caller.account_id))
+    find = realm_of or (lambda factory, caller: factory.realm(caller.account_id))
     door = Door(
-        Access(lambda caller: find(world, caller), authenticator or callers, PermissionAuthorizer(), credentials),
+        Access(lambda caller: find(factory, caller), authenticator or callers, PermissionAuthorizer(), credentials),
         Observers(metrics or Metrics(enabled=False), traces or Traces(), audit),
         services=services,
         retries=retries or Retries(sleep=naps, random=lambda: 0.5),
@@ -255,7 +255,7 @@ def opened(
     server.start()
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield House(world, callers, Client(channel), naps, door, watch, f"127.0.0.1:{port}")
+            yield RpcServer(factory, callers, Client(channel), naps, door, watch, f"127.0.0.1:{port}")
     finally:
         server.stop(None).wait()
         threads.shutdown()  # what was under way is over

@@ -1,4 +1,4 @@
-"""Tables that other programs wrote, made once for all tests of a session, and DuckDB, which reads them by itself."""
+"""Tables written by other programs, created once per test session, and a DuckDB that reads them independently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ make_fixtures = _loaded()
 @cache
 def _made(session: Path) -> Path:
     """Fixtures belong to the folder of tests that takes them in; this lets all of a session share the tables."""
-    folder = session / "written"
+    folder = session / "foreign_tables"
     make_fixtures.iceberg_tables(folder / "iceberg")
     make_fixtures.delta_tables(folder / "delta")
     make_fixtures.parquet_tables(folder / "parquet")
@@ -41,19 +41,19 @@ def _made(session: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def foreign_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tables of all writers that need no Java; nobody changes it."""
     return _made(tmp_path_factory.getbasetemp())
 
 
-def iceberg_options(written: Path) -> dict[str, str]:
+def iceberg_options(foreign_tables: Path) -> dict[str, str]:
     """What a source of its Iceberg tables is opened with, at `iceberg_uri`."""
-    return {"catalog-name": "lake", "warehouse": f"file://{written}/iceberg/warehouse"}
+    return {"catalog-name": "lake", "warehouse": f"file://{foreign_tables}/iceberg/warehouse"}
 
 
-def iceberg_uri(written: Path) -> str:
+def iceberg_uri(foreign_tables: Path) -> str:
     """The SQL catalog of its Iceberg tables."""
-    return f"sqlite:///{written}/iceberg/catalog.db"
+    return f"sqlite:///{foreign_tables}/iceberg/catalog.db"
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What tests of the metastore share: a clock and ids of their own, and short ways to make things."""
+"""Create metastore resources in tests: short methods, a clock and ids that the test controls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skiway.model import v1
 from skiway.storage import Stores
 from storage.homes import Clock
 
-behaviour = pytest.mark.behaviour
+behavior = pytest.mark.behavior
 
 
 class Ids:
@@ -32,7 +32,7 @@ class Ids:
 
 
 @dataclass
-class World:
+class ResourceFactory:
     """One store and the realms in it; account `a1` exists."""
 
     stores: Stores

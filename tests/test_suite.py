@@ -1,0 +1,94 @@
+"""The test suite itself: skips are counted, fail in CI, and a killed run leaves no processes behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.servers import eventually
+from watchdog import processes
+
+TESTS = Path(__file__).parent
+CONFTEST = (TESTS / "conftest.py").read_text()
+PYTEST = (
+    *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"),
+    *("-o", f"pythonpath={TESTS}"),
+)
+
+SUITE = """
+import pytest
+
+@pytest.mark.needs("a part that nobody has")
+def test_that_needs_a_part(): pass
+
+def test_that_skips_by_hand(): pytest.skip("no network")
+
+def test_that_fails_as_expected(): pytest.xfail("java is slow")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome"),
+    [
+        ("true", "1 failed, 1 xfailed, 2 errors in"),
+        ("false", "3 skipped, 1 xfailed in"),
+    ],
+)
+def test_skips_are_counted_and_fail_in_ci(tmp_path: Path, ci: str, outcome: str) -> None:
+    missing = "PARTS['a part that nobody has'] = Part(lambda: False, 'ask for it')\n"
+    (tmp_path / "conftest.py").write_text(CONFTEST + missing)
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.skip('needs spark', allow_module_level=True)\n")
+    printed = subprocess.run(
+        [*PYTEST, "-rs", "--continue-on-collection-errors"],
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"CI": ci},
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert outcome in printed.splitlines()[-1], printed
+    assert f"skips: {0 if ci == 'true' else 3}" in printed
+    assert "needs a part that nobody has; to get it: ask for it" in printed
+    assert ("with CI=true a skip is a failure" in printed) == (ci == "true")
+
+
+LEAVING_PROCESSES = """
+import os, subprocess, time
+from pathlib import Path
+from runtime.servers import started
+from storage.homes import running_postgres
+from watchdog import VARIABLE
+
+def test_that_is_killed(tmp_path):
+    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    with running_postgres(), started(tmp_path / "home"):
+        Path("run").write_text(os.environ[VARIABLE])
+        time.sleep(600)
+"""
+
+
+@pytest.mark.needs("postgres")
+@pytest.mark.skipif(sys.platform != "linux", reason="the watchdog reads /proc")
+def test_a_killed_run_leaves_no_processes(tmp_path: Path) -> None:
+    """Neither a database that became a daemon, nor a server, nor a process in a session of its own."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_leaving.py").write_text(LEAVING_PROCESSES)
+    started = tmp_path / "run"
+    with subprocess.Popen(PYTEST, cwd=tmp_path, stdout=subprocess.DEVNULL) as pytest_run:
+
+        def is_ready() -> bool:
+            assert pytest_run.poll() is None
+            return started.exists() and bool(started.read_text())
+
+        eventually(is_ready, within_s=100)
+        run = started.read_text().split()[-1]
+        commands = {Path("/proc", str(each), "comm").read_text().strip() for each in processes(run)}
+        assert {"postgres", "sleep"} <= commands
+        assert any("skiway" in command or "python" in command for command in commands)
+        pytest_run.kill()
+    eventually(lambda: processes(run) == [])
