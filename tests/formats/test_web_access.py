@@ -102,7 +102,7 @@ def refused() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("host", "least"),
+    ("host", "minimum"),
     [
         ("8.8.8.8", Addresses.PUBLIC),
         ("[2606:4700::1]", Addresses.PUBLIC),

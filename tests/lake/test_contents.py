@@ -133,16 +133,14 @@ def test_names_and_times_resolve_to_snapshots(mirrors: Lake) -> None:
     with mirrors.client("iceberg") as db:
         assert ids(db.scan("sales.named", at_version="first").read_all()) == list(range(5))
         assert ids(db.scan("sales.named", at_version="trial").read_all()) == [*range(5), 100, 101, 102]
-        snapshots_ = db.scan(
-            "skiway.snapshots", columns=["snapshot_id", "created_at", "is_current"], where=named("named")
-        )
-        past = snapshots_.read_all().sort_by("created_at").to_pylist()
+        history = db.scan("skiway.snapshots", columns=["snapshot_id", "created_at", "is_current"], where=named("named"))
+        past = history.read_all().sort_by("created_at").to_pylist()
         assert ids(db.scan("sales.named", at_timestamp=past[0]["created_at"]).read_all()) == list(range(5))
         assert ids(db.scan("sales.named", at_timestamp="2100-01-01").read_all()) == list(range(10))
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("arguments", "message"),
     [
         ({"at_version": 5}, "no snapshot with id 5"),
         ({"at_version": "nowhere"}, "named ones: first, main, trial"),

@@ -16,7 +16,7 @@ from skiway.airport.wire.duckdb_sql import duckdb_type, extension_of
 from skiway.client import col
 
 
-@pytest.mark.parametrize(("crs", "told"), [({}, '{"crs": "OGC:CRS84"}'), ({"crs": SWISS}, '{"crs": "EPSG:2056"}')])
+@pytest.mark.parametrize(("crs", "metadata"), [({}, '{"crs": "OGC:CRS84"}'), ({"crs": SWISS}, '{"crs": "EPSG:2056"}')])
 def test_column_is_sent_as_geoarrow_with_its_coordinate_system(
     lake: Lake, tmp_path: Path, crs: dict[str, object], metadata: str
 ) -> None:
@@ -46,8 +46,8 @@ def test_geometry_bytes_do_not_depend_on_the_registered_extension_type(lake: Lak
     geoparquet(tmp_path / "source" / "places" / "a.parquet")
     lake.mirror("parquet", str(tmp_path / "source"))
     try:
-        for metadata in (ga.unregister_extension_types, ga.register_extension_types):
-            metadata()
+        for switch in (ga.unregister_extension_types, ga.register_extension_types):
+            switch()
             with lake.client("parquet") as db:
                 column = db.scan("root.places").read_all()["place"].combine_chunks()
             bytes_ = column.storage if isinstance(column, pa.ExtensionArray) else column
