@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from airport.filters.predicates import ROWS, Client, conditions
 from airport.filters.recorded import PREDICATES, WITH_FILTER, Oracle, numbers, random_rows
-from formats.iceberg.test_filters import of_python, stored
+from formats.iceberg.test_filters import stored, without_unwritable_values
 from formats.oracles import assert_same_rows
 from formats.pushed_filters import pushed_filter
 from formats.test_contents import now
@@ -44,7 +44,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[TableHan
         (folder / "parquet").mkdir(exist_ok=True)
         part = ROWS.select(COLUMNS).take(order)
         pq.write_table(part.slice(place, 12), folder / "parquet" / f"{column}.parquet", row_group_size=3)
-    within = of_python(ROWS)
+    within = without_unwritable_values(ROWS)
     in_delta = within.select([name for name in COLUMNS if name != "u64"])
     for start in range(0, in_delta.num_rows, 6):
         write_deltalake(folder / "delta", in_delta.slice(start, 6), mode="append", partition_by=["b"])

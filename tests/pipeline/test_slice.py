@@ -122,10 +122,10 @@ def profile(server: Server, table_id: v1.ResourceId) -> v1.Job:
     with calling(server.address) as caller:
         request = v1.TriggerReconcileRequest(table_id=table_id)
         begun = caller.call("ConnectorService/TriggerReconcile", request, v1.TriggerReconcileResponse)
-        request = v1.GetReconcileJobRequest(job_id=begun.job_id)
+        job_request = v1.GetReconcileJobRequest(job_id=begun.job_id)
 
         def job() -> v1.Job:
-            found = caller.call("ConnectorService/GetReconcileJob", request, v1.GetReconcileJobResponse).job
+            found = caller.call("ConnectorService/GetReconcileJob", job_request, v1.GetReconcileJobResponse).job
             assert isinstance(found, v1.Job)
             return found
 
