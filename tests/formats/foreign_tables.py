@@ -17,7 +17,7 @@ from formats.oracles import extended
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_fixtures.py"
 
 
-def _loaded() -> ModuleType:
+def _load_script() -> ModuleType:
     spec = spec_from_file_location("make_fixtures", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -27,12 +27,12 @@ def _loaded() -> ModuleType:
     return module
 
 
-make_fixtures = _loaded()
+make_fixtures = _load_script()
 
 
 @cache
-def _made(session: Path) -> Path:
-    """Fixtures belong to the folder of tests that takes them in; this lets all of a session share the tables."""
+def _create_tables(session: Path) -> Path:
+    """Create the tables once per session; pytest would run the fixture once per folder that imports it."""
     folder = session / "foreign_tables"
     make_fixtures.iceberg_tables(folder / "iceberg")
     make_fixtures.delta_tables(folder / "delta")
@@ -42,17 +42,17 @@ def _made(session: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def foreign_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the tables of all writers that need no Java; nobody changes it."""
-    return _made(tmp_path_factory.getbasetemp())
+    """A read-only folder with the tables of all writers that need no Java."""
+    return _create_tables(tmp_path_factory.getbasetemp())
 
 
 def iceberg_options(foreign_tables: Path) -> dict[str, str]:
-    """What a source of its Iceberg tables is opened with, at `iceberg_uri`."""
+    """Options to open a source of the Iceberg tables at `iceberg_uri`."""
     return {"catalog-name": "lake", "warehouse": f"file://{foreign_tables}/iceberg/warehouse"}
 
 
 def iceberg_uri(foreign_tables: Path) -> str:
-    """The SQL catalog of its Iceberg tables."""
+    """The URI of the SQL catalog of the Iceberg tables."""
     return f"sqlite:///{foreign_tables}/iceberg/catalog.db"
 
 

@@ -1,4 +1,4 @@
-"""A table without a catalog, for tests of what is written: its metadata is kept here, and swapped by assignment."""
+"""A table without a catalog, for tests of writers: its metadata is an attribute, swapped by assignment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skiway.formats.source import TableName
 
 
 class LooseTable:
-    """Commits go through the same functions as those of a catalog do; nobody else commits."""
+    """A table with a single committer; commits go through the same functions as commits of a catalog."""
 
     def __init__(
         self, folder: Path, schema: pa.Schema, *partition_by: str, order: Any = None, format_version: str = "2"
@@ -44,7 +44,7 @@ class LooseTable:
         self.location = write_metadata(self.files, self.metadata, version=version_of(self.location) + 1)
 
     def write(self, *batches: pa.RecordBatch | pa.Table, **limits: Any) -> list[Any]:
-        """New data files with these rows, not committed."""
+        """Write data files with these rows without committing them."""
         with DataFileWriter(self.files, self.metadata, **limits) as writer:
             for batch in batches:
                 for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
@@ -58,14 +58,14 @@ class LooseTable:
 
     @property
     def peer(self) -> StaticTable:
-        """The table as PyIceberg reads it."""
+        """The table as read by PyIceberg."""
         return StaticTable.from_metadata(self.location)
 
     @property
     def handle(self) -> IcebergTable:
-        """The table as our own reader sees it."""
+        """The table as read by our own reader."""
         return IcebergTable(TableName((), "t"), self.metadata, metadata_location=self.location, files=self.files)
 
     def rows(self) -> pa.Table:
-        """What PyIceberg reads."""
+        """The rows that PyIceberg reads."""
         return self.peer.scan().to_arrow()

@@ -1,4 +1,4 @@
-"""DuckDB as the judge of whether rows are the same, and what it reads by itself."""
+"""Compare rows with DuckDB, and open a DuckDB with extensions as an independent reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skiway.formats.schemas import field_id, leaves
 
 @contextmanager
 def extended(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB with the extensions of the wheels, installed into `folder`."""
+    """A DuckDB connection with the bundled extensions, installed into `folder`."""
     from duckdb_extensions import import_extension
 
     with duckdb.connect(config={"extension_directory": str(folder)}) as duck:
@@ -25,7 +25,7 @@ def extended(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def assert_same_rows(found: pa.Table, expected: pa.Table) -> None:
-    """The same columns and the same rows, in any order; NaN equals NaN, and NULL equals NULL."""
+    """Assert that both have the same columns and the same rows, in any order; NaN equals NaN, and NULL equals NULL."""
     assert found.column_names == expected.column_names
     with duckdb.connect() as duck:
         duck.register("found", plain(found))
@@ -36,7 +36,7 @@ def assert_same_rows(found: pa.Table, expected: pa.Table) -> None:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Without the metadata that readers leave on fields."""
+    """The table without the metadata that readers put on fields."""
     return table.replace_schema_metadata(None)
 
 

@@ -15,5 +15,5 @@ def pushed_filter(predicate: str, schema: pa.Schema) -> filters.Filter:
         client.connection.register("own", pa.schema([pa.field(each.name, each.type) for each in schema]).empty_table())
         client.connection.execute("CREATE TABLE t AS FROM own")
         sent = client.sent(predicate)
-    assert sent is not None, f"nothing is sent for {predicate}"
+    assert sent is not None, f"DuckDB pushes no filter down for {predicate}"
     return filters.parse(sent)

@@ -1,4 +1,4 @@
-"""The reading half of an Iceberg REST catalog, over any catalog of PyIceberg; asks for a token."""
+"""The read-only half of an Iceberg REST catalog in front of any PyIceberg catalog; requires a token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "let me in"
 
 @contextmanager
 def serving(catalog: Catalog) -> Iterator[str]:
-    """The address of a server on loopback."""
+    """Serve the catalog on loopback and yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:

@@ -18,14 +18,14 @@ from skiway.metastore.statistics import bounds, file_table
 
 
 @pytest.mark.parametrize(("kind", "namespace", "name"), TABLES)
-def test_bounds_as_text_mean_the_same_values(
+def test_text_bounds_denote_the_same_values(
     request: pytest.FixtureRequest, kind: str, namespace: tuple[str, ...], name: str
 ) -> None:
     table: TableHandle = request.getfixturevalue(kind).load(namespace, name)
     files = table.files(now(table))
     by_id = {leaf.id: leaf for leaf in leaves(table.schema.arrow)}
-    said = canonical_columns(files, table.schema.arrow)
-    for file, columns in zip(files.to_pylist(), said.to_pylist(), strict=True):
+    canonical = canonical_columns(files, table.schema.arrow)
+    for file, columns in zip(files.to_pylist(), canonical.to_pylist(), strict=True):
         assert [each["column_id"] for each in columns] == list(by_id)
         for column in columns:
             stats = file["stats"][str(column["column_id"])]
@@ -39,23 +39,23 @@ def test_bounds_as_text_mean_the_same_values(
                     assert value == own, (column, end)
 
 
-def test_the_form_is_that_of_the_metastore(request: pytest.FixtureRequest) -> None:
+def test_format_is_that_of_the_metastore(request: pytest.FixtureRequest) -> None:
     table: TableHandle = request.getfixturevalue("parquet").load((), "plain")
-    said = canonical_columns(table.files(now(table)), table.schema.arrow)
-    kept = {field.name: field.type for field in file_table.COLUMN}
-    kept.pop("rest")
-    assert {field.name: field.type for field in said.type.value_type} == kept
+    canonical = canonical_columns(table.files(now(table)), table.schema.arrow)
+    expected = {field.name: field.type for field in file_table.COLUMN}
+    expected.pop("rest")
+    assert {field.name: field.type for field in canonical.type.value_type} == expected
 
 
-def test_partition_values_are_told_by_name(request: pytest.FixtureRequest) -> None:
+def test_partition_values_are_reported_by_name(request: pytest.FixtureRequest) -> None:
     table: TableHandle = request.getfixturevalue("parquet").load(("area",), "hive")
     files = table.files(now(table))
-    told = [json.loads(each) for each in partition_json(files, table.partition_specs, table.schema.arrow).to_pylist()]
-    assert {"year": "2024", "day": "2026-01-01", "country": "NL"} in told
-    assert {each["country"] for each in told} == {"NL", "DE", None, "a b/c"}
+    values = [json.loads(each) for each in partition_json(files, table.partition_specs, table.schema.arrow).to_pylist()]
+    assert {"year": "2024", "day": "2026-01-01", "country": "NL"} in values
+    assert {each["country"] for each in values} == {"NL", "DE", None, "a b/c"}
 
 
-def test_a_float_is_told_as_the_double_it_is() -> None:
+def test_float_is_written_as_its_exact_double() -> None:
     from skiway.formats.canonical import _text
 
     assert _text(pa.array([0.1], pa.float32())).to_pylist() == ["0.10000000149011612"]
@@ -67,7 +67,7 @@ def test_a_float_is_told_as_the_double_it_is() -> None:
     ]
 
 
-def test_sixteen_bytes_are_a_uuid_only_where_the_column_says_so(tmp_path: Path) -> None:
+def test_sixteen_bytes_are_a_uuid_only_in_a_uuid_column(tmp_path: Path) -> None:
     number = uuid.UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7")
     columns = pa.schema({"id": pa.uuid(), "digest": pa.binary(16), "part": pa.uuid(), "raw": pa.binary(16)})
     table = LooseTable(tmp_path, columns, "part", "raw")
@@ -78,13 +78,13 @@ def test_sixteen_bytes_are_a_uuid_only_where_the_column_says_so(tmp_path: Path) 
     )
     handle = table.handle
     files = handle.files(now(handle))
-    (said,) = canonical_columns(files, handle.schema.arrow).to_pylist()
+    (canonical,) = canonical_columns(files, handle.schema.arrow).to_pylist()
     spelled = base64.b64encode(number.bytes).decode()
-    assert {each["column_name"]: (each["min"], each["max"]) for each in said} == {
+    assert {each["column_name"]: (each["min"], each["max"]) for each in canonical} == {
         "id": (str(number), str(number)),
         "digest": (spelled, spelled),
         "part": (str(number), str(number)),
         "raw": (spelled, spelled),
     }
-    (told,) = partition_json(files, handle.partition_specs, handle.schema.arrow).to_pylist()
-    assert json.loads(told) == {"part": str(number), "raw": spelled}
+    (values,) = partition_json(files, handle.partition_specs, handle.schema.arrow).to_pylist()
+    assert json.loads(values) == {"part": str(number), "raw": spelled}

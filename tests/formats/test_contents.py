@@ -1,4 +1,4 @@
-"""Every snapshot of every table has the rows that other programs read."""
+"""Every snapshot of every table has the rows that other programs read from it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_parquet_files_have_the_rows_that_duckdb_reads(parquet: Source, foreign_
     assert_same_rows(rows, expected.select(rows.column_names))
 
 
-def test_a_branch_and_a_tag_are_snapshots_with_names(iceberg: Source) -> None:
+def test_branches_and_tags_resolve_to_snapshots(iceberg: Source) -> None:
     table = iceberg.load(("sales",), "named")
     by_ref = {ref: each for each in table.snapshots() for ref in each.refs}
     assert by_ref.keys() == {"main", "first", "trial"} == table.refs.keys()
@@ -91,7 +91,7 @@ def test_a_branch_and_a_tag_are_snapshots_with_names(iceberg: Source) -> None:
     assert ids(table, by_ref["main"]) == list(range(10))
 
 
-def test_a_column_of_the_same_name_but_another_id_is_not_the_old_one(iceberg: Source) -> None:
+def test_column_with_the_same_name_and_another_id_is_a_different_column(iceberg: Source) -> None:
     table = iceberg.load(("sales",), "evolved")
     rows = table.read(now(table), columns=["id", "gone", "full_name"]).read_all().to_pylist()
     assert {row["gone"] for row in rows if row["id"] < 30} == {None}
@@ -99,8 +99,8 @@ def test_a_column_of_the_same_name_but_another_id_is_not_the_old_one(iceberg: So
     assert {row["full_name"] for row in rows if row["id"] < 10} == {f"n{number}" for number in range(10)}
 
 
-def test_an_older_schema_can_be_asked_for_by_id(iceberg: Source) -> None:
-    """What a client attached before the change sees: renamed columns by their old name, and what is gone as NULL."""
+def test_older_schema_can_be_selected_by_id(iceberg: Source) -> None:
+    """A client attached before the change sees renamed columns under their old names and dropped columns as NULL."""
     table = iceberg.load(("sales",), "evolved")
     second = table.schema_at(table.snapshots()[1]).arrow
     rows = table.read(now(table), schema=second, columns=["id", "name", "gone"]).read_all()
@@ -109,7 +109,7 @@ def test_an_older_schema_can_be_asked_for_by_id(iceberg: Source) -> None:
     assert set(rows["name"].to_pylist()) >= {"n1", "new"}
 
 
-def test_positions_name_rows(parquet: Source, foreign_tables: Path) -> None:
+def test_positions_identify_rows(parquet: Source, foreign_tables: Path) -> None:
     import pyarrow.parquet as pq
 
     table = parquet.load((), "plain")
@@ -122,7 +122,7 @@ def test_positions_name_rows(parquet: Source, foreign_tables: Path) -> None:
         assert own["id"].to_pylist() == expected.to_pylist()
 
 
-def test_given_files_are_the_only_ones_read(parquet: Source) -> None:
+def test_only_the_given_files_are_read(parquet: Source) -> None:
     table = parquet.load((), "plain")
     files = table.files(now(table))
     assert table.read(now(table), files=files.slice(1, 1)).read_all()["id"].to_pylist() == list(range(40, 80))
@@ -130,20 +130,20 @@ def test_given_files_are_the_only_ones_read(parquet: Source) -> None:
 
 
 @pytest.mark.parametrize("columns", [[], ["s"], ["tz", "id"]])
-def test_only_the_asked_columns_come_in_the_asked_order(parquet: Source, columns: list[str]) -> None:
+def test_only_requested_columns_are_returned_in_the_requested_order(parquet: Source, columns: list[str]) -> None:
     table = parquet.load((), "plain")
     rows = table.read(now(table), columns=columns).read_all()
     assert rows.column_names == columns
     assert rows.num_rows == 120
 
 
-def test_a_table_without_snapshots_has_none(iceberg: Source) -> None:
+def test_table_without_snapshots_has_none(iceberg: Source) -> None:
     table = iceberg.load(("sales",), "empty")
     assert table.current() is None
     assert table.snapshots() == []
 
 
-def test_known_snapshots_are_not_told_again(iceberg: Source, delta: Source) -> None:
+def test_known_snapshots_are_not_listed_again(iceberg: Source, delta: Source) -> None:
     for table in (iceberg.load(("sales",), "many"), delta.load((), "many")):
         known = table.snapshots()
         assert len(known) == 12
@@ -151,7 +151,7 @@ def test_known_snapshots_are_not_told_again(iceberg: Source, delta: Source) -> N
         assert table.current() == known[-1]
 
 
-def test_parents_lead_from_a_snapshot_to_the_one_before(iceberg: Source, delta: Source) -> None:
+def test_parent_of_a_snapshot_is_the_previous_one(iceberg: Source, delta: Source) -> None:
     for table in (iceberg.load(("sales",), "many"), delta.load((), "many")):
         found = table.snapshots()
         assert [each.parent_id for each in found[1:]] == [each.id for each in found[:-1]]
@@ -167,7 +167,7 @@ def test_sources_list_namespaces_and_tables(iceberg: Source, delta: Source, parq
     assert parquet.load(("area",), "hive").format is Format.PARQUET
 
 
-def test_the_schema_of_a_table_is_the_one_it_was_written_with(iceberg: Source) -> None:
+def test_schema_of_a_table_is_the_one_it_was_written_with(iceberg: Source) -> None:
     schema = iceberg.load(("sales",), "types").schema.arrow
     assert schema.names == make_fixtures.TYPES.names
     assert [field.type for field in schema if not field.type.num_fields] == [

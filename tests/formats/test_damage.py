@@ -1,4 +1,4 @@
-"""Damaged tables: whatever is wrong with a file of one is an error that says so, never a crash and never other rows."""
+"""Damaged tables: any damage to a file is reported as an error, never a crash and never wrong rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.metadata import read_metadata
 
 ROWS = pa.table({"id": [1, 2, 3], "place": ["here", "there", None], "much": [1.5, None, 2.5]})
-INSTEAD: tuple[Any, ...] = (None, "x", -1, 10**30, [], {}, [None], {"type": "struct"})
+REPLACEMENTS: tuple[Any, ...] = (None, "x", -1, 10**30, [], {}, [None], {"type": "struct"})
 
 
 @pytest.fixture
@@ -44,17 +44,17 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(document[key])
 
 
-def damages(document: Any) -> Iterator[str]:
-    """The document as text, with one thing in it another one or missing."""
+def damaged_versions(document: Any) -> Iterator[str]:
+    """The document as text, with one value replaced or removed."""
     for holder, key in places(document):
-        kept = holder[key]
-        for other in INSTEAD:
+        original = holder[key]
+        for other in REPLACEMENTS:
             holder[key] = other
             yield json.dumps(document)
         if isinstance(holder, dict):
             del holder[key]
             yield json.dumps(document)
-        holder[key] = kept
+        holder[key] = original
 
 
 def read_all(source: Source, name: str) -> None:
@@ -66,13 +66,13 @@ def read_all(source: Source, name: str) -> None:
         handle.read(now(handle)).read_all()
 
 
-def test_metadata_with_anything_wrong_in_it_is_refused_or_read(table: LooseTable, tmp_path: Path) -> None:
+def test_damaged_metadata_is_rejected_or_read(table: LooseTable, tmp_path: Path) -> None:
     document = json.loads(Path(table.location.removeprefix("file://")).read_text())
     place = tmp_path / "damaged" / "v1.metadata.json"
     place.parent.mkdir()
     options = {"allowed-locations": str(tmp_path)}
     refused = 0
-    for text in damages(document):
+    for text in damaged_versions(document):
         place.write_text(text)
         with open_source("iceberg", str(place), options=options) as source:
             try:
@@ -87,7 +87,7 @@ def test_metadata_with_anything_wrong_in_it_is_refused_or_read(table: LooseTable
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b'{"format-version": 2}', b"[" * 100_000]
 )
-def test_metadata_of_a_managed_table_that_makes_no_sense_is_corrupt(table: LooseTable, content: bytes) -> None:
+def test_nonsensical_metadata_of_a_managed_table_is_corrupt(table: LooseTable, content: bytes) -> None:
     place = f"{table.metadata.location}/metadata/9-damaged.metadata.json"
     table.files.write(place, content)
     with pytest.raises(PreconditionFailed, match="is corrupt") as refused:
@@ -96,28 +96,28 @@ def test_metadata_of_a_managed_table_that_makes_no_sense_is_corrupt(table: Loose
 
 
 @pytest.mark.parametrize("what", ["snap-*.avro", "*-m0.avro"])
-def test_manifests_with_anything_wrong_in_them_are_refused_or_read(table: LooseTable, what: str) -> None:
+def test_damaged_manifests_are_rejected_or_read(table: LooseTable, what: str) -> None:
     folder = Path(table.metadata.location.removeprefix("file://")) / "metadata"
     chance = random.Random(7)
     for path in sorted(folder.glob(what)):
-        whole = path.read_bytes()
-        first_block = whole.index(whole[-16:]) + 16  # the mark that ends blocks ends the header too
-        for size in (*range(0, len(whole), 97), first_block, first_block + 1, len(whole) - 16, len(whole) - 1):
-            path.write_bytes(whole[:size])
+        intact = path.read_bytes()
+        first_block = intact.index(intact[-16:]) + 16  # the marker that ends blocks also ends the header
+        for size in (*range(0, len(intact), 97), first_block, first_block + 1, len(intact) - 16, len(intact) - 1):
+            path.write_bytes(intact[:size])
             with pytest.raises(PreconditionFailed, match="is corrupt"):
                 read_all_files(fresh(table))
             with pytest.raises(PreconditionFailed, match="is corrupt"):
                 read_by_writers(table)
         for _ in range(60):
-            spoiled = bytearray(whole)
-            spoiled[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+            spoiled = bytearray(intact)
+            spoiled[chance.randrange(len(intact))] ^= 1 << chance.randrange(8)
             path.write_bytes(spoiled)
-            # A spoiled path may also lead out of the folder, and a spoiled key make it look encrypted.
+            # A damaged path may also lead out of the folder, and a damaged key may make the file look encrypted.
             with suppress(PreconditionFailed, PermissionDenied, Unsupported):
                 read_all_files(fresh(table))
             with suppress(PreconditionFailed, PermissionDenied):
                 read_by_writers(table)
-        path.write_bytes(whole)
+        path.write_bytes(intact)
     assert fresh(table).read(now(table.handle)).read_all().num_rows == 4
 
 
@@ -133,7 +133,7 @@ def read_all_files(handle: TableHandle) -> None:
 
 
 def read_by_writers(table: LooseTable) -> None:
-    """What a commit reads of the snapshot before it."""
+    """Read what a commit reads of the previous snapshot."""
     from skiway.formats.iceberg.manifest_files import entries, manifests
 
     for snapshot in table.metadata.snapshots:
@@ -141,7 +141,7 @@ def read_by_writers(table: LooseTable) -> None:
             entries(manifest, WritingIO(table.files))
 
 
-def test_a_commit_on_damaged_manifests_changes_nothing(table: LooseTable) -> None:
+def test_commit_on_damaged_manifests_changes_nothing(table: LooseTable) -> None:
     folder = Path(table.metadata.location.removeprefix("file://")) / "metadata"
     for path in folder.glob("snap-*.avro"):
         path.write_bytes(b"Obj\1")
@@ -152,8 +152,8 @@ def test_a_commit_on_damaged_manifests_changes_nothing(table: LooseTable) -> Non
     assert (table.location, sorted(folder.iterdir())) == (before, files)
 
 
-def test_what_is_read_once_is_not_read_again(table: LooseTable) -> None:
-    """Or a table in use would fail with its file."""
+def test_immutable_files_are_read_only_once(table: LooseTable) -> None:
+    """Otherwise a table in use would fail as soon as its file is damaged."""
     Path(table.location.removeprefix("file://")).unlink()
     assert read_metadata(table.files, table.location) is not None
     assert metadata.version_of(table.location) == 2

@@ -1,4 +1,4 @@
-"""The page about formats says what is so."""
+"""The formats page matches the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "formats.md").read_text()
 
 
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data").mkdir()
     pq.write_table(pa.table({"id": [1], "name": ["Ada"]}), tmp_path / "data" / "people.parquet")
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def test_every_error_key_is_on_the_page() -> None:
 
 
 def reading_modules() -> dict[str, str]:
-    """The texts of the modules that sources are made of, by name: those they are opened by, and what these import."""
+    """The source text, by name, of the modules that implement sources and of the modules they import."""
     found: dict[str, str] = {}
     pending = {target.partition(":")[0].removeprefix("skiway.formats.") for target in KINDS.values()}
     while pending:
@@ -51,6 +51,6 @@ def test_every_kind_call_and_column_is_on_the_page() -> None:
     assert (missing, [name for name in calls if f"`{name}(" not in PAGE]) == ([], [])
 
 
-def test_docstrings_are_right() -> None:
+def test_docstring_examples_pass() -> None:
     failures, tried = doctest.testmod(locations)
     assert (failures, tried > 0) == (0, True)

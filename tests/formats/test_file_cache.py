@@ -1,4 +1,4 @@
-"""What is read from immutable files is read once, and only by those who may read it."""
+"""Immutable files are read once, and the cache is shared only between readers with the same access."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_sources_with_the_same_cache_share_it(tmp_path: Path, reads: list[str]) 
     assert (cache.stats().entries, cache.stats().hits, cache.stats().misses) == (1, 1, 1)
 
 
-def test_a_source_without_a_cache_has_its_own(tmp_path: Path, reads: list[str]) -> None:
+def test_source_without_a_given_cache_has_its_own(tmp_path: Path, reads: list[str]) -> None:
     pq.write_table(ROWS, tmp_path / "people.parquet")
     for _ in range(2):
         with open_source("parquet", str(tmp_path)) as source:
@@ -52,7 +52,7 @@ def test_a_source_without_a_cache_has_its_own(tmp_path: Path, reads: list[str]) 
     assert reads == ["people.parquet"] * 2
 
 
-def test_sources_with_other_credentials_or_folders_do_not_share(tmp_path: Path, reads: list[str]) -> None:
+def test_sources_with_different_credentials_or_folders_do_not_share_the_cache(tmp_path: Path, reads: list[str]) -> None:
     pq.write_table(ROWS, tmp_path / "people.parquet")
     cache = FileCache()
     for options in ({}, {"s3.region": "eu"}, {"allowed-locations": "/srv/other"}):
@@ -61,7 +61,7 @@ def test_sources_with_other_credentials_or_folders_do_not_share(tmp_path: Path, 
     assert reads == ["people.parquet"] * 3
 
 
-def test_the_size_in_bytes_is_limited(tmp_path: Path) -> None:
+def test_cache_size_in_bytes_is_limited(tmp_path: Path) -> None:
     files = Files({}, Reach((location(str(tmp_path)),)), FileCache(100))
     for number in range(10):
         files.cached("text", number, load=lambda: b"x" * 30, size_of=len)

@@ -1,4 +1,4 @@
-"""What a file table says of a file is what DuckDB finds in it."""
+"""The statistics in a file table match what DuckDB finds in the files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("kind", "namespace", "name"), TABLES)
-def test_statistics_of_a_file_are_what_duckdb_finds_in_it(
+def test_file_statistics_match_duckdb(
     request: pytest.FixtureRequest, kind: str, namespace: tuple[str, ...], name: str
 ) -> None:
     source: Source = request.getfixturevalue(kind)
@@ -49,7 +49,7 @@ def test_statistics_of_a_file_are_what_duckdb_finds_in_it(
 
 
 def check_column(duck: duckdb.DuckDBPyConnection, leaf: Leaf, stats: dict[str, Any]) -> int:
-    """Whether the bounds are known; fails where anything that is said is not so."""
+    """Check the reported statistics and return whether bounds are known."""
     column = ".".join(f'"{part}"' for part in leaf.path)
     is_float = pa.types.is_floating(leaf.type)
     number = f"FILTER (NOT isnan({column}))" if is_float else ""
@@ -71,7 +71,7 @@ def check_column(duck: duckdb.DuckDBPyConnection, leaf: Leaf, stats: dict[str, A
 
 
 @pytest.mark.parametrize(("kind", "namespace", "name"), TABLES)
-def test_file_tables_have_one_form(
+def test_file_tables_have_the_same_schema(
     request: pytest.FixtureRequest, kind: str, namespace: tuple[str, ...], name: str
 ) -> None:
     table: TableHandle = request.getfixturevalue(kind).load(namespace, name)
@@ -85,7 +85,7 @@ def test_file_tables_have_one_form(
     assert {each.name for each in files.schema.field("partition").type} == fields
 
 
-def test_bounds_are_known_for_every_plain_type(parquet: Source) -> None:
+def test_bounds_are_known_for_every_primitive_type(parquet: Source) -> None:
     table = parquet.load((), "plain")
     stats = table.files(now(table)).to_pylist()[0]["stats"]
     unknown = {leaf.path for leaf in leaves(table.schema.arrow) if stats[str(leaf.id)]["min"] is None}
@@ -101,7 +101,7 @@ def test_partition_values_are_typed(parquet: Source, delta: Source) -> None:
     assert set(values) == {"a b", "c/d=e", "ü%", None}
 
 
-def test_moments_in_delta_statistics_are_cut_and_so_bounds_are_wider(delta: Source) -> None:
+def test_truncated_timestamps_in_delta_statistics_widen_the_bounds(delta: Source) -> None:
     table = delta.load((), "types")
     (leaf,) = (each for each in leaves(table.schema.arrow) if each.path == ("ts",))
     for file in table.files(now(table)).to_pylist():

@@ -1,4 +1,4 @@
-"""No filter loses a row, in any format; and files and row groups that cannot match are not even opened."""
+"""No filter loses a row in any format, and files and row groups that cannot match are not opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from airport.filters.predicates import ROWS, Client, conditions
 from airport.filters.recorded import PREDICATES, WITH_FILTER, Oracle, numbers, random_rows
-from formats.iceberg.test_filters import of_python, stored
+from formats.iceberg.test_filters import stored, without_unwritable_values
 from formats.oracles import assert_same_rows
 from formats.pushed_filters import pushed_filter
 from formats.test_contents import now
@@ -33,7 +33,7 @@ def client() -> Client:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[TableHandle, Oracle]]:
-    """Special rows, sorted in many ways, in small row groups and files, by three writers; each with its oracle."""
+    """Special rows in several sort orders, in small row groups and files, by three writers; each with its oracle."""
     from deltalake import write_deltalake
     from pyiceberg.catalog.memory import InMemoryCatalog
     from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
@@ -44,7 +44,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[TableHan
         (folder / "parquet").mkdir(exist_ok=True)
         part = ROWS.select(COLUMNS).take(order)
         pq.write_table(part.slice(place, 12), folder / "parquet" / f"{column}.parquet", row_group_size=3)
-    within = of_python(ROWS)
+    within = without_unwritable_values(ROWS)
     in_delta = within.select([name for name in COLUMNS if name != "u64"])
     for start in range(0, in_delta.num_rows, 6):
         write_deltalake(folder / "delta", in_delta.slice(start, 6), mode="append", partition_by=["b"])
@@ -75,21 +75,21 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[TableHan
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 @given(predicate=conditions())
 @settings(max_examples=settings.default.max_examples // 2)
-def test_no_row_is_lost_to_a_random_predicate(
+def test_random_predicate_loses_no_row(
     client: Client, tables: dict[str, tuple[TableHandle, Oracle]], kind: str, predicate: str
 ) -> None:
     sent = client.sent(predicate)
     assume(sent is not None)
     handle, oracle = tables[kind]
     assume("u64" not in predicate or kind == "parquet")
-    (kept,) = oracle.kept_by_client([predicate])
+    (matching,) = oracle.kept_by_client([predicate])
     read = handle.read(now(handle), columns=["rowid"], filter=filters.parse(sent or "")).read_all()
-    assert kept <= numbers(read)
+    assert matching <= numbers(read)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
-def test_filters_leave_out_files_and_rows(tables: dict[str, tuple[TableHandle, Oracle]], kind: str) -> None:
-    """Else the test above would prove little."""
+def test_filters_skip_files_and_rows(tables: dict[str, tuple[TableHandle, Oracle]], kind: str) -> None:
+    """Otherwise the test above would prove little."""
     handle, oracle = tables[kind]
     files = handle.files(now(handle)).num_rows
     fewer_files = exact = 0
@@ -97,11 +97,11 @@ def test_filters_leave_out_files_and_rows(tables: dict[str, tuple[TableHandle, O
         fewer_files += handle.plan(now(handle), each.filter).num_rows < files
         rows = handle.read(now(handle), columns=["rowid"], filter=each.filter).read_all()
         try:
-            (kept,) = oracle.kept_by_client([each.predicate])
-        except Exception:  # noqa: BLE001 - speaks of a column that this table has not
+            (matching,) = oracle.kept_by_client([each.predicate])
+        except Exception:  # noqa: BLE001 - the predicate uses a column that this table does not have
             continue
-        assert kept <= numbers(rows), each.predicate
-        exact += kept == numbers(rows)
+        assert matching <= numbers(rows), each.predicate
+        exact += matching == numbers(rows)
     assert fewer_files > 20
     assert exact > 50
 
@@ -119,8 +119,8 @@ def test_no_random_row_is_lost_in_row_groups_of_one_row(
         table = source.load((), "rows")
         for each in chosen:
             if each.filter.columns <= set(COLUMNS):
-                (kept,) = oracle.kept_by_client([each.predicate])
-                assert kept <= numbers(table.read(now(table), columns=["rowid"], filter=each.filter).read_all())
+                (matching,) = oracle.kept_by_client([each.predicate])
+                assert matching <= numbers(table.read(now(table), columns=["rowid"], filter=each.filter).read_all())
 
 
 PRUNED = [
@@ -143,7 +143,7 @@ PRUNED = [
 
 
 @pytest.mark.parametrize(("kind", "namespace", "name", "predicate", "most"), PRUNED)
-def test_files_that_cannot_match_need_not_be_there(
+def test_files_that_cannot_match_may_be_missing(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     kind: str,
@@ -157,7 +157,7 @@ def test_files_that_cannot_match_need_not_be_there(
     condition = pushed_filter(predicate, table.schema.arrow)
     planned = table.plan(now(table), condition)
     assert 0 < planned.num_rows <= most < table.files(now(table)).num_rows
-    with absent(set(table.files(now(table))["path"].to_pylist()) - set(planned["path"].to_pylist()), tmp_path):
+    with files_removed(set(table.files(now(table))["path"].to_pylist()) - set(planned["path"].to_pylist()), tmp_path):
         found = table.read(now(table), filter=condition).read_all()
     with Client("SELECT 1").connection as duck:
         duck.register("everything", everything)
@@ -168,8 +168,8 @@ def test_files_that_cannot_match_need_not_be_there(
 
 
 @contextmanager
-def absent(paths: set[str], elsewhere: Path) -> Iterator[None]:
-    """A block in which these files are not there."""
+def files_removed(paths: set[str], elsewhere: Path) -> Iterator[None]:
+    """Move these files away for the duration of the block."""
     moved = [(Path(path.removeprefix("file://")), elsewhere / str(place)) for place, path in enumerate(sorted(paths))]
     for file, other in moved:
         file.rename(other)
@@ -191,16 +191,16 @@ def test_row_groups_that_cannot_match_are_not_read(parquet: Source) -> None:
     assert unfiltered.num_rows == 60
 
 
-def test_a_filter_speaks_of_the_columns_of_the_schema_it_is_asked_with(iceberg: Source) -> None:
-    """Two columns that changed names must not be mistaken for each other."""
+def test_filter_uses_the_column_names_of_the_requested_schema(iceberg: Source) -> None:
+    """Two columns that swapped names must not be confused."""
     table = iceberg.load(("sales",), "types")
     own = table.schema.arrow
     places = own.get_field_index("id"), own.get_field_index("i")
     swapped = own.set(places[0], own.field("id").with_name("i")).set(places[1], own.field("i").with_name("id"))
-    condition = pushed_filter("i = 90", swapped)  # by the names of the snapshot, no file has such a value
+    condition = pushed_filter("i = 90", swapped)  # under the names of the snapshot, no file has such a value
     rows = table.read(now(table), schema=swapped, filter=condition, columns=["i"]).read_all()
     assert rows.to_pylist() == [{"i": 90}]
 
 
-def test_recorded_predicates_are_there() -> None:
+def test_recorded_predicates_exist() -> None:
     assert len(PREDICATES) > 100

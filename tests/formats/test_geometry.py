@@ -1,4 +1,4 @@
-"""Parquet files that say they hold geometries: in GeoParquet's way, in Arrow's, and in Parquet's own."""
+"""Parquet files with geometries, declared by GeoParquet metadata, an Arrow extension type, or Parquet's own type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMELESS = {"type": "ProjectedCRS", "name": "of our own"}
 
 @pytest.fixture(params=["pyarrow knows the type", "pyarrow does not"])
 def known(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether some library has told pyarrow of `geoarrow.wkb`; files must be read alike."""
+    """Whether `geoarrow.wkb` is registered with pyarrow; files must be read the same way in both cases."""
     ga.register_extension_types()
     if request.param != "pyarrow knows the type":
         ga.unregister_extension_types()
@@ -81,7 +81,9 @@ def read(table: TableHandle) -> list[bytes | None]:
         ({"encoding": "point"}, "binary"),
     ],
 )
-def test_geoparquet_names_its_geometries(tmp_path: Path, known: bool, facts: dict[str, Any], expected: str) -> None:
+def test_geoparquet_metadata_declares_geometries(
+    tmp_path: Path, known: bool, facts: dict[str, Any], expected: str
+) -> None:
     geoparquet(tmp_path / "places" / "a.parquet", **facts)
     table = opened(tmp_path)
     assert type_in_json(table) == expected
@@ -91,7 +93,7 @@ def test_geoparquet_names_its_geometries(tmp_path: Path, known: bool, facts: dic
 @pytest.mark.parametrize(
     ("crs", "expected"), [(None, "geometry"), ("EPSG:4326", "geometry"), ("EPSG:2056", "geometry('EPSG:2056')")]
 )
-def test_arrow_names_its_geometries(tmp_path: Path, crs: str | None, expected: str) -> None:
+def test_arrow_extension_type_declares_geometries(tmp_path: Path, crs: str | None, expected: str) -> None:
     arrow_file(tmp_path / "places" / "a.parquet", crs)
     for known in (True, False):
         (ga.register_extension_types if known else ga.unregister_extension_types)()
@@ -103,7 +105,7 @@ def test_arrow_names_its_geometries(tmp_path: Path, crs: str | None, expected: s
             ga.register_extension_types()
 
 
-def test_parquets_own_type_names_its_geometries(tmp_path: Path, known: bool) -> None:
+def test_parquet_logical_type_declares_geometries(tmp_path: Path, known: bool) -> None:
     ga.register_extension_types()
     place = pa.ExtensionArray.from_storage(ga.wkb(), pa.array(POINTS, pa.binary()))
     (tmp_path / "places").mkdir()
@@ -118,7 +120,7 @@ def test_parquets_own_type_names_its_geometries(tmp_path: Path, known: bool) -> 
     assert read(table) == POINTS
 
 
-def test_a_file_of_duckdb_has_its_geometries(tmp_path: Path) -> None:
+def test_geometries_written_by_duckdb_are_recognized(tmp_path: Path) -> None:
     (tmp_path / "places").mkdir()
     file = tmp_path / "places" / "a.parquet"
     duckdb.connect().execute(f"COPY (SELECT 1 AS id, 'POINT(6 45)'::GEOMETRY AS place) TO '{file}'")
@@ -127,7 +129,7 @@ def test_a_file_of_duckdb_has_its_geometries(tmp_path: Path) -> None:
     assert read(table) == [struct.pack("<BIdd", 1, 1, 6, 45)]
 
 
-def test_files_with_wide_offsets_are_read_beside_others(tmp_path: Path, known: bool) -> None:
+def test_files_with_large_offsets_are_read_together_with_others(tmp_path: Path, known: bool) -> None:
     ga.register_extension_types()
     arrow_file(tmp_path / "places" / "a.parquet", "EPSG:2056", wide=True)
     geoparquet(tmp_path / "places" / "b.parquet", crs=SWISS)
@@ -138,7 +140,7 @@ def test_files_with_wide_offsets_are_read_beside_others(tmp_path: Path, known: b
     assert read(table) == POINTS + POINTS
 
 
-def test_rows_say_that_they_hold_geometries(tmp_path: Path) -> None:
+def test_rows_carry_the_geometry_type(tmp_path: Path) -> None:
     geoparquet(tmp_path / "places" / "a.parquet", crs=SWISS)
     table = opened(tmp_path)
     now = table.current()
@@ -158,7 +160,7 @@ def test_nulls_of_geometries_are_counted(tmp_path: Path, known: bool) -> None:
     assert (stats["value_count"], stats["null_count"]) == (3, 1)
 
 
-def test_a_column_that_is_plain_bytes_in_one_file_is_plain_bytes(tmp_path: Path) -> None:
+def test_column_that_is_binary_in_one_file_is_binary(tmp_path: Path) -> None:
     geoparquet(tmp_path / "places" / "a.parquet")
     pq.write_table(pa.table({"id": [4], "place": [b"anything"]}), tmp_path / "places" / "b.parquet")
     table = opened(tmp_path)
@@ -166,7 +168,7 @@ def test_a_column_that_is_plain_bytes_in_one_file_is_plain_bytes(tmp_path: Path)
     assert read(table) == [*POINTS, b"anything"]
 
 
-def test_a_file_without_the_column_leaves_it_a_geometry(tmp_path: Path) -> None:
+def test_column_missing_in_one_file_remains_a_geometry(tmp_path: Path) -> None:
     geoparquet(tmp_path / "places" / "a.parquet")
     pq.write_table(pa.table({"id": [4]}), tmp_path / "places" / "b.parquet")
     table = opened(tmp_path)
@@ -174,7 +176,7 @@ def test_a_file_without_the_column_leaves_it_a_geometry(tmp_path: Path) -> None:
     assert read(table) == [*POINTS, None]
 
 
-def test_files_in_different_coordinate_systems_are_refused(tmp_path: Path) -> None:
+def test_files_in_different_coordinate_systems_are_rejected(tmp_path: Path) -> None:
     geoparquet(tmp_path / "places" / "a.parquet")
     geoparquet(tmp_path / "places" / "b.parquet", crs=SWISS)
     with pytest.raises(Unsupported, match=r"'place' are in EPSG:2056 in file .*b\.parquet.*, but in OGC:CRS84"):
@@ -182,7 +184,7 @@ def test_files_in_different_coordinate_systems_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("nonsense", ["no json", "[]", '{"columns": 3}', '{"columns": {"place": 1, "other": {}}}'])
-def test_metadata_that_is_not_understood_says_nothing(tmp_path: Path, nonsense: str) -> None:
+def test_invalid_geometry_metadata_is_ignored(tmp_path: Path, nonsense: str) -> None:
     (tmp_path / "places").mkdir()
     table = pa.table({"id": [1, 2, 3], "place": pa.array(POINTS, pa.binary())})
     pq.write_table(table.replace_schema_metadata({"geo": nonsense}), tmp_path / "places" / "a.parquet")

@@ -20,7 +20,7 @@ from skiway.formats.locations import Reach, location, web_address
         ("S3N://lake/x/", "s3://lake/x"),
     ],
 )
-def test_a_location_is_understood(uri: str, meant: str) -> None:
+def test_location_is_parsed(uri: str, meant: str) -> None:
     assert str(location(uri)) == meant
 
 
@@ -49,18 +49,18 @@ def test_a_location_is_understood(uri: str, meant: str) -> None:
         "..\\windows",
     ],
 )
-def test_a_location_is_refused(uri: str) -> None:
+def test_invalid_location_is_rejected(uri: str) -> None:
     with pytest.raises(InvalidArgument, match="invalid location"):
         location(uri)
 
 
 @pytest.mark.parametrize("uri", ["ftp://host", "http://", "http://user:secret@host", "http://host/?q=1", "file:///x"])
-def test_a_web_address_is_refused(uri: str) -> None:
+def test_web_address_is_rejected(uri: str) -> None:
     with pytest.raises(InvalidArgument, match="invalid location"):
         web_address(uri)
 
 
-def test_links_do_not_lead_out_of_reach(tmp_path: Path) -> None:
+def test_symlinks_do_not_lead_outside_the_allowed_folder(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "inside" / "link").symlink_to(tmp_path / "outside")

@@ -1,4 +1,4 @@
-"""A scan holds some batches in memory, not the table."""
+"""A scan holds a few batches in memory, not the entire table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ print(rows, pa.default_memory_pool().max_memory())
 """
 
 
-def test_a_long_scan_stays_small(tmp_path: Path) -> None:
-    """In a process of its own, as the pool remembers its peak for ever."""
+def test_long_scan_uses_little_memory(tmp_path: Path) -> None:
+    """Runs in a process of its own, because the memory pool remembers its peak."""
     rows, groups = 1_000_000, 4
     schema = pa.schema({"id": pa.int64(), "text": pa.string()})
     with pq.ParquetWriter(tmp_path / "big.parquet", schema) as writer:
@@ -37,4 +37,4 @@ def test_a_long_scan_stays_small(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, capture_output=True, text=True)
     seen, peak = map(int, run.stdout.split())
     assert seen == rows * groups
-    assert peak < decoded / 6, f"{peak} bytes at most, of {decoded} that were read"
+    assert peak < decoded / 6, f"peak of {peak} bytes while reading {decoded} bytes"

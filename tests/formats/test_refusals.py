@@ -1,4 +1,4 @@
-"""What cannot be read rightly is refused, with the table, the file and what to do."""
+"""Tables that cannot be read correctly are rejected with the table, the file and a remedy."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def opened(place: Path) -> TableHandle:
     return open_source("parquet", str(place), options={"external.table-name": "t"}).load((), "t")
 
 
-def test_files_that_disagree_are_refused_by_name(tmp_path: Path) -> None:
+def test_files_with_conflicting_schemas_are_rejected_by_name(tmp_path: Path) -> None:
     place = folder(tmp_path, a=ID, b=pa.table({"id": ["text"]}))
     with pytest.raises(Unsupported, match=r"'id' is string in file '.*b\.parquet', but int64 in the files before"):
         opened(place)
 
 
-def test_columns_that_differ_by_case_only_are_refused(tmp_path: Path) -> None:
+def test_columns_that_differ_only_in_case_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"b\.parquet' adds column 'ID' to 'id'"):
         opened(folder(tmp_path, a=ID, b=pa.table({"ID": [1]})))
 
 
-def test_paths_that_disagree_about_partitions_are_refused(tmp_path: Path) -> None:
+def test_paths_with_inconsistent_partitions_are_rejected(tmp_path: Path) -> None:
     for part in ("x=1", "y=1"):
         (tmp_path / "t" / part).mkdir(parents=True)
         pq.write_table(ID, tmp_path / "t" / part / "a.parquet")
@@ -51,13 +51,13 @@ def test_paths_that_disagree_about_partitions_are_refused(tmp_path: Path) -> Non
         opened(tmp_path / "t")
 
 
-def test_a_type_no_table_can_show_is_refused(tmp_path: Path) -> None:
+def test_unsupported_type_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"column 'd' has type duration\[us\]"):
         opened(folder(tmp_path, a=pa.table({"d": pa.array([1], pa.duration("us"))})))
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all, but long enough to look for its end"])
-def test_a_corrupt_file_is_named(tmp_path: Path, content: bytes) -> None:
+def test_error_names_the_corrupt_file(tmp_path: Path, content: bytes) -> None:
     place = folder(tmp_path, a=ID)
     (place / "b.parquet").write_bytes(content)
     with pytest.raises(PreconditionFailed, match=r"b\.parquet' is corrupt") as refused:
@@ -65,7 +65,7 @@ def test_a_corrupt_file_is_named(tmp_path: Path, content: bytes) -> None:
     assert refused.value.params["file"].endswith("b.parquet")
 
 
-def test_a_damaged_page_is_an_error_and_not_a_row(tmp_path: Path) -> None:
+def test_damaged_page_is_an_error(tmp_path: Path) -> None:
     place = folder(tmp_path, a=pa.table({"s": [f"text {number}" for number in range(1000)]}))
     table = opened(place)
     file = place / "a.parquet"
@@ -77,7 +77,7 @@ def test_a_damaged_page_is_an_error_and_not_a_row(tmp_path: Path) -> None:
         table.read(now(table), files=stale).read_all()
 
 
-def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_data_file(tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
     write_deltalake(tmp_path / "t", ID)
@@ -89,7 +89,7 @@ def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
             table.read(now(table)).read_all()
 
 
-def test_a_broken_delta_log_is_refused(tmp_path: Path) -> None:
+def test_broken_delta_log_is_rejected(tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
     write_deltalake(tmp_path / "t", ID)
@@ -98,7 +98,7 @@ def test_a_broken_delta_log_is_refused(tmp_path: Path) -> None:
         source.load((), "t")
 
 
-def test_a_feature_of_delta_that_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_unknown_delta_feature_is_rejected(tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
     write_deltalake(tmp_path / "t", ID)
@@ -117,7 +117,7 @@ def test_a_feature_of_delta_that_is_not_known_is_refused(tmp_path: Path) -> None
         source.load((), "t")
 
 
-def test_a_version_of_delta_that_never_was_is_not_found(delta: Source) -> None:
+def test_nonexistent_delta_version_is_not_found(delta: Source) -> None:
     from dataclasses import replace
 
     table = delta.load((), "types")
@@ -125,7 +125,7 @@ def test_a_version_of_delta_that_never_was_is_not_found(delta: Source) -> None:
         table.files(replace(now(table), id=99))
 
 
-def test_a_snapshot_of_iceberg_that_never_was_is_not_found(iceberg: Source) -> None:
+def test_nonexistent_iceberg_snapshot_is_not_found(iceberg: Source) -> None:
     from dataclasses import replace
 
     table = iceberg.load(("sales",), "types")
@@ -133,7 +133,7 @@ def test_a_snapshot_of_iceberg_that_never_was_is_not_found(iceberg: Source) -> N
         table.files(replace(now(table), id=99))
 
 
-def test_metadata_of_iceberg_that_is_not_understood_is_refused(tmp_path: Path, iceberg: Source) -> None:
+def test_invalid_iceberg_metadata_is_rejected(tmp_path: Path, iceberg: Source) -> None:
     found = iceberg.load(("sales",), "many")
     metadata = json.loads(Path(found.metadata_location.removeprefix("file://")).read_text())
     metadata["schemas"][0]["fields"][0]["type"] = "variant"
@@ -158,7 +158,7 @@ def test_files_without_ids_need_a_name_mapping(tmp_path: Path, iceberg: Source) 
             table.read(now(table)).read_all()
 
 
-def test_deletes_by_equality_are_refused_for_the_files_they_apply_to(
+def test_equality_deletes_are_rejected_for_the_files_they_apply_to(
     iceberg: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = iceberg.load(("sales",), "many")
@@ -200,7 +200,7 @@ def test_position_deletes_apply_by_age_partition_and_path() -> None:
     assert found[:4] == [[4, 5], [], [7, 5], [5]]
 
 
-def test_a_damaged_deletion_vector_is_refused() -> None:
+def test_damaged_deletion_vector_is_rejected() -> None:
     bitmap = BitMap64([3, 5, 1 << 33]).serialize()
     body = bytes.fromhex("d1d33964") + bitmap
     blob = len(body).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
@@ -212,20 +212,20 @@ def test_a_damaged_deletion_vector_is_refused() -> None:
         deletion_vector(blob, file="f", rows=4)
 
 
-def test_an_unknown_column_names_those_there_are(parquet: Source) -> None:
+def test_unknown_column_error_lists_existing_columns(parquet: Source) -> None:
     table = parquet.load((), "mixed")
     with pytest.raises(InvalidArgument, match="'mixed' has no column 'none'; it has id, a, b, st"):
         table.read(now(table), columns=["none"])
 
 
-def test_a_narrower_column_is_refused_not_cut(iceberg: Source) -> None:
+def test_narrower_column_is_rejected_instead_of_truncated(iceberg: Source) -> None:
     table = iceberg.load(("sales",), "evolved")
     first = table.schema_at(table.snapshots()[0]).arrow
     with pytest.raises(Unsupported, match="'id' is int32 in the table, but int64 in file"):
         table.read(now(table), schema=first, columns=["id"]).read_all()
 
 
-def test_a_filter_that_nobody_understands_keeps_all_rows(parquet: Source) -> None:
+def test_unsupported_filter_keeps_all_rows(parquet: Source) -> None:
     table = parquet.load((), "plain")
     condition = pushed_filter("hash(id) = 1", table.schema.arrow)
     assert table.read(now(table), filter=condition).read_all().num_rows == 120

@@ -1,4 +1,4 @@
-"""Where tables are found: catalogs, folders, object storage; and what is said when they are not."""
+"""Sources of tables: catalogs, folders, object storage; and the errors when they cannot be reached."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rest(foreign_tables: Path) -> Iterator[str]:
         yield address
 
 
-def test_a_rest_catalog_shows_the_same_tables_as_its_database(rest: str, foreign_tables: Path, iceberg: Source) -> None:
+def test_rest_catalog_shows_the_same_tables_as_its_database(rest: str, foreign_tables: Path, iceberg: Source) -> None:
     options = {"warehouse": str(foreign_tables / "iceberg" / "warehouse")}
     with open_source("iceberg", rest, options=options, credentials={"token": TOKEN}) as source:
         assert source.namespaces() == iceberg.namespaces()
@@ -46,7 +46,7 @@ def test_a_rest_catalog_shows_the_same_tables_as_its_database(rest: str, foreign
             source.load(("sales",), "nothing")
 
 
-def test_a_wrong_token_is_told_apart_from_a_service_that_is_down(rest: str) -> None:
+def test_wrong_token_and_unavailable_service_are_different_errors(rest: str) -> None:
     with open_source("iceberg", rest, credentials={"token": "wrong"}) as source:
         with pytest.raises(PreconditionFailed, match="rejected the credentials") as refused:
             source.namespaces()
@@ -58,7 +58,7 @@ def test_a_wrong_token_is_told_apart_from_a_service_that_is_down(rest: str) -> N
         source.namespaces()
 
 
-def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, foreign_tables: Path) -> None:
+def test_catalog_metadata_cannot_point_to_local_files_of_the_server(rest: str, foreign_tables: Path) -> None:
     with (
         open_source("iceberg", rest, credentials={"token": TOKEN}) as source,
         pytest.raises(
@@ -72,16 +72,16 @@ def test_metadata_of_a_catalog_cannot_lead_to_files_of_the_server(rest: str, for
         assert ids(table, now(table)) == list(range(12))
 
 
-def test_a_folder_of_iceberg_tables_is_a_source(foreign_tables: Path, iceberg: Source) -> None:
+def test_folder_of_iceberg_tables_is_a_source(foreign_tables: Path, iceberg: Source) -> None:
     with open_source("iceberg", f"file://{foreign_tables}/iceberg/warehouse") as source:
-        assert source.namespaces() == [("sales",), ("sales.eu",)]  # PyIceberg makes one folder of both
+        assert source.namespaces() == [("sales",), ("sales.eu",)]  # PyIceberg maps both to the same folder
         table = source.load(("sales",), "types")
         assert_same_rows(
             table.read(now(table)).read_all(), iceberg.load(("sales",), "types").read(now(table)).read_all()
         )
 
 
-def test_a_metadata_file_is_a_table(iceberg: Source) -> None:
+def test_metadata_file_is_a_table(iceberg: Source) -> None:
     place = iceberg.load(("sales",), "many").metadata_location
     with open_source("iceberg", place) as source:
         assert (source.namespaces(), source.tables(())) == ([()], ["many"])
@@ -92,7 +92,7 @@ def test_a_metadata_file_is_a_table(iceberg: Source) -> None:
         assert (source.namespaces(), source.tables(("a", "b"))) == ([("a", "b")], ["c"])
 
 
-def test_a_hint_says_which_metadata_is_current(tmp_path: Path, iceberg: Source) -> None:
+def test_version_hint_selects_the_current_metadata(tmp_path: Path, iceberg: Source) -> None:
     found = iceberg.load(("sales",), "many")
     versions = sorted(Path(found.metadata_location.removeprefix("file://")).parent.glob("*.metadata.json"))
     folder = tmp_path / "t" / "metadata"
@@ -115,7 +115,7 @@ def test_a_hint_says_which_metadata_is_current(tmp_path: Path, iceberg: Source) 
         snapshots()
 
 
-def test_two_metadata_files_of_one_version_are_not_chosen_between(tmp_path: Path, iceberg: Source) -> None:
+def test_two_metadata_files_of_one_version_are_ambiguous(tmp_path: Path, iceberg: Source) -> None:
     current = Path(iceberg.load(("sales",), "many").metadata_location.removeprefix("file://"))
     folder = tmp_path / "t" / "metadata"
     folder.mkdir(parents=True)
@@ -125,19 +125,19 @@ def test_two_metadata_files_of_one_version_are_not_chosen_between(tmp_path: Path
         source.load((), "t")
 
 
-def test_an_unchanged_listing_is_no_new_snapshot(tmp_path: Path) -> None:
-    def looked_at() -> Source:
+def test_unchanged_listing_creates_no_snapshot(tmp_path: Path) -> None:
+    def fresh_source() -> Source:
         return open_source("parquet", str(tmp_path))
 
     (tmp_path / "t").mkdir()
     pq.write_table(PEOPLE.slice(0, 2), tmp_path / "t" / "1.parquet")
-    first = looked_at().load((), "t")
+    first = fresh_source().load((), "t")
     (one,) = first.snapshots()
     assert (one.id, one.parent_id) == (1, None)
-    assert looked_at().load((), "t").snapshots([one]) == []
-    assert looked_at().load((), "t").current([one]) == one
+    assert fresh_source().load((), "t").snapshots([one]) == []
+    assert fresh_source().load((), "t").current([one]) == one
     pq.write_table(PEOPLE.slice(2), tmp_path / "t" / "2.parquet")
-    second = looked_at().load((), "t")
+    second = fresh_source().load((), "t")
     (two,) = second.snapshots([one])
     assert (two.id, two.parent_id) == (2, 1)
     assert second.current([one]) == two
@@ -146,7 +146,7 @@ def test_an_unchanged_listing_is_no_new_snapshot(tmp_path: Path) -> None:
         second.files(one)
 
 
-def test_an_older_listing_is_read_again_while_its_files_are_there(tmp_path: Path) -> None:
+def test_older_listing_is_readable_while_its_files_exist(tmp_path: Path) -> None:
     def table() -> ParquetTable:
         found = open_source("parquet", str(tmp_path)).load((), "t")
         assert isinstance(found, ParquetTable)
@@ -168,7 +168,7 @@ def test_an_older_listing_is_read_again_while_its_files_are_there(tmp_path: Path
         table().as_listed(one, etags)
 
 
-def test_a_file_that_changed_since_its_listing_is_refused(tmp_path: Path) -> None:
+def test_file_changed_since_its_listing_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     pq.write_table(PEOPLE, tmp_path / "t" / "1.parquet")
     table = open_source("parquet", str(tmp_path)).load((), "t")
@@ -179,7 +179,7 @@ def test_a_file_that_changed_since_its_listing_is_refused(tmp_path: Path) -> Non
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[dict[str, str]]:
-    """What tells a source to reach the bucket `lake` in S3, which is empty."""
+    """Options for a source in the empty S3 bucket `lake`."""
     with running_aws("lake") as endpoint:
         yield {
             "s3.endpoint": endpoint,
@@ -189,7 +189,7 @@ def bucket() -> Iterator[dict[str, str]]:
         }
 
 
-def test_tables_in_s3_are_read_like_those_on_disk(bucket: dict[str, str], tmp_path: Path) -> None:
+def test_tables_in_s3_are_read_like_local_ones(bucket: dict[str, str], tmp_path: Path) -> None:
     from deltalake import write_deltalake
     from pyarrow.fs import S3FileSystem
     from pyiceberg.catalog.sql import SqlCatalog
@@ -197,7 +197,7 @@ def test_tables_in_s3_are_read_like_those_on_disk(bucket: dict[str, str], tmp_pa
     secret = ("s3.access-key-id", "s3.secret-access-key")
     options = {key: value for key, value in bucket.items() if key not in secret}
     credentials = {key: bucket[key] for key in secret}
-    rows = make_fixtures.without(make_fixtures.rows(0, 20), "ls")  # of which PyIceberg writes NULL as an empty list
+    rows = make_fixtures.without(make_fixtures.rows(0, 20), "ls")  # PyIceberg writes a NULL list as an empty one
     host = bucket["s3.endpoint"].removeprefix("http://")
     disk = S3FileSystem(
         access_key="key", secret_key="secret", endpoint_override=host, scheme="http", region="us-east-1"
@@ -225,33 +225,33 @@ def test_tables_in_s3_are_read_like_those_on_disk(bucket: dict[str, str], tmp_pa
         open_source("delta", "s3://lake/nothing", options=options, credentials=credentials)
 
 
-def test_a_number_that_looks_like_a_status_is_none() -> None:
+def test_number_that_looks_like_a_status_is_not_a_status() -> None:
     assert isinstance(
         _translated("s3://lake/a", OSError("AWS Error NETWORK_CONNECTION: no answer within 297.694033ms")), Unavailable
     )
     assert isinstance(_translated("s3://lake/a", OSError("HTTP status 403 Forbidden")), PreconditionFailed)
 
 
-def test_s3_that_does_not_answer_is_unavailable() -> None:
+def test_unresponsive_s3_is_unavailable() -> None:
     options = {"s3.endpoint": "http://127.0.0.1:9", "s3.region": "us-east-1"}
     with pytest.raises(Unavailable, match="'s3://lake/files' cannot be read"):
         open_source("parquet", "s3://lake/files", options=options)
 
 
-def test_an_unknown_kind_names_those_there_are() -> None:
+def test_unknown_kind_error_lists_existing_kinds() -> None:
     with pytest.raises(InvalidArgument, match="'hudi'; known kinds are delta, iceberg, parquet"):
         open_source("hudi", "/tmp")
     assert set(KINDS) == {"iceberg", "delta", "parquet"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_address_with_nothing_there_is_said_so(tmp_path: Path, kind: str) -> None:
+def test_address_without_tables_is_reported(tmp_path: Path, kind: str) -> None:
     with pytest.raises(NotFound, match="nothing at"):
         open_source(kind, str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unknown_table_or_namespace_is_not_found(foreign_tables: Path, kind: str) -> None:
+def test_unknown_table_or_namespace_is_not_found(foreign_tables: Path, kind: str) -> None:
     with open_source(kind, str(foreign_tables / kind)) as source:
         with pytest.raises(NotFound, match=r"no table 'sales\.none'"):
             source.load(("sales",), "none")

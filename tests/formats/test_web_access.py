@@ -1,4 +1,4 @@
-"""Where sources may be: whatever leads to a forbidden address, nothing is asked there."""
+"""Network access rules for sources: no request is sent to a forbidden address, whatever points to it."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ METADATA = "http://169.254.169.254/latest/meta-data"
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def restore_web_access() -> Iterator[None]:
     yield
     permit(Addresses.PRIVATE)
 
 
 @pytest.fixture(autouse=True)
-def only_here(monkeypatch) -> None:
-    """Nothing is connected to but this machine, whatever is broken."""
+def loopback_only(monkeypatch) -> None:
+    """Allow connections to this machine only, even if the code under test is broken."""
     connect = connection.create_connection
 
     def connected(address: tuple[str, int], *how: Any, **more: Any) -> Any:
-        assert address[0] in ("127.0.0.1", "localhost"), f"{address[0]} was connected to"
+        assert address[0] in ("127.0.0.1", "localhost"), f"connected to {address[0]}"
         return connect(address, *how, **more)
 
     monkeypatch.setattr(connection, "create_connection", connected)
 
 
 class Upstream(ThreadingHTTPServer):
-    """A catalog that answers as it is told, by path, and takes down what it is asked."""
+    """A catalog with configurable answers by path that records the requested paths."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
         self.answers: dict[str, tuple[int, dict[str, str], Any]] = {}
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.silent = threading.Event()
 
     @property
@@ -60,7 +60,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         path = self.path.partition("?")[0]
-        self.server.asked.append(path)
+        self.server.requested.append(path)
         self.rfile.read(int(self.headers.get("content-length") or 0))
         if path not in self.server.answers:
             self.server.silent.wait(30)
@@ -102,7 +102,7 @@ def refused() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("host", "least"),
+    ("host", "minimum"),
     [
         ("8.8.8.8", Addresses.PUBLIC),
         ("[2606:4700::1]", Addresses.PUBLIC),
@@ -125,11 +125,11 @@ def refused() -> Any:
         ("224.0.0.1", Addresses.ANY),
     ],
 )
-def test_an_address_is_permitted_by_those_settings_and_no_others(host, least):
+def test_address_is_permitted_only_by_the_matching_settings(host, minimum):
     for level in Addresses:
         permit(level)
         url = f"https://{host}:8181/v1"
-        if list(Addresses).index(level) >= list(Addresses).index(least):
+        if list(Addresses).index(level) >= list(Addresses).index(minimum):
             assert check_endpoint(url) == check_named(url) == url
             continue
         for check in (check_endpoint, check_named):
@@ -137,17 +137,17 @@ def test_an_address_is_permitted_by_those_settings_and_no_others(host, least):
                 check(url)
 
 
-def test_a_catalog_of_this_machine_is_asked_unless_it_is_forbidden(upstream):
+def test_local_catalog_is_called_unless_forbidden(upstream):
     assert namespaces(upstream.uri) == [("sales",)]
     permit(Addresses.PUBLIC)
-    upstream.asked.clear()
+    upstream.requested.clear()
     with refused():
         namespaces(upstream.uri)
-    assert upstream.asked == []
+    assert upstream.requested == []
 
 
 @pytest.mark.parametrize("where", ["options", "credentials"])
-def test_a_token_is_not_asked_for_at_a_forbidden_address(upstream, where):
+def test_token_is_not_requested_from_a_forbidden_address(upstream, where):
     credentials = {"credential": "id:secret"}
     named = {"oauth2-server-uri": METADATA}
     how = {
@@ -159,41 +159,41 @@ def test_a_token_is_not_asked_for_at_a_forbidden_address(upstream, where):
 
 
 @pytest.mark.parametrize("path", ["/v1/config", "/v1/namespaces"])
-def test_a_redirect_to_a_forbidden_address_is_not_followed(upstream, path):
+def test_redirect_to_a_forbidden_address_is_not_followed(upstream, path):
     upstream.answers[path] = (302, {"location": METADATA}, {})
     with refused():
         namespaces(upstream.uri)
 
 
-def test_a_redirect_of_the_token_endpoint_is_not_followed(upstream):
+def test_redirect_of_the_token_endpoint_is_not_followed(upstream):
     upstream.answers["/token"] = (307, {"location": METADATA}, {})
     with refused():
         namespaces(upstream.uri, credentials={"credential": "id:secret", "oauth2-server-uri": f"{upstream.uri}/token"})
-    assert upstream.asked == ["/token"]
+    assert upstream.requested == ["/token"]
 
 
-@pytest.mark.parametrize("said", [{"uri": METADATA}, {"oauth2-server-uri": METADATA, "credential": "id:secret"}])
-def test_a_catalog_cannot_send_its_client_to_a_forbidden_address(upstream, said):
-    upstream.answers["/v1/config"] = (200, {}, {"defaults": {}, "overrides": said})
+@pytest.mark.parametrize("overrides", [{"uri": METADATA}, {"oauth2-server-uri": METADATA, "credential": "id:secret"}])
+def test_catalog_cannot_send_its_client_to_a_forbidden_address(upstream, overrides):
+    upstream.answers["/v1/config"] = (200, {}, {"defaults": {}, "overrides": overrides})
     with refused():
         namespaces(upstream.uri)
 
 
-def test_a_name_that_leads_elsewhere_when_it_is_called_is_refused(upstream, monkeypatch):
+def test_name_that_resolves_to_another_address_on_connect_is_rejected(upstream, monkeypatch):
     permit(Addresses.PUBLIC)
     monkeypatch.setattr(web_access, "_resolved", lambda *_: iter([ip_address("8.8.8.8")]))
     with refused():
         namespaces(upstream.uri)
-    assert upstream.asked == []
+    assert upstream.requested == []
 
 
 @pytest.mark.parametrize("endpoint", ["http://169.254.169.254", "169.254.169.254:9000"])
-def test_a_store_of_objects_at_a_forbidden_address_is_not_opened(endpoint):
+def test_object_store_at_a_forbidden_address_is_not_opened(endpoint):
     with refused():
         open_source("parquet", "s3://bucket/data", options={"s3.endpoint": endpoint})
 
 
-def test_through_a_proxy_names_are_its_affair_and_numbers_are_not(upstream, monkeypatch):
+def test_behind_a_proxy_ip_addresses_are_checked_and_host_names_are_not(upstream, monkeypatch):
     monkeypatch.setenv("http_proxy", upstream.uri)
     upstream.answers["http://nowhere.invalid/v1/config"] = (200, {}, {"defaults": {}, "overrides": {}})
     upstream.answers["http://nowhere.invalid/v1/namespaces"] = (200, {}, {"namespaces": [["sales"]]})
@@ -202,19 +202,19 @@ def test_through_a_proxy_names_are_its_affair_and_numbers_are_not(upstream, monk
         namespaces("http://169.254.169.254")
 
 
-def test_a_name_that_nobody_knows_is_no_answer():
+def test_unresolvable_name_is_unavailable():
     with pytest.raises(Unavailable, match="host 'nowhere"):
         namespaces("http://nowhere.invalid:1")
 
 
-def test_a_catalog_that_says_nothing_is_not_waited_for(upstream, monkeypatch):
+def test_unresponsive_catalog_times_out(upstream, monkeypatch):
     del upstream.answers["/v1/config"]
     monkeypatch.setattr(web_access, "ANSWER_S", 0.3)
     with pytest.raises(Unavailable, match="does not respond"):
         namespaces(upstream.uri)
 
 
-def test_a_catalog_cannot_choose_which_class_is_loaded_here(upstream, tmp_path):
+def test_catalog_cannot_choose_the_class_that_is_loaded(upstream, tmp_path):
     table = iceberg(tmp_path).create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     upstream.answers["/v1/namespaces/sales/tables/orders"] = (
         200,

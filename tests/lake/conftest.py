@@ -13,7 +13,7 @@ __all__ = ["duck", "foreign_tables"]
 
 @pytest.fixture(scope="session")
 def mirrors(foreign_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """A lake whose catalogs `iceberg`, `delta` and `parquet` mirror those tables; nobody changes it."""
+    """A read-only lake whose catalogs `iceberg`, `delta` and `parquet` mirror the foreign tables."""
     with mirrored_lake(foreign_tables, tmp_path_factory.mktemp("lake")) as lake:
         yield lake
 

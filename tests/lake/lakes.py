@@ -1,4 +1,4 @@
-"""A lake that is served on a socket: stores in memory, files in a folder, tables of other writers mirrored."""
+"""A lake served on a socket: stores in memory, files in a folder, mirrored tables of other writers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORMATS = {"iceberg": v1.TF_ICEBERG, "delta": v1.TF_DELTA, "parquet": v1.TF_PARQ
 
 
 class ByToken:
-    """Everybody is who the token says, in account `a1`: `reader`, `writer` or nobody."""
+    """The token names the caller, in account `a1`: `reader`, `writer` or `nothing`, who may only list catalogs."""
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         token = headers.get("authorization", "Bearer writer").removeprefix("Bearer ")
@@ -94,7 +94,7 @@ class Lake:
         return connectors.create(self.realm, v1.CreateConnectorRequest(spec=spec), secrets=self.secrets).connector
 
     def mirror(self, kind: str, uri: str, *, catalog: str = "", options: Mapping[str, str] | None = None) -> v1.Catalog:
-        """A catalog that shows all tables of a source, with all their snapshots."""
+        """Create a catalog that shows all tables of a source with all their snapshots."""
         made = self.catalog(catalog or kind, connector_ref=f"{kind} files")
         connector = self.connector(made, kind, uri, options or {})
         with open_source(kind, uri, options=options) as source:
@@ -124,13 +124,13 @@ class Lake:
 
     def _put_files(self, table: v1.Table, handle: TableHandle, snapshot: Snapshot) -> None:
         files = stored_files(handle, snapshot, handle.files(snapshot))
-        kept = v1.FileStatsSet(
+        statistics = v1.FileStatsSet(
             table_id=table.resource_id, snapshot_id=snapshot.id, arrow_file=file_table.foreign_tables(files)
         )
-        self.realm.all(FILE_STATS).create(kept)
+        self.realm.all(FILE_STATS).create(statistics)
 
     def sync_snapshots(self, table: v1.Table, handle: TableHandle, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        """Tell the metastore of all snapshots that are not known, and which is current; all of them."""
+        """Record all unknown snapshots and the current one in the metastore; return all snapshots."""
         new = handle.snapshots(known)
         for snapshot in new:
             schema = handle.schema_at(snapshot)
@@ -162,7 +162,7 @@ class Lake:
 
     @contextmanager
     def served(self) -> Iterator[str]:
-        """One more server of the same lake; where it is."""
+        """Start another server of the same lake and yield its location."""
         service = self.service()
         server = grpc.server(ThreadPoolExecutor(4))
         service.add_to(server)
@@ -176,7 +176,7 @@ class Lake:
 
     @contextmanager
     def rest(self) -> Iterator[RestCatalog]:
-        """PyIceberg's catalog over Iceberg's REST protocol, of the managed tables."""
+        """PyIceberg's catalog of the managed tables over the Iceberg REST protocol."""
         app = RestApp(
             Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
             warehouse=self.warehouse,
@@ -193,7 +193,7 @@ class Lake:
 
 @contextmanager
 def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
-    """A new lake, served while inside."""
+    """Serve a new lake for the duration of the block."""
     with open_stores("memory://") as stores:
         lake = Lake(folder, with_blob_cache(stores), options=options)
         with lake.served() as location:
@@ -203,7 +203,7 @@ def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
 
 @contextmanager
 def mirrored_lake(foreign_tables: Path, folder: Path) -> Iterator[Lake]:
-    """A lake in `folder` whose catalogs `iceberg`, `delta` and `parquet` mirror the tables in `written`."""
+    """Serve a lake in `folder` whose catalogs `iceberg`, `delta` and `parquet` mirror the tables in `written`."""
     with opened_lake(folder) as lake:
         lake.mirror("iceberg", iceberg_uri(foreign_tables), options=iceberg_options(foreign_tables))
         lake.mirror("delta", str(foreign_tables / "delta"), options={"delta.source": "filesystem"})

@@ -1,4 +1,4 @@
-"""A client that attached before a table was changed sees it as it knows it, or is told to attach again."""
+"""A client that attached before a table was changed sees the old schema, or an error that tells it to attach again."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ def new(lake: Lake, old: AirportClient) -> Iterator[AirportClient]:
         yield db
 
 
-def test_a_dropped_column_is_null(old: AirportClient, new: AirportClient) -> None:
+def test_dropped_column_is_null(old: AirportClient, new: AirportClient) -> None:
     new.remove_column("s.t", "name")
     assert rows(old) == [{"id": 1, "name": None, "x": 0.5}, {"id": 2, "name": None, "x": 1.5}]
     assert rows(new) == [{"id": 1, "x": 0.5}, {"id": 2, "x": 1.5}]
 
 
-def test_a_renamed_column_keeps_its_old_name(old: AirportClient, new: AirportClient) -> None:
+def test_renamed_column_keeps_its_old_name(old: AirportClient, new: AirportClient) -> None:
     new.rename_column("s.t", "name", "title")
     new.insert("s.t", pa.table({"id": [3], "title": ["c"], "x": [2.5]}))
     assert [row["name"] for row in rows(old)] == ["a", "b", "c"]
     assert old.scan("s.t", where=col("name") == "c").read_all()["id"].to_pylist() == [3]
 
 
-def test_another_column_of_the_old_name_is_not_taken_for_it(old: AirportClient, new: AirportClient) -> None:
+def test_new_column_with_the_old_name_is_not_confused_with_the_old_one(old: AirportClient, new: AirportClient) -> None:
     new.remove_column("s.t", "name")
     new.add_column("s.t", pa.field("name", pa.string()))
     new.update("s.t", {"name": "other"})
     assert {row["name"] for row in rows(old)} == {None}
 
 
-def test_a_new_column_is_not_seen_and_stays_null(old: AirportClient, new: AirportClient) -> None:
+def test_new_column_is_invisible_and_stays_null(old: AirportClient, new: AirportClient) -> None:
     new.add_column("s.t", pa.field("y", pa.int64()))
     old.insert("s.t", pa.table({"id": [3], "name": ["c"], "x": [2.5]}))
     assert old.scan("s.t").read_all().column_names == ["id", "name", "x"]
     assert [row["y"] for row in rows(new)] == [None] * 3
 
 
-def test_an_insert_by_an_old_name_reaches_the_column(old: AirportClient, new: AirportClient) -> None:
+def test_insert_under_an_old_name_writes_the_renamed_column(old: AirportClient, new: AirportClient) -> None:
     new.rename_column("s.t", "name", "title")
     old.insert("s.t", pa.table({"id": [3], "name": ["c"], "x": [2.5]}))
     old.update("s.t", {"name": "z"}, where=col("id") == 1)
     assert [row["title"] for row in rows(new)] == ["z", "b", "c"]
 
 
-def test_a_column_that_became_wider_needs_a_new_attach(old: AirportClient, new: AirportClient) -> None:
+def test_widened_column_requires_a_new_attach(old: AirportClient, new: AirportClient) -> None:
     new.change_column_type("s.t", "id", pa.int64())
     with pytest.raises(PreconditionFailed, match=r"the table changed .*'id' is int64 now.*DETACH and ATTACH again"):
         rows(old)
@@ -73,7 +73,7 @@ def test_a_column_that_became_wider_needs_a_new_attach(old: AirportClient, new: 
     assert [row["id"] for row in rows(old)] == [1, 2]
 
 
-def test_a_dropped_column_that_was_not_null_needs_a_new_attach(lake: Lake) -> None:
+def test_dropped_not_null_column_requires_a_new_attach(lake: Lake) -> None:
     with lake.client() as old, lake.client() as new:
         old.create_schema("s")
         old.create_table("s.t", COLUMNS, not_null=["x"])
@@ -86,22 +86,22 @@ def test_a_dropped_column_that_was_not_null_needs_a_new_attach(lake: Lake) -> No
             rows(old)
 
 
-def test_writing_a_dropped_column_needs_a_new_attach(old: AirportClient, new: AirportClient) -> None:
+def test_writing_a_dropped_column_requires_a_new_attach(old: AirportClient, new: AirportClient) -> None:
     new.remove_column("s.t", "name")
     with pytest.raises(PreconditionFailed, match="the table changed"):
         old.insert("s.t", pa.table({"id": [3], "name": ["c"], "x": [2.5]}))
     assert len(rows(new)) == 2
 
 
-def test_a_table_that_was_replaced_needs_a_new_attach(old: AirportClient, new: AirportClient) -> None:
+def test_replaced_table_requires_a_new_attach(old: AirportClient, new: AirportClient) -> None:
     new.drop_table("s.t")
     new.create_table("s.t", COLUMNS)
     with pytest.raises(PreconditionFailed, match="replaced by another"):
         rows(old)
 
 
-def test_a_server_that_never_announced_a_schema_finds_it(lake: Lake, old: AirportClient, new: AirportClient) -> None:
-    """The descriptor alone tells; here it is sent to a server that has just started."""
+def test_server_resolves_a_schema_that_it_never_announced(lake: Lake, old: AirportClient, new: AirportClient) -> None:
+    """The descriptor alone is enough; here it is sent to a server that has just started."""
     descriptor = list(old.table("s.t").descriptor.path)
     new.remove_column("s.t", "x")
     new.rename_column("s.t", "name", "title")
@@ -114,8 +114,8 @@ def test_a_server_that_never_announced_a_schema_finds_it(lake: Lake, old: Airpor
             elsewhere.take_flight(unknown, headers={"airport-catalog": "managed"}).read_all()
 
 
-def test_columns_that_differ_in_case_only_can_all_be_read(lake: Lake) -> None:
-    """Elsewhere such tables are made; DuckDB would refuse the whole catalog."""
+def test_columns_that_differ_only_in_case_can_all_be_read(lake: Lake) -> None:
+    """Other engines create such tables; DuckDB would reject the entire catalog."""
     from skiway.formats.schemas import TableSchema, with_ids
     from skiway.lake.columns import columns_of
 

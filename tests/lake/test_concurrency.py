@@ -1,4 +1,4 @@
-"""Many writers at once: every row that was accepted is there once, and who loses is told so."""
+"""Concurrent writers: every accepted row is present exactly once, and every lost race is a Conflict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skiway.errors import Conflict
 SCHEMA = pa.schema({"id": pa.int64(), "writer": pa.int64()})
 
 
-def test_eight_inserters_lose_nothing(lake: Lake) -> None:
+def test_eight_concurrent_inserters_lose_no_row(lake: Lake) -> None:
     with lake.client() as db:
         db.create_schema("s")
         db.create_table("s.t", SCHEMA)
@@ -34,14 +34,14 @@ def test_eight_inserters_lose_nothing(lake: Lake) -> None:
         assert db.scan("skiway.snapshots").read_all().num_rows == 40
 
 
-def test_mixed_writers_conflict_or_succeed_whole(lake: Lake) -> None:
-    """Each writer moves its own rows by 1 as often as it is let; rows of others stay as they are."""
+def test_concurrent_updates_and_inserts_succeed_completely_or_conflict(lake: Lake) -> None:
+    """Each writer updates its own rows whenever it wins the race; rows of other writers stay unchanged."""
     with lake.client() as db:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"writer": pa.int64(), "value": pa.int64()}))
         for writer in range(8):
             db.insert("s.t", pa.table({"writer": [writer] * 20, "value": [0] * 20}))
-    done, refused = [0] * 8, [0] * 8
+    done, conflicts = [0] * 8, [0] * 8
     together = threading.Barrier(8)
 
     def work(writer: int) -> None:
@@ -53,7 +53,7 @@ def test_mixed_writers_conflict_or_succeed_whole(lake: Lake) -> None:
                     assert changed.count == 20
                     done[writer] = round_ + 1
                 except Conflict:
-                    refused[writer] += 1
+                    conflicts[writer] += 1
                 db.insert("s.t", pa.table({"writer": [100 + writer], "value": [round_]}))
 
     with ThreadPoolExecutor(8) as threads:
@@ -79,7 +79,7 @@ def test_two_updates_of_the_same_row_do_not_both_succeed(lake: Lake) -> None:
         assert values(one) == {1: 7, 2: 0}
 
 
-def test_rows_that_others_add_survive_an_update(lake: Lake) -> None:
+def test_concurrently_inserted_rows_survive_an_update(lake: Lake) -> None:
     with lake.client() as one, lake.client() as other:
         one.create_schema("s")
         one.create_table("s.t", SCHEMA)

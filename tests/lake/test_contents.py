@@ -41,10 +41,10 @@ def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
         mirrors.client("iceberg") as db,
     ):
         oracle = catalog.load_table(name)
-        shown = (".".join(name[:-1]), name[-1])
-        assert_same_rows(db.scan(shown).read_all(), oracle.scan().to_arrow())
+        table_name = (".".join(name[:-1]), name[-1])
+        assert_same_rows(db.scan(table_name).read_all(), oracle.scan().to_arrow())
         for snapshot in oracle.snapshots():
-            rows = db.scan(shown, at_version=snapshot.snapshot_id).read_all()
+            rows = db.scan(table_name, at_version=snapshot.snapshot_id).read_all()
             assert_same_rows(rows, oracle.scan(snapshot_id=snapshot.snapshot_id).to_arrow())
 
 
@@ -109,7 +109,7 @@ def test_parquet_tables_have_the_rows_that_duckdb_reads(
     ],
 )
 @pytest.mark.parametrize(("catalog", "table"), [("iceberg", "sales.types"), ("parquet", "root.plain")])
-def test_a_filter_keeps_the_rows_that_duckdb_keeps(mirrors: Lake, catalog: str, table: str, sql: str) -> None:
+def test_filter_keeps_the_rows_that_duckdb_keeps(mirrors: Lake, catalog: str, table: str, sql: str) -> None:
     where = {
         "id >= 100": col("id") >= 100,
         "id = 50": col("id") == 50,
@@ -129,30 +129,32 @@ def test_a_filter_keeps_the_rows_that_duckdb_keeps(mirrors: Lake, catalog: str, 
         assert db.count(table, where=where) == expected.num_rows
 
 
-def test_names_and_times_lead_to_snapshots(mirrors: Lake) -> None:
+def test_names_and_times_resolve_to_snapshots(mirrors: Lake) -> None:
     with mirrors.client("iceberg") as db:
         assert ids(db.scan("sales.named", at_version="first").read_all()) == list(range(5))
         assert ids(db.scan("sales.named", at_version="trial").read_all()) == [*range(5), 100, 101, 102]
-        told = db.scan("skiway.snapshots", columns=["snapshot_id", "created_at", "is_current"], where=named("named"))
-        past = told.read_all().sort_by("created_at").to_pylist()
+        history = db.scan("skiway.snapshots", columns=["snapshot_id", "created_at", "is_current"], where=named("named"))
+        past = history.read_all().sort_by("created_at").to_pylist()
         assert ids(db.scan("sales.named", at_timestamp=past[0]["created_at"]).read_all()) == list(range(5))
         assert ids(db.scan("sales.named", at_timestamp="2100-01-01").read_all()) == list(range(10))
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("arguments", "message"),
     [
         ({"at_version": 5}, "no snapshot with id 5"),
         ({"at_version": "nowhere"}, "named ones: first, main, trial"),
         ({"at_timestamp": "1999-01-01"}, "as old as 1999"),
     ],
 )
-def test_a_time_without_a_snapshot_is_told(mirrors: Lake, asked: dict[str, object], said: str) -> None:
-    with mirrors.client("iceberg") as db, pytest.raises(NotFound, match=said):
-        db.scan("sales.named", **asked)  # type: ignore[arg-type]
+def test_time_or_version_without_a_snapshot_is_reported(
+    mirrors: Lake, arguments: dict[str, object], message: str
+) -> None:
+    with mirrors.client("iceberg") as db, pytest.raises(NotFound, match=message):
+        db.scan("sales.named", **arguments)  # type: ignore[arg-type]
 
 
-def test_a_time_that_is_none_is_refused(mirrors: Lake) -> None:
+def test_invalid_time_is_rejected(mirrors: Lake) -> None:
     with mirrors.client("iceberg") as db, pytest.raises(InvalidArgument, match="ISO timestamp"):
         db.scan("sales.named", at_timestamp="yesterday")
 

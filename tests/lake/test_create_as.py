@@ -1,4 +1,4 @@
-"""CREATE OR REPLACE TABLE: one commit, before which everybody sees the old table, and after which the new one."""
+"""CREATE OR REPLACE TABLE: one commit, before which everyone sees the old table, and after which the new one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def db(lake: Lake) -> Iterator[AirportClient]:
         yield db
 
 
-def test_a_replaced_table_is_empty_and_has_the_new_columns(lake: Lake, db: AirportClient) -> None:
+def test_replaced_table_is_empty_and_has_the_new_columns(lake: Lake, db: AirportClient) -> None:
     db.create_table("s.T", NEW.schema, on_conflict="replace")
     assert db.scan("s.t").read_all().to_pydict() == {"name": [], "extra": []}
     db.insert("s.t", NEW)
@@ -46,7 +46,7 @@ def test_a_replaced_table_is_empty_and_has_the_new_columns(lake: Lake, db: Airpo
         assert rest.load_table("s.t").scan().to_arrow().to_pydict() == NEW.to_pydict()
 
 
-def test_it_keeps_its_id_and_its_history(lake: Lake, db: AirportClient) -> None:
+def test_replaced_table_keeps_its_id_and_history(lake: Lake, db: AirportClient) -> None:
     with lake.rest() as rest:
         before = rest.load_table("s.t")
         db.create_table("s.t", NEW.schema, on_conflict="replace")
@@ -59,7 +59,7 @@ def test_it_keeps_its_id_and_its_history(lake: Lake, db: AirportClient) -> None:
     assert len(after.metadata.snapshots) == 2  # the replacement is one commit
 
 
-def test_readers_see_the_old_table_or_the_new_one_and_never_none(lake: Lake, db: AirportClient) -> None:
+def test_readers_see_the_old_or_the_new_table_but_never_a_missing_one(lake: Lake, db: AirportClient) -> None:
     seen: list[object] = []
     done = threading.Event()
 
@@ -69,7 +69,7 @@ def test_readers_see_the_old_table_or_the_new_one_and_never_none(lake: Lake, db:
                 try:
                     seen.append(tuple(fresh.scan("s.t").read_all().column_names))
                 except PreconditionFailed as error:
-                    assert "the table changed" in str(error)  # noqa: PT017 - attached before, read after
+                    assert "the table changed" in str(error)  # noqa: PT017 - attached before and read after the replacement
                 except SkiwayError as error:
                     seen.append(error)
 
@@ -85,14 +85,14 @@ def test_readers_see_the_old_table_or_the_new_one_and_never_none(lake: Lake, db:
     assert set(seen) <= {("id", "name"), ("name", "extra")}
 
 
-def test_a_scan_that_was_planned_before_reads_the_old_rows(db: AirportClient) -> None:
-    planned = db.bind("s.t").read()  # has its endpoints; rows are streamed when they are asked for
+def test_scan_planned_before_the_replacement_reads_the_old_rows(db: AirportClient) -> None:
+    planned = db.bind("s.t").read()  # endpoints are planned; rows are streamed when they are read
     with AirportClient(db.location, "managed") as other:
         other.create_table("s.t", NEW.schema, on_conflict="replace")
     assert planned.read_all().to_pydict() == OLD.to_pydict()
 
 
-def test_a_transaction_that_read_the_old_rows_reads_them_again(db: AirportClient) -> None:
+def test_transaction_that_read_the_old_rows_reads_them_again(db: AirportClient) -> None:
     with db.transaction():
         first = db.scan("s.t").read_all()
         with AirportClient(db.location, "managed") as other:
@@ -102,7 +102,7 @@ def test_a_transaction_that_read_the_old_rows_reads_them_again(db: AirportClient
         assert db.scan("s.t", where=col("id") == 2).read_all().to_pydict() == {"id": [2], "name": ["b"]}
 
 
-def test_a_client_that_knows_the_old_columns_is_told_to_attach_again(lake: Lake, db: AirportClient) -> None:
+def test_client_with_the_old_columns_must_attach_again(lake: Lake, db: AirportClient) -> None:
     with lake.client() as other:
         other.schemas()
         other.table("s.t")
@@ -115,7 +115,7 @@ def test_a_client_that_knows_the_old_columns_is_told_to_attach_again(lake: Lake,
         assert db.count("s.t") == 3
 
 
-def test_statements_that_began_before_fail_with_a_conflict(lake: Lake, db: AirportClient) -> None:
+def test_statements_started_before_the_replacement_fail_with_a_conflict(lake: Lake, db: AirportClient) -> None:
     ids = db.scan("s.t", columns=["id", "rowid"]).read_all()["rowid"]
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -129,7 +129,7 @@ def test_statements_that_began_before_fail_with_a_conflict(lake: Lake, db: Airpo
         assert other.count("s.t") == 0
 
 
-def test_what_cannot_be_made_leaves_the_old_table(db: AirportClient) -> None:
+def test_failed_replacement_leaves_the_old_table(db: AirportClient) -> None:
     with pytest.raises(Unsupported, match="column 'much'"):
         db.create_table("s.t", pa.schema({"much": pa.month_day_nano_interval()}), on_conflict="replace")
     with pytest.raises(Unsupported, match="PRIMARY KEY"):
@@ -137,7 +137,7 @@ def test_what_cannot_be_made_leaves_the_old_table(db: AirportClient) -> None:
     assert db.scan("s.t", where=col("id") == 2).read_all().to_pydict() == {"id": [2], "name": ["b"]}
 
 
-def test_a_table_of_another_schema_is_not_found_by_its_name(db: AirportClient) -> None:
+def test_table_of_another_schema_is_not_affected(db: AirportClient) -> None:
     db.create_schema("other")
     db.create_table("other.t", NEW.schema, on_conflict="replace")
     assert db.count("s.t") == 2
@@ -148,7 +148,7 @@ def test_a_table_of_another_schema_is_not_found_by_its_name(db: AirportClient) -
 # --- CREATE TABLE … AS ------------------------------------------------------------------------------------------------
 
 
-def test_a_table_comes_into_being_with_its_rows(lake: Lake, db: AirportClient) -> None:
+def test_table_is_created_together_with_its_rows(lake: Lake, db: AirportClient) -> None:
     assert db.create_table_as("s.new", NEW).count == 3
     assert db.scan("s.new").read_all().to_pydict() == NEW.to_pydict()
     with lake.rest() as rest:
@@ -158,7 +158,7 @@ def test_a_table_comes_into_being_with_its_rows(lake: Lake, db: AirportClient) -
     assert db.update("s.new", {"extra": 0.0}).count == 3
 
 
-def test_a_table_is_replaced_by_rows_in_one_commit(lake: Lake, db: AirportClient) -> None:
+def test_table_is_replaced_with_rows_in_one_commit(lake: Lake, db: AirportClient) -> None:
     with lake.rest() as rest:
         before = rest.load_table("s.t").metadata
         assert db.create_table_as("s.t", NEW, on_conflict="replace").count == 3
@@ -169,7 +169,7 @@ def test_a_table_is_replaced_by_rows_in_one_commit(lake: Lake, db: AirportClient
     assert db.scan("s.t", at_version=before.current_snapshot_id).read_all().to_pydict() == OLD.to_pydict()
 
 
-def test_nobody_sees_a_table_before_all_its_rows_are_there(lake: Lake, db: AirportClient) -> None:
+def test_table_is_invisible_until_all_its_rows_are_written(lake: Lake, db: AirportClient) -> None:
     seen: list[object] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -185,7 +185,7 @@ def test_nobody_sees_a_table_before_all_its_rows_are_there(lake: Lake, db: Airpo
     assert db.scan("s.u").read_all().to_pydict() == NEW.to_pydict()
 
 
-def test_rows_that_end_with_an_error_leave_the_old_table_and_no_file(lake: Lake, db: AirportClient) -> None:
+def test_failed_row_stream_leaves_the_old_table_and_no_files(lake: Lake, db: AirportClient) -> None:
     def files() -> set[str]:
         return {str(file) for file in (lake.folder / "warehouse").rglob("*") if file.is_file()}
 
@@ -205,14 +205,14 @@ def test_rows_that_end_with_an_error_leave_the_old_table_and_no_file(lake: Lake,
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """The server hears of a client that went away a moment later."""
+    """Wait until the server notices that the client disconnected."""
     deadline = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_a_table_without_rows_is_made_too_and_a_wide_one(db: AirportClient) -> None:
+def test_empty_and_wide_tables_can_be_created(db: AirportClient) -> None:
     db.create_table_as("s.t", NEW.slice(0, 0), on_conflict="replace")
     assert db.scan("s.t").read_all().to_pydict() == {"name": [], "extra": []}
     wide = pa.table({f"a column with a long name, number {number}": [number] for number in range(1500)})
@@ -220,7 +220,7 @@ def test_a_table_without_rows_is_made_too_and_a_wide_one(db: AirportClient) -> N
     assert db.scan("s.wide", plan=False).read_all().to_pydict() == wide.to_pydict()
 
 
-def test_a_name_that_is_taken_meanwhile_is_refused(lake: Lake, db: AirportClient) -> None:
+def test_concurrently_taken_name_is_rejected(lake: Lake, db: AirportClient) -> None:
     with pytest.raises(AlreadyExists):
         db.create_table_as("s.t", NEW)
 
@@ -235,25 +235,25 @@ def test_a_name_that_is_taken_meanwhile_is_refused(lake: Lake, db: AirportClient
         assert other.scan("s.new").read_all().column_names == ["id", "name"]
 
 
-def test_ignore_keeps_the_table_there_is(db: AirportClient) -> None:
+def test_ignore_keeps_the_existing_table(db: AirportClient) -> None:
     assert db.create_table_as("s.t", NEW, on_conflict="ignore").count == 0
     assert db.scan("s.t").read_all().to_pydict() == OLD.to_pydict()
 
 
 @pytest.mark.parametrize("binding", ["rows-follow:", "rows-follow:%%", "rows-follow:eJwDAAAAAAE=", "rows-follow:AAAA"])
-def test_a_binding_that_somebody_made_up_is_refused(db: AirportClient, binding: str) -> None:
+def test_forged_binding_is_rejected(db: AirportClient, binding: str) -> None:
     with pytest.raises(InvalidArgument, match="CREATE the table again"):
         db.take_flight(["managed", "s", "t", "table", binding], headers={"airport-catalog": "managed"})
 
 
-def test_a_reader_may_not_create(lake: Lake, db: AirportClient) -> None:
+def test_reader_may_not_create_tables(lake: Lake, db: AirportClient) -> None:
     with lake.client(token="reader") as reader, pytest.raises(PermissionDenied):
         reader.create_table_as("s.new", NEW)
     with pytest.raises(NotFound):
         db.scan("s.new")
 
 
-def test_other_servers_create_first_and_insert_then() -> None:
+def test_other_servers_create_first_and_insert_afterwards() -> None:
     with Server(MemoryCatalog("c"), port=0) as server, AirportClient(server.location, "c") as db:
         db.create_schema("s")
         assert db.create_table_as("s.t", NEW).count == 3

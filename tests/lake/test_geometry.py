@@ -1,4 +1,4 @@
-"""Geometries of Parquet sources arrive as what DuckDB shows as GEOMETRY, with their coordinate system."""
+"""Geometries of Parquet sources are announced so that DuckDB shows them as GEOMETRY with their coordinate system."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from skiway.airport.wire.duckdb_sql import duckdb_type, extension_of
 from skiway.client import col
 
 
-@pytest.mark.parametrize(("crs", "told"), [({}, '{"crs": "OGC:CRS84"}'), ({"crs": SWISS}, '{"crs": "EPSG:2056"}')])
-def test_a_column_arrives_as_geoarrow_with_its_coordinate_system(
-    lake: Lake, tmp_path: Path, crs: dict[str, object], told: str
+@pytest.mark.parametrize(("crs", "metadata"), [({}, '{"crs": "OGC:CRS84"}'), ({"crs": SWISS}, '{"crs": "EPSG:2056"}')])
+def test_column_is_sent_as_geoarrow_with_its_coordinate_system(
+    lake: Lake, tmp_path: Path, crs: dict[str, object], metadata: str
 ) -> None:
     geoparquet(tmp_path / "source" / "places" / "a.parquet", **crs)
     lake.mirror("parquet", str(tmp_path / "source"))
     with lake.client("parquet") as db:
         announced = db.table("root.places").schema.field("place")
-        assert extension_of(announced) == ("geoarrow.wkb", told)
+        assert extension_of(announced) == ("geoarrow.wkb", metadata)
         assert duckdb_type(announced) == "GEOMETRY"
         rows = db.scan("root.places").read_all()
         listed = db.scan("skiway.columns", where=col("column_name") == "place").read_all()["type"].to_pylist()
-    assert extension_of(rows.schema.field("place")) == ("geoarrow.wkb", told)
+    assert extension_of(rows.schema.field("place")) == ("geoarrow.wkb", metadata)
     assert rows.num_rows == 3
     assert listed == ["geometry('EPSG:2056')" if crs else "geometry"]
 
 
-def test_duckdb_sees_geometries(lake: Lake, tmp_path: Path) -> None:
+def test_duckdb_shows_geometries(lake: Lake, tmp_path: Path) -> None:
     geoparquet(tmp_path / "source" / "places" / "a.parquet")
     lake.mirror("parquet", str(tmp_path / "source"))
     with lake.client("parquet") as db:
@@ -42,12 +42,12 @@ def test_duckdb_sees_geometries(lake: Lake, tmp_path: Path) -> None:
     assert found.fetchall() == [("GEOMETRY('OGC:CRS84')", "POINT (7.75 46.02)")]
 
 
-def test_geometries_are_the_same_bytes_whether_pyarrow_knows_their_type(lake: Lake, tmp_path: Path) -> None:
+def test_geometry_bytes_do_not_depend_on_the_registered_extension_type(lake: Lake, tmp_path: Path) -> None:
     geoparquet(tmp_path / "source" / "places" / "a.parquet")
     lake.mirror("parquet", str(tmp_path / "source"))
     try:
-        for told in (ga.unregister_extension_types, ga.register_extension_types):
-            told()
+        for switch in (ga.unregister_extension_types, ga.register_extension_types):
+            switch()
             with lake.client("parquet") as db:
                 column = db.scan("root.places").read_all()["place"].combine_chunks()
             bytes_ = column.storage if isinstance(column, pa.ExtensionArray) else column
@@ -57,7 +57,7 @@ def test_geometries_are_the_same_bytes_whether_pyarrow_knows_their_type(lake: La
 
 
 def test_geometries_can_be_copied_into_a_managed_table(lake: Lake, tmp_path: Path) -> None:
-    """Where they are plain bytes: managed tables have no type for them."""
+    """Managed tables have no geometry type, so they are stored as binary."""
     geoparquet(tmp_path / "source" / "places" / "a.parquet")
     lake.mirror("parquet", str(tmp_path / "source"))
     with lake.client("parquet") as source, lake.client() as db:

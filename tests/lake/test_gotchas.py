@@ -1,4 +1,4 @@
-"""The page of gotchas: its programs fail as it says."""
+"""The gotchas page: its programs fail with the errors it shows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "gotchas.md"
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_each_program_ends_with_the_error_below_it(lake: Lake) -> None:
+def test_each_program_fails_with_the_error_shown_below_it(lake: Lake) -> None:
     found = PROGRAM.findall(PAGE.read_text())
     assert len(found) == PAGE.read_text().count("```python") > 5
     with lake.client() as db:
         names: dict[str, Any] = {"db": db, "pa": pa, "AirportClient": AirportClient}
-        for program, said in found:
-            pattern = ".*".join(map(re.escape, said.strip().split("…")))  # which stands for anything
-            assert re.fullmatch(pattern, ended(program, names), re.DOTALL), (said, ended(program, names))
+        for program, expected in found:
+            pattern = ".*".join(map(re.escape, expected.strip().split("…")))  # … matches anything
+            assert re.fullmatch(pattern, error_of(program, names), re.DOTALL), (expected, error_of(program, names))
 
 
-def ended(program: str, names: dict[str, Any]) -> str:
+def error_of(program: str, names: dict[str, Any]) -> str:
     try:
         exec(program, names)
     except SkiwayError as error:
@@ -34,7 +34,7 @@ def ended(program: str, names: dict[str, Any]) -> str:
     return "nothing"
 
 
-def test_all_that_the_page_links_to_is_there() -> None:
+def test_link_targets_of_the_page_exist() -> None:
     text = PAGE.read_text()
     for page in re.findall(r"\]\(([\w-]+\.md)", text):
         assert (PAGE.parent / page).is_file(), page

@@ -1,4 +1,4 @@
-"""Large statements and scans hold some batches in memory, not the table."""
+"""Large statements and scans hold a few batches in memory, not the entire table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The client is in a process of its own, so that the peak is the server's.
+# The client runs in a process of its own, so that the measured peak is the server's.
 SERVER = """
 import resource, sys
 from pathlib import Path
@@ -59,31 +59,31 @@ with AirportClient(sys.argv[1], "managed") as db:
 """
 
 
-def test_a_large_insert_and_scan_stay_small(tmp_path: Path) -> None:
-    """What a small one needs, and all that is loaded once, is not counted."""
+def test_large_insert_and_scan_use_little_memory(tmp_path: Path) -> None:
+    """Memory used by a small statement, including one-time loading, is not counted."""
     with serving(tmp_path) as server:
-        ran(CLIENT, server, 1)
+        run_client(CLIENT, server, 1)
         before = peak(server)
-        much = ran(CLIENT, server, 25)
+        transferred = run_client(CLIENT, server, 25)
         grown = peak(server) - before
-    assert grown < much / 4, f"{grown} bytes more at most, of {much} that were moved"
+    assert grown < transferred / 4, f"memory grew by {grown} bytes while {transferred} bytes were transferred"
 
 
-def test_a_large_update_stays_small_and_leaves_no_file_behind(tmp_path: Path) -> None:
+def test_large_update_uses_little_memory_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         for count in (1, 25):
-            ran(CLIENT, server, count)
-        ran(UPDATE, server, 1)
+            run_client(CLIENT, server, count)
+        run_client(UPDATE, server, 1)
         before = peak(server)
-        much = ran(UPDATE, server, 25)
+        transferred = run_client(UPDATE, server, 25)
         grown = peak(server) - before
-    assert grown < much / 4, f"{grown} bytes more at most, of {much} that were changed"
+    assert grown < transferred / 4, f"memory grew by {grown} bytes while {transferred} bytes were changed"
     assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {".parquet", ".avro", ".json"}
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A server in a process of its own."""
+    """Run a server in a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVER, str(Path(__file__).parents[1]), str(folder)],
         stdin=subprocess.PIPE,
@@ -94,8 +94,8 @@ def serving(folder: Path) -> Iterator[subprocess.Popen[str]]:
         server.communicate(timeout=30)
 
 
-def ran(script: str, server: subprocess.Popen[str], count: int) -> int:
-    """How many bytes a client moved."""
+def run_client(script: str, server: subprocess.Popen[str], count: int) -> int:
+    """Run a client and return how many bytes it transferred."""
     done = subprocess.run(
         [sys.executable, "-c", script, location(server), str(count)], check=True, capture_output=True, text=True
     )
@@ -103,15 +103,15 @@ def ran(script: str, server: subprocess.Popen[str], count: int) -> int:
 
 
 def location(server: subprocess.Popen[str]) -> str:
-    return asked(server, "where")
+    return ask(server, "where")
 
 
 def peak(server: subprocess.Popen[str]) -> int:
-    """The most that the server has ever used."""
-    return int(asked(server, "how much"))
+    """The peak memory of the server in bytes."""
+    return int(ask(server, "how much"))
 
 
-def asked(server: subprocess.Popen[str], question: str) -> str:
+def ask(server: subprocess.Popen[str], question: str) -> str:
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(f"{question}\n")

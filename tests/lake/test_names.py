@@ -11,17 +11,17 @@ segments = st.text(alphabet=st.sampled_from("ab.\\_main "), min_size=1, max_size
 
 
 @given(st.lists(segments, min_size=1, max_size=4))
-def test_a_path_is_found_again_by_its_schema_name(path: list[str]) -> None:
+def test_path_round_trips_through_its_schema_name(path: list[str]) -> None:
     assert namespace_path(schema_name(path)) == tuple(path)
 
 
 @given(st.lists(segments, min_size=1, max_size=3), st.lists(segments, min_size=1, max_size=3))
-def test_two_paths_never_share_a_name(one: list[str], other: list[str]) -> None:
+def test_different_paths_have_different_names(one: list[str], other: list[str]) -> None:
     assert (schema_name(one) == schema_name(other)) == (one == other)
 
 
 @given(st.lists(segments, min_size=1, max_size=3))
-def test_no_schema_is_called_main(path: list[str]) -> None:
+def test_no_schema_is_named_main(path: list[str]) -> None:
     assert schema_name(path).casefold() != "main"
 
 
@@ -32,6 +32,6 @@ def test_dots_inside_a_segment_are_escaped() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a..b", ".a", "a.", "a\\", r"a\b", "a/../b"])
-def test_what_is_no_path_is_refused(name: str) -> None:
+def test_invalid_schema_name_is_rejected(name: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a schema name"):
         namespace_path(name)

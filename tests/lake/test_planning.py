@@ -1,4 +1,4 @@
-"""What a scan reads: only files that its filter may match, in several parts if they are large, all of one snapshot."""
+"""Scan planning: a scan reads only files that may match its filter, in several parts if large, from one snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parquet_files(folder: Path, count: int, rows: int = 100) -> None:
         pq.write_table(pa.table({"id": ids, "s": [f"text {n:05d}" for n in ids]}), folder / f"{number:03d}.parquet")
 
 
-def test_files_that_the_filter_rules_out_are_not_needed(tmp_path: Path) -> None:
+def test_files_excluded_by_the_filter_are_not_read(tmp_path: Path) -> None:
     parquet_files(tmp_path / "files" / "many", 10)
     with opened_lake(tmp_path) as lake:
         lake.mirror("parquet", str(tmp_path / "files"))
@@ -39,7 +39,7 @@ def test_files_that_the_filter_rules_out_are_not_needed(tmp_path: Path) -> None:
                 db.scan("root.many", where=col("id") < 10).read_all()
 
 
-def test_files_of_managed_tables_are_pruned_too(lake: Lake) -> None:
+def test_files_of_managed_tables_are_pruned(lake: Lake) -> None:
     with lake.client() as db:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"id": pa.int64()}))
@@ -49,13 +49,13 @@ def test_files_of_managed_tables_are_pruned_too(lake: Lake) -> None:
             if pq.read_table(file)["id"][0].as_py() != 100:
                 file.unlink()
         assert db.count("s.t", where=col("id") == 150) == 1
-        told = db.scan("skiway.plans").read_all().to_pylist()[-1]
-        assert (told["files_considered"], told["files_read"], told["files_pruned"]) == (3, 1, 2)
-        assert told["bytes_read"] * 2 < told["bytes_considered"]
-        assert "150" in told["filter"]
+        plan = db.scan("skiway.plans").read_all().to_pylist()[-1]
+        assert (plan["files_considered"], plan["files_read"], plan["files_pruned"]) == (3, 1, 2)
+        assert plan["bytes_read"] * 2 < plan["bytes_considered"]
+        assert "150" in plan["filter"]
 
 
-def test_a_large_scan_is_offered_in_parts_whose_rows_add_up(tmp_path: Path) -> None:
+def test_large_scan_is_split_into_parts_that_cover_all_rows(tmp_path: Path) -> None:
     parquet_files(tmp_path / "files" / "many", 9)
     with opened_lake(tmp_path, part_bytes=5000, max_parts=4) as lake:
         lake.mirror("parquet", str(tmp_path / "files"))
@@ -65,7 +65,7 @@ def test_a_large_scan_is_offered_in_parts_whose_rows_add_up(tmp_path: Path) -> N
             assert sorted(db.scan("root.many", columns=["id"]).read_all()["id"].to_pylist()) == list(range(900))
 
 
-def test_parts_are_about_equally_heavy() -> None:
+def test_parts_have_about_equal_size() -> None:
     sizes = [100, 90, 80, 10, 10, 10, 10, 5, 5, 300]
     files = pa.table({"ordinal": pa.array(range(10), pa.int32()), "size_bytes": pa.array(sizes, pa.int64())})
     parts = split(7, files, part_bytes=200, most=16)
@@ -76,8 +76,8 @@ def test_parts_are_about_equally_heavy() -> None:
     assert split(7, files.slice(0, 0)) == []
 
 
-def test_columns_not_asked_for_are_not_read(tmp_path: Path) -> None:
-    """A file whose other column is destroyed still gives this one."""
+def test_unrequested_columns_are_not_read(tmp_path: Path) -> None:
+    """A file whose other column is overwritten with garbage still returns this one."""
     parquet_files(tmp_path / "files" / "many", 1, rows=10_000)
     file = tmp_path / "files" / "many" / "000.parquet"
     chunk = pq.ParquetFile(file).metadata.row_group(0).column(1)
@@ -98,7 +98,7 @@ def test_columns_not_asked_for_are_not_read(tmp_path: Path) -> None:
                 db.scan("root.many", columns=["s"]).read_all()
 
 
-def test_a_source_that_is_down_fails_its_tables_only(tmp_path: Path) -> None:
+def test_unavailable_source_fails_only_its_own_tables(tmp_path: Path) -> None:
     parquet_files(tmp_path / "files" / "many", 1)
     with opened_lake(tmp_path) as lake:
         lake.mirror("parquet", str(tmp_path / "files"))
@@ -116,7 +116,7 @@ def test_a_source_that_is_down_fails_its_tables_only(tmp_path: Path) -> None:
             assert db.scan("skiway.tables").read_all().num_rows == 1
 
 
-def test_a_folder_is_read_as_it_was_synchronised_now_and_then(tmp_path: Path) -> None:
+def test_folder_is_read_as_of_its_last_synchronization(tmp_path: Path) -> None:
     folder = tmp_path / "files" / "many"
     parquet_files(folder, 2)
 
@@ -139,7 +139,7 @@ def test_a_folder_is_read_as_it_was_synchronised_now_and_then(tmp_path: Path) ->
             assert db.scan("root.many", at_version=1, where=col("id") == 3).read_all().num_rows == 1
 
 
-def test_a_listing_whose_files_changed_gives_way_to_what_is_there(tmp_path: Path) -> None:
+def test_listing_with_changed_files_is_replaced_by_the_current_one(tmp_path: Path) -> None:
     folder = tmp_path / "files" / "many"
     parquet_files(folder, 2)
     with opened_lake(tmp_path) as lake:
@@ -152,7 +152,7 @@ def test_a_listing_whose_files_changed_gives_way_to_what_is_there(tmp_path: Path
                 db.scan("root.many", at_version=1)
 
 
-def test_a_ticket_is_of_one_snapshot_whatever_comes_after(lake: Lake) -> None:
+def test_ticket_is_bound_to_one_snapshot(lake: Lake) -> None:
     with lake.client() as db, lake.client() as other:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"id": pa.int64()}))
@@ -168,7 +168,7 @@ def test_a_ticket_is_of_one_snapshot_whatever_comes_after(lake: Lake) -> None:
         assert pa.Table.from_batches(batches)["id"].to_pylist() == [1, 2]
 
 
-def test_a_transaction_reads_what_it_read_before_and_what_it_wrote(lake: Lake) -> None:
+def test_transaction_has_repeatable_reads_and_sees_its_own_writes(lake: Lake) -> None:
     with lake.client() as db, lake.client() as other:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"id": pa.int64()}))
@@ -185,14 +185,14 @@ def test_a_transaction_reads_what_it_read_before_and_what_it_wrote(lake: Lake) -
         assert db.count("s.t") == 4
 
 
-def test_another_server_reads_as_of_the_begin_of_a_transaction(lake: Lake) -> None:
-    with lake.client() as db, lake.served() as location, AirportClient(location, "managed") as elsewhere:
+def test_another_server_reads_as_of_the_start_of_the_transaction(lake: Lake) -> None:
+    with lake.client() as db, lake.served() as location, AirportClient(location, "managed") as other_client:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"id": pa.int64()}))
         db.insert("s.t", pa.table({"id": [1]}))
         with db.transaction() as unit:
             db.insert("s.t", pa.table({"id": [2]}))
-            seen = elsewhere.take_flight(
+            seen = other_client.take_flight(
                 ["managed", "s", "t"], headers={"airport-transaction-id": unit.id, "airport-catalog": "managed"}
             )
             assert seen.read_all()["id"].to_pylist() == [1]

@@ -1,4 +1,4 @@
-"""All data files but those that a filter may match are deleted first, and the answer is right."""
+"""Files that a filter excludes are deleted before the query, and the result is still correct."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS, ROWS = 4, 50
 
 
 def part(number: int) -> pa.Table:
-    """The rows of one partition: ids, moments and texts ascend from one to the next."""
+    """The rows of one partition: ids, timestamps and texts increase from one partition to the next."""
     ids = range(number * ROWS, (number + 1) * ROWS)
     return pa.table(
         {
@@ -100,14 +100,14 @@ FILTERS = {
 
 @pytest.mark.parametrize("where", FILTERS)
 @pytest.mark.parametrize("make", [parquet, delta, iceberg, managed, sorted_only])
-def test_files_that_cannot_match_need_not_be_there(
+def test_files_that_cannot_match_may_be_missing(
     lake: Lake, tmp_path: Path, make: Callable[[Lake, Path], tuple[str, str, str]], where: str
 ) -> None:
     catalog, *name = make(lake, tmp_path / "files")
     table = (name[0], name[1])
     with lake.served() as location, AirportClient(location, catalog) as db:
         if make is parquet:
-            assert db.count(table) == PARTS * ROWS  # a folder is what is there when it is first looked at
+            assert db.count(table) == PARTS * ROWS  # the folder is listed when it is first used
         gone = [file for file in tmp_path.rglob("*.parquet") if _ids(file)[0] // ROWS != 2]
         assert len(gone) >= PARTS - 1
         for file in gone:
@@ -127,12 +127,12 @@ def _expected(where: str) -> list[dict[str, object]]:
     import pyarrow.compute as pc
 
     rows = part(2).select(["id", "region", "name"])
-    kept = {
+    conditions = {
         "a number": pc.field("id") == 120,
         "a range of numbers": (pc.field("id") >= 110) & (pc.field("id") < 130),
         "a moment": (pc.field("id") >= 101) & (pc.field("id") < 149),
         "a text": pc.field("id") == 120,
         "the start of a text": (pc.field("id") >= 100) & (pc.field("id") < 130),
     }
-    found: list[dict[str, object]] = (rows.filter(kept[where]) if where in kept else rows).to_pylist()
+    found: list[dict[str, object]] = (rows.filter(conditions[where]) if where in conditions else rows).to_pylist()
     return found

@@ -1,4 +1,4 @@
-"""What cannot be done is refused with the documented error, and nothing has changed."""
+"""Invalid statements are rejected with the documented error and change nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def state(lake: Lake) -> tuple[Any, ...]:
     return pointers, [(str(f), hashlib.sha256(f.read_bytes()).hexdigest()) for f in files if f.is_file()]
 
 
-REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]] = {
+REJECTED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]] = {
     "a schema with ..": (lambda db: db.create_schema(".."), InvalidArgument, "is not a schema name"),
     "a schema with a path": (lambda db: db.create_schema("a/../b"), InvalidArgument, "is not a schema name"),
     "a schema main": (lambda db: db.create_schema("main"), InvalidArgument, "choose another name"),
@@ -105,22 +105,22 @@ REFUSED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str]
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_refused_and_changes_nothing(lake: Lake, db: AirportClient, case: str) -> None:
-    act, error, said = REFUSED[case]
+@pytest.mark.parametrize("case", REJECTED)
+def test_invalid_statement_is_rejected_and_changes_nothing(lake: Lake, db: AirportClient, case: str) -> None:
+    statement, error, message = REJECTED[case]
     before = state(lake)
     if case == "a table there":
-        act(db)  # to its own name: nothing happens
+        statement(db)  # renaming to its own name has no effect
     else:
-        with pytest.raises(error, match=said):
-            act(db)
+        with pytest.raises(error, match=message):
+            statement(db)
     assert state(lake) == before
     assert db.count("s.t") == 3
 
 
 @pytest.mark.parametrize("name", ["...", "%2e%2e", "../../etc/passwd", "a/b", "%2e%2e%2fx", "~", "na me", "u%00"])
-def test_names_that_look_like_paths_are_just_names(lake: Lake, name: str) -> None:
-    """Folders are named by ids, so a name leads nowhere."""
+def test_names_that_look_like_paths_are_plain_names(lake: Lake, name: str) -> None:
+    """Folders are named by ids, so a name cannot point anywhere else."""
     with lake.client() as db:
         db.create_schema("s")
         db.create_table(("s", name), ONE)
@@ -131,7 +131,7 @@ def test_names_that_look_like_paths_are_just_names(lake: Lake, name: str) -> Non
         db.drop_table(("s", name))
 
 
-def test_row_ids_of_another_snapshot_are_refused(lake: Lake, db: AirportClient) -> None:
+def test_row_ids_of_another_snapshot_are_rejected(lake: Lake, db: AirportClient) -> None:
     ids = db.scan("s.t", columns=["id", "rowid"]).read_all()["rowid"].to_pylist()
     assert db.delete("s.t", ids[:1]).count == 1
     before = state(lake)
@@ -142,9 +142,9 @@ def test_row_ids_of_another_snapshot_are_refused(lake: Lake, db: AirportClient) 
     assert state(lake) == before
 
 
-def test_a_mirrored_table_says_where_it_is_changed(mirrors: Lake) -> None:
+def test_write_to_a_mirrored_table_names_its_source(mirrors: Lake) -> None:
     with mirrors.client("parquet") as db:
-        for act in (
+        for statement in (
             lambda: db.insert("root.mixed", pa.table({"id": [1]})),
             lambda: db.delete("root.mixed", where=col("id") == 1),
             lambda: db.update("root.mixed", {"a": "x"}),
@@ -153,14 +153,14 @@ def test_a_mirrored_table_says_where_it_is_changed(mirrors: Lake) -> None:
             lambda: db.rename_table("root.mixed", "other"),
         ):
             with pytest.raises(PreconditionFailed, match="read-only: connector 'parquet files for parquet' mirrors it"):
-                act()
+                statement()
         with pytest.raises(PreconditionFailed, match="read-only: connector"):
             db.create_table("root.mine", ONE)
         with pytest.raises(PreconditionFailed, match="read-only"):
             db.create_schema("mine")
 
 
-def test_a_location_outside_the_warehouse_is_refused(lake: Lake) -> None:
+def test_location_outside_the_warehouse_is_rejected(lake: Lake) -> None:
     catalog = lake.catalog("second")
     made = lake.namespace(catalog, ["s"])
     with pytest.raises(InvalidArgument, match="the server chooses the location"):
@@ -173,14 +173,14 @@ def test_a_location_outside_the_warehouse_is_refused(lake: Lake) -> None:
     assert len(namespaces.list_(lake.realm, request).namespaces) == 1
 
 
-def test_an_explicit_transaction_cannot_write(db: AirportClient) -> None:
-    """It could not be taken back, so it is not done at all."""
+def test_explicit_transaction_cannot_write(db: AirportClient) -> None:
+    """It could not be rolled back, so it is rejected."""
     with db.transaction(explicit=True), pytest.raises(Unsupported, match="commits by itself"):
         db.insert("s.t", pa.table({"id": [4], "name": ["d"]}))
     assert db.count("s.t") == 3
 
 
-def test_if_exists_and_its_like_forgive(db: AirportClient) -> None:
+def test_if_exists_and_if_not_exists_suppress_errors(db: AirportClient) -> None:
     db.create_table("s.T", ONE, on_conflict="ignore")
     assert db.scan("s.t").read_all().column_names == ["id", "name"]
     db.drop_table("s.nowhere", if_exists=True)
@@ -190,7 +190,7 @@ def test_if_exists_and_its_like_forgive(db: AirportClient) -> None:
     assert db.count("s.t") == 0
 
 
-def test_a_table_whose_metadata_is_lost_tells_so_and_can_be_dropped(lake: Lake, db: AirportClient) -> None:
+def test_table_with_lost_metadata_is_reported_and_can_be_dropped(lake: Lake, db: AirportClient) -> None:
     for place in (lake.folder / "warehouse").rglob("*.metadata.json"):
         place.write_bytes(place.read_bytes()[:100])
     db.create_table("s.other", ONE)

@@ -13,7 +13,7 @@ def files(count: int, rows: int) -> pa.Table:
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 1 << 40), (1000, 1_000_000), (1_000_000, 1 << 30)])
-def test_ids_lead_back_to_their_rows(count: int, rows: int) -> None:
+def test_row_ids_resolve_to_their_rows(count: int, rows: int) -> None:
     ids = RowIds.of("t1", 42, files(count, rows))
     ordinals = pa.array([0, count - 1, count // 2], pa.int32())
     positions = pa.array([0, rows - 1, rows // 3], pa.int64())
@@ -25,7 +25,7 @@ def test_ids_lead_back_to_their_rows(count: int, rows: int) -> None:
     assert found[1].tolist() == positions.to_pylist()
 
 
-def test_ids_of_another_snapshot_or_table_are_refused() -> None:
+def test_row_ids_of_another_snapshot_or_table_are_rejected() -> None:
     own = RowIds.of("t1", 42, files(10, 100))
     row = pa.array([1], pa.int32()), pa.array([7], pa.int64())
     for other in (RowIds.of("t1", 43, files(10, 100)), RowIds.of("t2", 42, files(10, 100))):
@@ -33,12 +33,12 @@ def test_ids_of_another_snapshot_or_table_are_refused() -> None:
             own.decode(other.encode(*row))
 
 
-def test_small_numbers_that_somebody_made_up_are_refused() -> None:
+def test_made_up_small_row_ids_are_rejected() -> None:
     ids = RowIds.of("t1", 42, files(10, 100))
     with pytest.raises(Conflict):
         ids.decode(pa.array(np.arange(100)))
 
 
-def test_a_snapshot_without_room_for_a_tag_is_refused() -> None:
+def test_snapshot_without_room_for_a_tag_is_rejected() -> None:
     with pytest.raises(LimitExceeded, match="fewer or smaller files"):
         RowIds.of("t1", 42, files(1 << 20, 1 << 40))

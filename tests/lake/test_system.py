@@ -1,4 +1,4 @@
-"""The schema `skiway`, who sees what, and what the optimizer is told."""
+"""The schema `skiway`, visibility by permission, and statistics for the optimizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def filled(db: AirportClient) -> None:
     db.insert("s.t", pa.table({"id": [3], "x": [1.5]}))
 
 
-def test_the_system_schema_tells_what_there_is(lake: Lake) -> None:
+def test_system_schema_describes_the_lake(lake: Lake) -> None:
     with lake.client() as db:
         filled(db)
         assert [schema.name for schema in db.schemas()] == ["s", "s.deep", "s.deep.er", "skiway"]
@@ -54,7 +54,7 @@ def test_the_system_schema_tells_what_there_is(lake: Lake) -> None:
         assert rows(db, "jobs") == []
 
 
-def test_only_tables_that_the_filter_names_are_looked_at(lake: Lake) -> None:
+def test_only_tables_selected_by_the_filter_are_inspected(lake: Lake) -> None:
     with lake.client() as db:
         filled(db)
         assert {row["table_name"] for row in rows(db, "files", where=col("table_name") == "t")} == {"t"}
@@ -62,22 +62,22 @@ def test_only_tables_that_the_filter_names_are_looked_at(lake: Lake) -> None:
         assert [row["table_name"] for row in rows(db, "tables", where=col("row_count") == 3)] == ["t"]
 
 
-def test_jobs_are_shown_to_those_who_manage_connectors(mirrors: Lake) -> None:
+def test_jobs_are_visible_only_to_connector_managers(mirrors: Lake) -> None:
     found = connectors.list_(mirrors.realm, v1.ListConnectorsRequest()).connectors[0]
     job = jobs.enqueue(mirrors.realm, found.resource_id)
     with mirrors.client("iceberg") as db, mirrors.client("iceberg", token="reader") as reader:
-        told = rows(db, "jobs")
-        assert [(row["job_id"], row["state"], row["connector"]) for row in told] == [
+        reported = rows(db, "jobs")
+        assert [(row["job_id"], row["state"], row["connector"]) for row in reported] == [
             (job.job_id, "queued", found.display_name)
         ]
         assert rows(reader, "jobs") == []
 
 
-def test_a_reader_reads_and_does_not_write(lake: Lake) -> None:
+def test_reader_can_read_but_not_write(lake: Lake) -> None:
     with lake.client() as db, lake.client(token="reader") as reader:
         filled(db)
         assert reader.count("s.t") == 3
-        for act in (
+        for statement in (
             lambda: reader.insert("s.t", pa.table({"id": [9], "x": [1.0]})),
             lambda: reader.delete("s.t", where=col("id") == 1),
             lambda: reader.create_table("s.mine", ONE),
@@ -87,31 +87,31 @@ def test_a_reader_reads_and_does_not_write(lake: Lake) -> None:
             lambda: reader.drop_schema("s.deep"),
         ):
             with pytest.raises(PermissionDenied, match=r"(table|namespace)\.write"):
-                act()
+                statement()
         assert db.count("s.t") == 3
 
 
-def test_who_may_not_see_tables_sees_none(lake: Lake) -> None:
-    with lake.client() as db, lake.client(token="nothing") as nobody:
+def test_caller_without_table_permissions_sees_no_tables(lake: Lake) -> None:
+    with lake.client() as db, lake.client(token="nothing") as restricted:
         filled(db)
-        assert [len(schema.tables) for schema in nobody.schemas()] == [0, 0, 0, 7]
-        assert rows(nobody, "tables") == []
-        assert rows(nobody, "plans") == []
+        assert [len(schema.tables) for schema in restricted.schemas()] == [0, 0, 0, 7]
+        assert rows(restricted, "tables") == []
+        assert rows(restricted, "plans") == []
         with pytest.raises(PermissionDenied):
-            nobody.take_flight(["managed", "s", "t"], headers={"airport-catalog": "managed"}).read_all()
+            restricted.take_flight(["managed", "s", "t"], headers={"airport-catalog": "managed"}).read_all()
 
 
-def test_a_catalog_of_nobody_is_not_found(lake: Lake) -> None:
+def test_unknown_catalog_is_not_found(lake: Lake) -> None:
     with lake.client("nowhere") as db, pytest.raises(NotFound, match="'nowhere' is not served here"):
         db.schemas()
     with lake.client("") as db:
         assert [schema.name for schema in db.schemas()] == ["skiway"]
 
 
-def test_the_version_changes_with_whatever_changes(lake: Lake) -> None:
+def test_every_change_changes_the_catalog_version(lake: Lake) -> None:
     with lake.client() as db:
         seen = [db.version().version]
-        for act in (
+        for statement in (
             lambda: db.create_schema("s"),
             lambda: db.create_table("s.t", ONE),
             lambda: db.insert("s.t", pa.table({"id": [1]})),
@@ -120,18 +120,18 @@ def test_the_version_changes_with_whatever_changes(lake: Lake) -> None:
             lambda: db.drop_table("s.u"),
             lambda: db.drop_schema("s"),
         ):
-            act()
+            statement()
             seen.append(db.version().version)
         assert all(before != after for before, after in pairwise(seen))
 
 
-def test_the_version_stays_while_nothing_changes_and_sees_other_servers(lake: Lake) -> None:
+def test_catalog_version_changes_only_with_changes_including_those_of_other_servers(lake: Lake) -> None:
     moment = [0.0]
     versions = Versions(clock=lambda: moment[0])
     first = versions.of(lake.realm)
     assert Versions(clock=lambda: moment[0]).of(lake.realm) == first
     lake.catalog("other")
-    assert versions.of(lake.realm) == first  # for a moment
+    assert versions.of(lake.realm) == first  # cached for a moment
     moment[0] = 1.5
     assert versions.of(lake.realm) != first
 
@@ -139,7 +139,7 @@ def test_the_version_stays_while_nothing_changes_and_sees_other_servers(lake: La
 # -- statistics -------------------------------------------------------------------------------------------------------
 
 
-def test_statistics_of_managed_tables_are_the_bounds_of_duckdb(lake: Lake) -> None:
+def test_statistics_of_managed_tables_match_duckdb(lake: Lake) -> None:
     with lake.client() as db, duckdb.connect() as duck:
         data = pa.table(
             {
@@ -164,7 +164,7 @@ def test_statistics_of_managed_tables_are_the_bounds_of_duckdb(lake: Lake) -> No
         assert db.statistics("s.t", "all").has_not_null is False
 
 
-def test_profiles_tell_what_files_do_not(mirrors: Lake) -> None:
+def test_profiles_add_statistics_that_files_lack(mirrors: Lake) -> None:
     with mirrors.client("iceberg") as db:
         ref = v1.NameRef(catalog="iceberg", path=["sales"], name="many")
         table_id = directory.resolve_table(mirrors.realm, v1.ResolveTableRequest(ref=ref)).resource_id
@@ -183,8 +183,8 @@ def test_profiles_tell_what_files_do_not(mirrors: Lake) -> None:
         statistics.put_columns(mirrors.realm, [request])
         known = db.statistics("sales.many", "id")
         assert (known.min, known.max, known.has_null, known.distinct_count) == (0, 11, False, 12)
-        told = rows(db, "column_stats")
-        assert [(row["column_name"], row["min"], row["max"], row["distinct_count"]) for row in told] == [
+        reported = rows(db, "column_stats")
+        assert [(row["column_name"], row["min"], row["max"], row["distinct_count"]) for row in reported] == [
             ("id", "0", "11", 12.0)
         ]
 

@@ -24,7 +24,7 @@ def transactions(clock: Clock, **more: Any) -> LakeTransactions:
     return LakeTransactions(KEY, clock=clock, ttl=timedelta(minutes=10), **more)
 
 
-def test_the_first_read_pins_and_an_own_write_pins_anew() -> None:
+def test_first_read_pins_a_snapshot_and_own_write_repins_it() -> None:
     store = transactions(Clock())
     unit = store.begin()
     assert store.pinned(unit, "t", "", find=lambda _: 1) == 1
@@ -36,23 +36,23 @@ def test_the_first_read_pins_and_an_own_write_pins_anew() -> None:
     assert store.pinned(store.begin(), "t", "", find=lambda _: 9) == 9
 
 
-def test_a_table_without_snapshots_is_pinned_as_that() -> None:
+def test_table_without_snapshots_is_pinned_as_empty() -> None:
     store = transactions(Clock())
     unit = store.begin()
     assert store.pinned(unit, "t", "", find=lambda _: None) is None
     assert store.pinned(unit, "t", "", find=lambda _: 1) is None
 
 
-def test_another_server_reads_as_of_the_begin() -> None:
+def test_another_server_reads_as_of_the_start() -> None:
     clock = Clock()
     unit = transactions(clock).begin()
-    asked: list[datetime | None] = []
+    requested: list[datetime | None] = []
     clock.now += timedelta(minutes=1)
-    transactions(clock).pinned(unit, "t", "", find=lambda moment: asked.append(moment))
-    assert asked == [datetime(2026, 1, 1, tzinfo=UTC)]
+    transactions(clock).pinned(unit, "t", "", find=lambda moment: requested.append(moment))
+    assert requested == [datetime(2026, 1, 1, tzinfo=UTC)]
 
 
-def test_an_old_transaction_is_told_to_begin_anew() -> None:
+def test_expired_transaction_must_be_restarted() -> None:
     clock = Clock()
     store = transactions(clock)
     unit = store.begin()
@@ -64,13 +64,13 @@ def test_an_old_transaction_is_told_to_begin_anew() -> None:
 
 
 @pytest.mark.parametrize("unit", ["", "x", "1.2.3.4", "ff.aa.bb." + "0" * 24])
-def test_an_id_of_somebody_else_pins_nothing(unit: str) -> None:
+def test_foreign_transaction_id_pins_nothing(unit: str) -> None:
     store = transactions(Clock())
     assert store.status(unit) is None
     assert [store.pinned(unit, "t", "", find=lambda _, n=n: n) for n in (1, 2)] == [1, 2]  # type: ignore[misc]
 
 
-def test_the_number_of_pins_is_bounded() -> None:
+def test_number_of_pins_is_bounded() -> None:
     store = transactions(Clock(), keep=3)
     unit = store.begin()
     for table in range(10):

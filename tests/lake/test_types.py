@@ -1,4 +1,4 @@
-"""Every type of column, of every format: its values arrive as they were written, or the column is refused by name."""
+"""Every column type of every format: values are returned as written, or the column is rejected by name."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ MANAGED_ONLY = {
     "list_view": array([[1], None, [2, 3], []], pa.list_view(pa.int32())),
     "large_list_view": array([["a"], None], pa.large_list_view(pa.string())),
 }
-REFUSED_BY_MANAGED: dict[str, tuple[pa.Array, str]] = {
+REJECTED_BY_MANAGED: dict[str, tuple[pa.Array, str]] = {
     "decimal of 76 digits": (array([Decimal(10**60)], pa.decimal256(76, 0)), "decimal256"),
     "decimal with negative scale": (array([Decimal(1200)], pa.decimal128(5, -2)), "decimal128"),
     "duration": (array([dt.timedelta(1)], pa.duration("us")), "duration"),
@@ -102,7 +102,7 @@ FINER_THAN_MICROSECONDS = {
 
 
 def values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """As Python has them, in which NaN is told by its name; moments in UTC."""
+    """As Python values, with NaN as text and timestamps in UTC."""
     of = column.type
     if isinstance(of, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in pa.chunked_array(column).chunks], of.storage_type)
@@ -134,22 +134,22 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirportClient]:
 
 
 @pytest.mark.parametrize("case", [*COLUMNS, *MANAGED_ONLY])
-def test_a_managed_table_keeps_values(db: AirportClient, case: str) -> None:
+def test_managed_table_preserves_values(db: AirportClient, case: str) -> None:
     written = {**COLUMNS, **MANAGED_ONLY}[case]
     db.create_table(("s", case), pa.schema({"c": written.type}))
     db.insert(("s", case), pa.table({"c": written}))
     assert same(db.scan(("s", case)).read_all()["c"], written)
 
 
-@pytest.mark.parametrize("case", REFUSED_BY_MANAGED)
-def test_a_managed_table_refuses_other_types_by_the_name_of_the_column(db: AirportClient, case: str) -> None:
-    written, named = REFUSED_BY_MANAGED[case]
+@pytest.mark.parametrize("case", REJECTED_BY_MANAGED)
+def test_managed_table_rejects_other_types_by_column_name(db: AirportClient, case: str) -> None:
+    written, named = REJECTED_BY_MANAGED[case]
     with pytest.raises(Unsupported, match=rf"column 'c' has type .*{named}.* cast it to another type"):
         db.create_table(("s", case), pa.schema({"id": pa.int64(), "c": written.type}))
 
 
 @pytest.mark.parametrize("case", FINER_THAN_MICROSECONDS)
-def test_a_managed_table_loses_no_nanoseconds_silently(db: AirportClient, case: str) -> None:
+def test_managed_table_does_not_silently_drop_nanoseconds(db: AirportClient, case: str) -> None:
     db.create_table(("s", case), pa.schema({"c": FINER_THAN_MICROSECONDS[case].type}))
     with pytest.raises(InvalidArgument, match=r"column 'c' .* would lose data"):
         db.insert(("s", case), pa.table({"c": FINER_THAN_MICROSECONDS[case]}))
@@ -166,7 +166,7 @@ def mirrored(lake: Lake, kind: str, uri: Path) -> AirportClient:
 
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, AirportClient]]:
-    """The folder of one Parquet table for each case, and a client of a lake that mirrors them."""
+    """The folder with one Parquet table per case, and a client of a lake that mirrors them."""
     folder = tmp_path_factory.mktemp("parquet")
     for case, written in {**COLUMNS, **FINER_THAN_MICROSECONDS, "null": pa.nulls(2)}.items():
         (folder / case).mkdir()
@@ -179,24 +179,24 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ai
 
 
 @pytest.mark.parametrize("case", [*COLUMNS, "null", "int96", "timestamp[ns]"])
-def test_a_parquet_column_is_what_its_writer_and_duckdb_say(parquet: tuple[Path, AirportClient], case: str) -> None:
+def test_parquet_column_equals_what_its_writer_and_duckdb_read(parquet: tuple[Path, AirportClient], case: str) -> None:
     folder, db = parquet
     found = db.scan(("root", case)).read_all()["c"]
     assert case not in COLUMNS or same(found, COLUMNS[case])
     with duckdb.connect() as duck:
         duck.register("found", pa.table({"c": found}))
-        told = f"(SELECT c::VARCHAR FROM read_parquet('{folder / case / 'f.parquet'}'))"
+        theirs_sql = f"(SELECT c::VARCHAR FROM read_parquet('{folder / case / 'f.parquet'}'))"
         if pa.types.is_uint64(COLUMNS.get(case, pa.nulls(0)).type) or "float" in case:
-            told = f"(SELECT c::DOUBLE::VARCHAR FROM read_parquet('{folder / case / 'f.parquet'}'))"
+            theirs_sql = f"(SELECT c::DOUBLE::VARCHAR FROM read_parquet('{folder / case / 'f.parquet'}'))"
             ours = "(SELECT c::DOUBLE::VARCHAR FROM found)"
         else:
             ours = "(SELECT c::VARCHAR FROM found)"
         duck.execute("SET TimeZone = 'UTC'")
-        assert duck.execute(f"SELECT count(*) FROM ({ours} EXCEPT ALL {told})").fetchall() == [(0,)]
-        assert duck.execute(f"SELECT count(*) FROM ({told} EXCEPT ALL {ours})").fetchall() == [(0,)]
+        assert duck.execute(f"SELECT count(*) FROM ({ours} EXCEPT ALL {theirs_sql})").fetchall() == [(0,)]
+        assert duck.execute(f"SELECT count(*) FROM ({theirs_sql} EXCEPT ALL {ours})").fetchall() == [(0,)]
 
 
-def test_times_of_parquet_that_are_too_fine_are_refused_when_they_are_read(
+def test_parquet_times_finer_than_microseconds_are_rejected_on_read(
     parquet: tuple[Path, AirportClient],
 ) -> None:
     _, db = parquet
@@ -216,7 +216,7 @@ def test_times_of_parquet_that_are_too_fine_are_refused_when_they_are_read(
     ],
     ids=lambda each: str(each.type),
 )
-def test_other_types_of_parquet_are_refused_by_the_name_of_the_column(tmp_path: Path, written: pa.Array) -> None:
+def test_other_parquet_types_are_rejected_by_column_name(tmp_path: Path, written: pa.Array) -> None:
     pq.write_table(pa.table({"c": written}), tmp_path / "t.parquet")
     with (
         open_source("parquet", str(tmp_path)) as source,
@@ -225,7 +225,7 @@ def test_other_types_of_parquet_are_refused_by_the_name_of_the_column(tmp_path: 
         source.load((), "t")
 
 
-def test_columns_that_duckdb_writes_are_read(tmp_path: Path) -> None:
+def test_columns_written_by_duckdb_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     with duckdb.connect() as duck, opened_lake(tmp_path) as lake:
@@ -247,7 +247,7 @@ def test_columns_that_duckdb_writes_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_all_types_of_iceberg_are_read_as_pyiceberg_reads_them(tmp_path: Path, version: str) -> None:
+def test_all_iceberg_types_are_read_as_pyiceberg_reads_them(tmp_path: Path, version: str) -> None:
     columns = {
         "boolean": array([True, None], pa.bool_()),
         "int": array([1, None], pa.int32()),
@@ -283,12 +283,12 @@ def test_all_types_of_iceberg_are_read_as_pyiceberg_reads_them(tmp_path: Path, v
     ]
     for name in written.column_names:
         assert same(found[name], written[name].combine_chunks()), name
-        if version == "2":  # PyIceberg makes microseconds of the others
+        if version == "2":  # PyIceberg converts the others to microseconds
             assert same(found[name], table.rows()[name].combine_chunks()), name
 
 
 @pytest.mark.parametrize("of", ["variant", "geography", "unknown_type"])
-def test_types_of_iceberg_that_are_not_known_are_refused(tmp_path: Path, of: str) -> None:
+def test_unknown_iceberg_types_are_rejected(tmp_path: Path, of: str) -> None:
     table = LooseTable(tmp_path, pa.schema({"id": pa.int64(), "c": pa.string()}), format_version="3")
     place = Path(table.location.removeprefix("file://"))
     place.write_text(place.read_text().replace('"string"', f'"{of}"'))
@@ -296,7 +296,7 @@ def test_types_of_iceberg_that_are_not_known_are_refused(tmp_path: Path, of: str
         try:
             handle = source.load((), "table")
         except SkiwayError as error:
-            assert of in str(error) or "unsupported metadata" in str(error)  # noqa: PT017 - reading it as bytes is right too
+            assert of in str(error) or "unsupported metadata" in str(error)  # noqa: PT017 - reading it as bytes is correct, too
         else:
             assert of == "geography"
             assert handle.schema.arrow.field("c").type == pa.binary()
@@ -305,7 +305,7 @@ def test_types_of_iceberg_that_are_not_known_are_refused(tmp_path: Path, of: str
 # --- Delta ------------------------------------------------------------------------------------------------------------
 
 
-def test_all_types_of_delta_are_read_as_delta_rs_reads_them(tmp_path: Path) -> None:
+def test_all_delta_types_are_read_as_delta_rs_reads_them(tmp_path: Path) -> None:
     from deltalake import DeltaTable, write_deltalake
 
     written = pa.table(
@@ -335,13 +335,13 @@ def test_all_types_of_delta_are_read_as_delta_rs_reads_them(tmp_path: Path) -> N
     for name in written.column_names:
         assert same(found[name], written[name].combine_chunks()), name
         assert same(found[name], theirs[name].combine_chunks()), name
-    assert pa.types.is_int32(found.schema.field("byte").type)  # the narrowest type that Iceberg's schemas have
+    assert pa.types.is_int32(found.schema.field("byte").type)  # the narrowest type in Iceberg schemas
 
 
-# --- one that cannot be shown -----------------------------------------------------------------------------------------
+# --- a table that cannot be shown -------------------------------------------------------------------------------------
 
 
-def test_a_table_that_cannot_be_shown_does_not_hide_the_others(lake: Lake, tmp_path: Path) -> None:
+def test_table_that_cannot_be_shown_does_not_hide_the_others(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "good").mkdir()
     pq.write_table(pa.table({"c": [1]}), tmp_path / "good" / "f.parquet")
     catalog = lake.catalog("parquet", connector_ref="files")

@@ -30,12 +30,12 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_a_name_serves_a_table_its_schema_and_a_column_alike(lake: Lake, name: str) -> None:
-    shown, path = schema_name([name]), (name,)
-    table = (shown, name)
+def test_name_works_for_a_table_its_schema_and_a_column(lake: Lake, name: str) -> None:
+    schema, path = schema_name([name]), (name,)
+    table = (schema, name)
     columns = pa.schema({"id": pa.int64(), name: pa.string()})
     with lake.client() as db, lake.rest() as rest:
-        db.create_schema(shown)
+        db.create_schema(schema)
         db.create_table(table, columns)
         db.insert(table, pa.table({"id": [1, 2, 3], name: ["a", "b", "c"]}, schema=columns))
         db.update(table, {name: "B"}, where=col("id") == 2)
@@ -49,15 +49,15 @@ def test_a_name_serves_a_table_its_schema_and_a_column_alike(lake: Lake, name: s
         assert rest.list_tables(path) == [(*path, name)]
 
         with lake.client() as another:
-            assert [each.name for each in another.schemas() if each.name != "skiway"] == [shown]
+            assert [each.name for each in another.schemas() if each.name != "skiway"] == [schema]
             assert another.scan(table).read_all().num_rows == 2
         db.drop_table(table)
-        db.drop_schema(shown)
+        db.drop_schema(schema)
         assert rest.list_namespaces() == []
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_duckdb_is_told_of_no_path_that_its_headers_cannot_carry(lake: Lake, name: str) -> None:
+def test_duckdb_gets_no_path_that_its_headers_cannot_carry(lake: Lake, name: str) -> None:
     with lake.client() as db:
         db.create_schema(schema_name([name]))
         db.create_table((schema_name([name]), name), pa.schema({"id": pa.int64()}))
@@ -68,7 +68,7 @@ def test_duckdb_is_told_of_no_path_that_its_headers_cannot_carry(lake: Lake, nam
 
 
 @pytest.mark.parametrize("name", ["Größe", "🛬"])
-def test_a_catalog_may_have_such_a_name_too(lake: Lake, name: str) -> None:
+def test_name_works_for_a_catalog(lake: Lake, name: str) -> None:
     lake.catalog(name)
     rows = pa.table({name: [1, 2]})
     with lake.client(name) as db:
@@ -79,16 +79,16 @@ def test_a_catalog_may_have_such_a_name_too(lake: Lake, name: str) -> None:
         assert db.scan((name, name)).read_all().to_pydict() == {name: [1, 3]}
 
 
-def test_names_that_differ_in_case_only_are_refused(lake: Lake) -> None:
+def test_names_that_differ_only_in_case_are_rejected(lake: Lake) -> None:
     with lake.client() as db:
         db.create_schema("s")
         db.create_table("s.Straße", pa.schema({"id": pa.int64()}))
-        for twin in ("STRASSE", "straße", "Straße"):
+        for variant in ("STRASSE", "straße", "Straße"):
             with pytest.raises(AlreadyExists):
-                db.create_table(("s", twin), pa.schema({"id": pa.int64()}))
+                db.create_table(("s", variant), pa.schema({"id": pa.int64()}))
 
 
-def test_what_is_longer_than_255_characters_is_refused(lake: Lake) -> None:
+def test_names_longer_than_255_characters_are_rejected(lake: Lake) -> None:
     with lake.client() as db:
         db.create_schema("s")
         with pytest.raises(LimitExceeded, match="255"):

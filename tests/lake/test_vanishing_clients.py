@@ -1,4 +1,4 @@
-"""A client that dies in the midst of a statement leaves nothing: no rows, no snapshot, no files."""
+"""A client that dies in the middle of a statement leaves no rows, no snapshot and no files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from lake.lakes import Lake
 
-# Sends two batches of a statement, says so, and waits for its end.
+# Sends two batches of a statement, reports that, and waits to be killed.
 CHILD = """
 import sys, threading
 import pyarrow as pa
@@ -45,8 +45,8 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
-def test_nothing_is_left_of_half_a_statement(lake: Lake, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skiway.lake.inserting.BUFFER_BYTES", 1000)  # so that files are begun at once
+def test_unfinished_statement_leaves_nothing(lake: Lake, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skiway.lake.inserting.BUFFER_BYTES", 1000)  # so that files are started immediately
     with lake.client() as db:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"id": pa.int64(), "v": pa.float64()}))
@@ -59,15 +59,15 @@ def test_nothing_is_left_of_half_a_statement(lake: Lake, operation: str, monkeyp
             assert child.stdout.readline() == "half\n"
             assert (files(lake.folder) > before) == (operation == "insert")
             child.kill()
-        assert soon(lambda: files(lake.folder) == before)
+        assert eventually(lambda: files(lake.folder) == before)
         rows = db.scan("s.t").read_all()
         assert rows.num_rows == 10_000
         assert set(rows["v"].to_pylist()) == {1.0}
         assert db.scan("skiway.snapshots").read_all().num_rows == 1
 
 
-def soon(holds: object) -> bool:
-    """Whether it comes true while the server notices that the client is gone."""
+def eventually(holds: object) -> bool:
+    """Whether the condition becomes true within the time the server needs to notice the lost client."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         if holds():  # type: ignore[operator]

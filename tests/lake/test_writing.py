@@ -1,4 +1,4 @@
-"""After each statement a managed table holds what a plain DuckDB holds after the same one."""
+"""After each statement a managed table holds the same rows as a plain DuckDB table after the same statement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def people(start: int, count: int) -> pa.Table:
 
 
 def _person(number: int) -> dict[str, Any]:
-    whole = {
+    person = {
         "id": number,
         "name": f"name {number}",
         "score": number / 4,
@@ -51,13 +51,13 @@ def _person(number: int) -> dict[str, Any]:
     }
     return {
         name: None if place and (number + place) % 7 == 0 else value
-        for place, (name, value) in enumerate(whole.items())
+        for place, (name, value) in enumerate(person.items())
     }
 
 
 @dataclass
 class Both:
-    """The lake's table `s.t` and a table of plain DuckDB, which are told the same."""
+    """The lake's table `s.t` and a plain DuckDB table that get the same statements."""
 
     db: AirportClient
     duck: duckdb.DuckDBPyConnection
@@ -67,8 +67,8 @@ class Both:
         self.duck.register("rows", rows)
         self.duck.execute("INSERT INTO t BY NAME FROM rows")
 
-    def run(self, act: Callable[[AirportClient], Any], sql: str) -> None:
-        done = act(self.db)
+    def run(self, statement: Callable[[AirportClient], Any], sql: str) -> None:
+        done = statement(self.db)
         counted = self.duck.execute(sql).fetchall()
         if getattr(done, "count", None) is not None and not sql.startswith("ALTER"):
             assert done.count == counted[0][0]
@@ -90,7 +90,7 @@ def both(lake: Lake) -> Iterator[Both]:
         yield Both(db, duck)
 
 
-def test_rows_are_inserted_updated_and_deleted_as_in_duckdb(both: Both) -> None:
+def test_inserts_updates_and_deletes_match_duckdb(both: Both) -> None:
     both.check()
     for start in (0, 50, 100):
         both.insert(people(start, 50))
@@ -109,7 +109,7 @@ def test_rows_are_inserted_updated_and_deleted_as_in_duckdb(both: Both) -> None:
     both.check()
 
 
-def test_nested_values_are_updated(both: Both) -> None:
+def test_nested_values_can_be_updated(both: Both) -> None:
     both.insert(people(0, 20))
     both.run(
         lambda db: db.update("s.t", {"tags": ["a", None, "b"], "at": {"x": 7, "y": "z"}}, where=col("id") < 9),
@@ -117,7 +117,7 @@ def test_nested_values_are_updated(both: Both) -> None:
     )
 
 
-def test_columns_are_changed_as_in_duckdb(both: Both) -> None:
+def test_schema_changes_match_duckdb(both: Both) -> None:
     both.insert(people(0, 10))
     both.run(lambda db: db.add_column("s.t", pa.field("extra", pa.int32())), "ALTER TABLE t ADD COLUMN extra INTEGER")
     both.run(lambda db: db.update("s.t", {"extra": 5}, where=col("id") < 5), "UPDATE t SET extra = 5 WHERE id < 5")
@@ -149,7 +149,7 @@ def test_columns_are_changed_as_in_duckdb(both: Both) -> None:
     )
 
 
-def test_returning_gives_the_rows_of_duckdb(both: Both) -> None:
+def test_returning_matches_duckdb(both: Both) -> None:
     rows = people(0, 5000)  # more than one batch of the client
     both.duck.register("rows", rows)
     expected = both.duck.execute("INSERT INTO t BY NAME FROM rows RETURNING *").to_arrow_table()
@@ -161,7 +161,7 @@ def test_returning_gives_the_rows_of_duckdb(both: Both) -> None:
     both.check()
 
 
-def test_an_update_is_one_snapshot_and_rewrites_touched_files_only(lake: Lake, both: Both) -> None:
+def test_update_is_one_snapshot_and_rewrites_only_affected_files(lake: Lake, both: Both) -> None:
     for start in (0, 10, 20):
         both.insert(people(start, 10))
     before = {row["path"] for row in files(both.db)}
@@ -169,26 +169,26 @@ def test_an_update_is_one_snapshot_and_rewrites_touched_files_only(lake: Lake, b
     after = {row["path"] for row in files(both.db)}
     assert len(before & after) == 2
     assert len(after - before) == 1
-    told = both.db.scan("skiway.snapshots").read_all().sort_by("sequence_number").to_pylist()
-    assert [row["operation"] for row in told] == ["append"] * 3 + ["overwrite"]
-    assert [row["is_current"] for row in told] == [False] * 3 + [True]
+    reported = both.db.scan("skiway.snapshots").read_all().sort_by("sequence_number").to_pylist()
+    assert [row["operation"] for row in reported] == ["append"] * 3 + ["overwrite"]
+    assert [row["is_current"] for row in reported] == [False] * 3 + [True]
     assert lake.realm.account_id == "a1"
 
 
-def test_old_snapshots_stay_readable(both: Both) -> None:
+def test_old_snapshots_remain_readable(both: Both) -> None:
     both.insert(people(0, 10))
     both.insert(people(10, 10))
     both.db.delete("s.t", where=col("id") < 15)
     both.db.remove_column("s.t", "name")
-    told = both.db.scan("skiway.snapshots").read_all().sort_by("sequence_number")
-    first, second, _ = told["snapshot_id"].to_pylist()
+    reported = both.db.scan("skiway.snapshots").read_all().sort_by("sequence_number")
+    first, second, _ = reported["snapshot_id"].to_pylist()
     assert_same_rows(both.db.scan("s.t", at_version=first).read_all(), people(0, 10))
     assert_same_rows(both.db.scan("s.t", at_version=second).read_all(), people(0, 20))
-    moment = told["created_at"].to_pylist()[1]
+    moment = reported["created_at"].to_pylist()[1]
     assert both.db.scan("s.t", at_timestamp=moment).read_all().num_rows == 20
 
 
-def test_not_null_is_kept(both: Both) -> None:
+def test_not_null_is_enforced(both: Both) -> None:
     both.insert(people(0, 3))
     rows = people(3, 2).set_column(0, "id", pa.array([None, 4], pa.int64()))
     with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: t\.id"):
@@ -198,7 +198,7 @@ def test_not_null_is_kept(both: Both) -> None:
     both.check()
 
 
-def test_a_value_that_does_not_fit_is_refused(both: Both) -> None:
+def test_out_of_range_value_is_rejected(both: Both) -> None:
     both.insert(people(0, 3))
     wrong = people(3, 1).set_column(5, "paid", pa.array([Decimal("1.001")], pa.decimal128(10, 3)))
     with pytest.raises(InvalidArgument, match="paid"):
@@ -206,7 +206,7 @@ def test_a_value_that_does_not_fit_is_refused(both: Both) -> None:
     both.check()
 
 
-def test_an_insert_of_nothing_makes_no_snapshot(both: Both) -> None:
+def test_empty_insert_creates_no_snapshot(both: Both) -> None:
     assert both.db.insert("s.t", people(0, 0)).count == 0
     assert both.db.scan("skiway.snapshots").read_all().num_rows == 0
 
@@ -238,7 +238,7 @@ def files(db: AirportClient) -> list[dict[str, Any]]:
 
 
 class Statements(RuleBasedStateMachine):
-    """Random statements, told to both."""
+    """Random statements, run on both."""
 
     both: Both
 
@@ -255,15 +255,15 @@ class Statements(RuleBasedStateMachine):
     def update(self, low: int, width: int, value: str | None) -> None:
         where = (col("id") >= low) & (col("id") < low + width)
         done = self.both.db.update("s.t", {"name": value}, where=where)
-        told = self.both.duck.execute("UPDATE t SET name = ? WHERE id >= ? AND id < ?", [value, low, low + width])
-        assert done.count == told.fetchall()[0][0]
+        reported = self.both.duck.execute("UPDATE t SET name = ? WHERE id >= ? AND id < ?", [value, low, low + width])
+        assert done.count == reported.fetchall()[0][0]
 
     @rule(low=st.integers(0, 80), width=st.integers(0, 20))
     def delete(self, low: int, width: int) -> None:
         where = (col("id") >= low) & (col("id") < low + width)
         done = self.both.db.delete("s.t", where=where)
-        told = self.both.duck.execute("DELETE FROM t WHERE id >= ? AND id < ?", [low, low + width])
-        assert done.count == told.fetchall()[0][0]
+        reported = self.both.duck.execute("DELETE FROM t WHERE id >= ? AND id < ?", [low, low + width])
+        assert done.count == reported.fetchall()[0][0]
 
     @precondition(lambda self: self.both is not None)
     @invariant()
@@ -271,7 +271,7 @@ class Statements(RuleBasedStateMachine):
         self.both.check()
 
 
-def test_random_statements_end_as_in_duckdb(both: Both) -> None:
+def test_random_statements_match_duckdb(both: Both) -> None:
     machine = type("OfThisTest", (Statements,), {"both": both})
     few = settings(
         max_examples=8, stateful_step_count=8, deadline=None, suppress_health_check=list(HealthCheck), database=None

@@ -1,4 +1,4 @@
-"""A REST catalog that answers as badly as it is told."""
+"""A REST catalog with configurable failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 class BadCatalog(ThreadingHTTPServer):
     """Has `tables` tables in the namespace `sales`, none of which can be loaded; loading one takes `pause_s`.
 
-    With a `token`, nobody else is answered.
+    With a `token`, requests without it are rejected.
     """
 
     daemon_threads = True
@@ -23,7 +23,7 @@ class BadCatalog(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answers)
         self.tables, self.pause_s, self.token = tables, pause_s, token
         self.loading = threading.Event()
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     @property
     def uri(self) -> str:
@@ -34,7 +34,7 @@ class _Answers(BaseHTTPRequestHandler):
     server: BadCatalog
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
+        self.server.requested.append(self.path)
         if self.server.token and self.headers.get("authorization") != f"Bearer {self.server.token}":
             self._send(401, _error(401, "NotAuthorizedException", "who are you?"))
             return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one Spark of this process."""
+    """The only Spark session of this process."""
     with session("pipeline", "local[2]", **{"spark.sql.shuffle.partitions": 2}) as spark:
         yield spark
 

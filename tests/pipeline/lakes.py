@@ -1,4 +1,4 @@
-"""Tables of Parquet files, and what DuckDB says of their columns."""
+"""Tables of Parquet files, and the statistics that DuckDB computes for their columns."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ ROWS = 900
 SPARK = [
     pytest.mark.needs("java", "spark"),
     pytest.mark.timeout(600),
-    # Spark leaves the sockets that rows arrive through to the garbage collector.
+    # Spark leaves the sockets through which rows arrive to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 
 def rows_of_all_types(seed: int, rows: int = ROWS) -> pa.Table:
-    """Every type that is profiled, with NULLs, NaN, both zeros and days before 1970."""
-    draw = np.random.default_rng(seed)
-    whole = draw.integers(-1000, 1000, rows)
-    words = [f"wörd-{number % 700}" for number in whole]
-    floats = draw.normal(size=rows)
+    """Every profiled type, with NULLs, NaN, both zeros and days before 1970."""
+    rng = np.random.default_rng(seed)
+    integers = rng.integers(-1000, 1000, rows)
+    words = [f"wörd-{number % 700}" for number in integers]
+    floats = rng.normal(size=rows)
     floats[:6] = [math.nan, -0.0, 0.0, math.inf, -math.inf, math.nan]
 
     def some(values: Any, of: pa.DataType) -> pa.Array:
-        kept = draw.random(rows) >= 0.1
+        present = rng.random(rows) >= 0.1
         plain = getattr(values, "tolist", lambda: values)()
-        return pa.array([value if keep else None for value, keep in zip(plain, kept, strict=True)], of)
+        return pa.array([value if keep else None for value, keep in zip(plain, present, strict=True)], of)
 
     return pa.table(
         {
-            "small": some(whole % 100, pa.int8()),
-            "number": some(whole, pa.int32()),
-            "long": some(whole * 10**15, pa.int64()),
-            "unsigned": some(2**63 + whole.astype(object) * 10**15, pa.uint64()),
+            "small": some(integers % 100, pa.int8()),
+            "number": some(integers, pa.int32()),
+            "long": some(integers * 10**15, pa.int64()),
+            "unsigned": some(2**63 + integers.astype(object) * 10**15, pa.uint64()),
             "float": some(floats.astype(np.float32), pa.float32()),
             "double": some(floats, pa.float64()),
-            "price": some([Decimal(int(number)).scaleb(-2) for number in whole], pa.decimal128(9, 2)),
-            "huge": some([Decimal(int(number)).scaleb(-4) for number in whole], pa.decimal128(38, 4)),
-            "day": some(whole, pa.date32()),
-            "moment": some(whole * 10**9 + 1, pa.timestamp("us")),
-            "instant": some(whole * 10**9 + 1, pa.timestamp("us", tz="UTC")),
-            "millis": some(whole * 1000, pa.timestamp("ms")),
-            "nanos": some(whole * 10**9, pa.timestamp("ns")),
-            "clock": some(np.abs(whole) * 10**6, pa.time64("us")),
+            "price": some([Decimal(int(number)).scaleb(-2) for number in integers], pa.decimal128(9, 2)),
+            "huge": some([Decimal(int(number)).scaleb(-4) for number in integers], pa.decimal128(38, 4)),
+            "day": some(integers, pa.date32()),
+            "moment": some(integers * 10**9 + 1, pa.timestamp("us")),
+            "instant": some(integers * 10**9 + 1, pa.timestamp("us", tz="UTC")),
+            "millis": some(integers * 1000, pa.timestamp("ms")),
+            "nanos": some(integers * 10**9, pa.timestamp("ns")),
+            "clock": some(np.abs(integers) * 10**6, pa.time64("us")),
             "word": some(words, pa.string()),
             "large": some(words, pa.large_string()),
             "bytes": some([word.encode() for word in words], pa.binary()),
-            "fixed": some([f"{number:05d}".encode() for number in np.abs(whole)], pa.binary(5)),
-            "uuid": some([uuid.UUID(int=int(number)).bytes for number in np.abs(whole)], pa.uuid()),
-            "flag": some(whole % 2 == 0, pa.bool_()),
+            "fixed": some([f"{number:05d}".encode() for number in np.abs(integers)], pa.binary(5)),
+            "uuid": some([uuid.UUID(int=int(number)).bytes for number in np.abs(integers)], pa.uuid()),
+            "flag": some(integers % 2 == 0, pa.bool_()),
             "void": pa.nulls(rows, pa.int64()),
-            "box": pa.array([None if number == 7 else {"in.side": int(number)} for number in whole]),
-            "kinds": pa.array([["a", "b"][number % 2] for number in whole]).dictionary_encode(),
+            "box": pa.array([None if number == 7 else {"in.side": int(number)} for number in integers]),
+            "kinds": pa.array([["a", "b"][number % 2] for number in integers]).dictionary_encode(),
         }
     )
 
@@ -92,7 +92,7 @@ def opened(folder: Path, name: str = "t") -> Iterator[tuple[TableHandle, Snapsho
 
 @dataclass(frozen=True)
 class Oracle:
-    """What DuckDB says of one column."""
+    """What DuckDB reports for one column."""
 
     rows: int
     nulls: int
@@ -120,11 +120,11 @@ def comparable(text: str, stats: v1.ColumnStats) -> Any:
     return bound(logical_type(stats.logical_type), text).value
 
 
-def as_oracle_says(value: Any) -> Any:
+def comparable_value(value: Any) -> Any:
     """DuckDB's Python values in the form in which bounds are compared."""
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
 def quantiles(stats: v1.ColumnStats) -> dict[float, Any]:
-    said = json.loads(stats.properties["quantiles"])
-    return {float(rank): comparable(text, stats) for rank, text in said.items()}
+    quantiles_by_rank = json.loads(stats.properties["quantiles"])
+    return {float(rank): comparable(text, stats) for rank, text in quantiles_by_rank.items()}

@@ -21,7 +21,7 @@ def schema(**columns: pa.DataType) -> TableSchema:
 
 
 def file_table(of: TableSchema, row_counts: Sequence[int], *, deletes: Sequence[int] = (), **more: Any) -> pa.Table:
-    """Files without any statistics; each of `deletes` has an unknown number of rows deleted."""
+    """Files without any statistics; each of `deletes` has an unknown number of deleted rows."""
     count = len(row_counts)
     columns: dict[str, Any] = {
         "ordinal": range(count),

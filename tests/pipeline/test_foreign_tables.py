@@ -1,4 +1,4 @@
-"""Tables that Spark wrote: deletes on read, deletion vectors, column mapping, INT96. Spark's own reading is the oracle."""
+"""Tables written by Spark: merge-on-read deletes, deletion vectors, column mapping, INT96. Spark's own reads are the oracle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.needs("java", "spark"), pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tables, made in a process of their own: a running Java cannot be given jars any more."""
+    """The tables, created in a process of its own, because jars cannot be added to a running JVM."""
     folder = tmp_path_factory.mktemp("written")
     run = subprocess.run(
         [sys.executable, str(SCRIPT), str(folder), "spark"], check=False, capture_output=True, text=True
@@ -69,7 +69,7 @@ def test_delta_versions_have_the_rows_that_spark_reads(written: Path, delta: Sou
 
 
 @pytest.mark.parametrize("name", ICEBERG[1:])
-def test_deletes_are_really_there_and_known_per_file(iceberg: Source, name: str) -> None:
+def test_deletes_exist_and_are_known_per_file(iceberg: Source, name: str) -> None:
     table = iceberg.load(("sales",), name)
     files = table.files(now(table)).to_pylist()
     deletes = [file["ordinal"] for file in files if file["content"] == Content.POSITION_DELETES]
@@ -80,7 +80,7 @@ def test_deletes_are_really_there_and_known_per_file(iceberg: Source, name: str)
     assert all(known) if name.startswith("v3") else set(known) == {None}
 
 
-def test_deletion_vectors_of_delta_are_counted(delta: Source) -> None:
+def test_delta_deletion_vectors_are_counted(delta: Source) -> None:
     table = delta.load((), "vectors")
     counts = table.files(now(table))["deleted_rows"].to_pylist()
     rows = table.read(now(table)).read_all().num_rows
@@ -100,7 +100,7 @@ def test_deletion_vectors_of_delta_are_counted(delta: Source) -> None:
         ("evolved", "text LIKE 'b%'"),
     ],
 )
-def test_filters_lose_no_row_among_deletes(written: Path, iceberg: Source, name: str, predicate: str) -> None:
+def test_filters_lose_no_row_in_tables_with_deletes(written: Path, iceberg: Source, name: str, predicate: str) -> None:
     table = iceberg.load(("sales",), name)
     schema = table.schema.arrow
     found = table.read(now(table), schema=schema, filter=pushed_filter(predicate, schema)).read_all()
@@ -109,12 +109,12 @@ def test_filters_lose_no_row_among_deletes(written: Path, iceberg: Source, name:
         duck.register("everything", everything)
         duck.register("found", found)
         sql = "SELECT id FROM {} WHERE " + predicate + " ORDER BY id"
-        kept = duck.execute(sql.format("found")).fetchall()
-        assert kept == duck.execute(sql.format("everything")).fetchall()
-        assert kept
+        filtered = duck.execute(sql.format("found")).fetchall()
+        assert filtered == duck.execute(sql.format("everything")).fetchall()
+        assert filtered
 
 
-def test_a_filter_on_a_mapped_partition_reads_its_files_only(delta: Source) -> None:
+def test_filter_on_a_mapped_partition_reads_only_its_files(delta: Source) -> None:
     table = delta.load((), "mapped")
     condition = pushed_filter("shard = 2", table.schema.arrow)
     files = table.plan(now(table), condition)
@@ -122,7 +122,7 @@ def test_a_filter_on_a_mapped_partition_reads_its_files_only(delta: Source) -> N
     assert set(table.read(now(table), filter=condition).read_all()["shard"].to_pylist()) == {2}
 
 
-def test_moments_in_int96_are_read_beyond_nanoseconds(written: Path) -> None:
+def test_int96_timestamps_beyond_the_nanosecond_range_are_read(written: Path) -> None:
     with open_source("parquet", str(written / "parquet")) as source:
         old, new = (source.load((), name) for name in ("old", "new"))
         assert old.schema.arrow.field("ts").type == pa.timestamp("us")

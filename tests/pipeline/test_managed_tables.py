@@ -1,4 +1,4 @@
-"""Tables that we wrote, read by Spark with Iceberg's own runtime."""
+"""Tables written by Skiway, read by Spark with Iceberg's own runtime."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
 
 
 def written(folder: Path, *partition_by: str, version: str) -> LooseTable:
-    """A table that was appended to, whose columns changed, and of which a file was rewritten."""
+    """A table with appends, schema changes and a rewritten file."""
     table = LooseTable(folder, SCHEMA, *partition_by, format_version=version)
 
     def row(number: int, part: str | None) -> dict[str, Any]:
@@ -63,11 +63,11 @@ def written(folder: Path, *partition_by: str, version: str) -> LooseTable:
         )
     )
     table.append(pa.record_batch({"id": [2**40], "part": ["x"], "note": ["late"]}))
-    kept = pa.Table.from_pylist(
+    remaining_rows = pa.Table.from_pylist(
         [row for row in table.rows().to_pylist() if row["id"] < 3], schema=table.handle.schema.arrow
     )
     replaced = [file.file_path for file in first]
-    table.change(overwrite(replaced, table.write(kept), based_on=table.metadata.current_snapshot_id))
+    table.change(overwrite(replaced, table.write(remaining_rows), based_on=table.metadata.current_snapshot_id))
     return table
 
 

@@ -1,7 +1,7 @@
-"""One path through everything: written over Airport, read by PyIceberg and Spark through REST, appended to by Spark, and
-profiled on Spark, whose statistics come back to DuckDB's optimizer.
+"""End to end: written over Airport, read by PyIceberg and Spark through REST, appended to by Spark, and
+profiled on Spark, whose statistics are returned to DuckDB's optimizer.
 
-The oracle is DuckDB: it makes the same statements in a table of its own, and computes the statistics itself.
+The oracle is DuckDB: it runs the same statements on a table of its own and computes the statistics itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Rows = list[tuple[Any, ...]]
 
 
 def orders() -> pa.Table:
-    """200 orders, some of which nobody knows the region or the amount of."""
+    """200 orders, some without a region or an amount."""
     regions, start = ["north", "south", "öst", None], datetime(2026, 1, 1)
     made = [
         {
@@ -57,7 +57,7 @@ def orders() -> pa.Table:
 
 
 class Oracle:
-    """A table of DuckDB's own."""
+    """A table in a plain DuckDB."""
 
     def __init__(self, duck: duckdb.DuckDBPyConnection) -> None:
         self._duck = duck
@@ -71,10 +71,10 @@ class Oracle:
         return self._duck.execute("SELECT id, region, amount, moment FROM orders ORDER BY id").fetchall()
 
     def statistics(self, column: str) -> dict[str, Any]:
-        asked = (
+        expressions = (
             f"min({column}), max({column}), count(*) > count({column}), count({column}) > 0, count(DISTINCT {column})"
         )
-        found = self._duck.execute(f"SELECT {asked} FROM orders").fetchone()
+        found = self._duck.execute(f"SELECT {expressions} FROM orders").fetchone()
         assert found is not None
         return dict(zip(("min", "max", "has_null", "has_not_null", "distinct_count"), found, strict=True))
 
@@ -91,7 +91,7 @@ def in_order(table: pa.Table) -> Rows:
 
 
 def write_over_airport(db: AirportClient, oracle: Oracle) -> None:
-    """CREATE, INSERT, UPDATE and DELETE, here and there."""
+    """Run CREATE, INSERT, UPDATE and DELETE on both."""
     db.create_schema("sales")
     db.create_table(TABLE, SCHEMA)
     assert db.insert(TABLE, orders().slice(0, 120)).count == 120
@@ -102,8 +102,8 @@ def write_over_airport(db: AirportClient, oracle: Oracle) -> None:
     oracle.run("DELETE FROM orders WHERE id >= 190")
 
 
-def said_by_spark(server: Server, *statements: str) -> list[Any]:
-    """What Spark says to each statement, run in a process of its own: a running Java cannot be given jars any more."""
+def spark_results(server: Server, *statements: str) -> list[Any]:
+    """Spark's result for each statement, run in a process of its own, because jars cannot be added to a running JVM."""
     run = subprocess.run(
         [sys.executable, str(CLIENT), f"{server.addresses['http']}/iceberg"],
         input=json.dumps(statements),
@@ -118,14 +118,14 @@ def said_by_spark(server: Server, *statements: str) -> list[Any]:
 
 
 def profile(server: Server, table_id: v1.ResourceId) -> v1.Job:
-    """The job that makes statistics of the table, once it is over."""
+    """Run the job that computes the statistics of the table and return it when it has ended."""
     with calling(server.address) as caller:
         request = v1.TriggerReconcileRequest(table_id=table_id)
         begun = caller.call("ConnectorService/TriggerReconcile", request, v1.TriggerReconcileResponse)
-        asked = v1.GetReconcileJobRequest(job_id=begun.job_id)
+        job_request = v1.GetReconcileJobRequest(job_id=begun.job_id)
 
         def job() -> v1.Job:
-            found = caller.call("ConnectorService/GetReconcileJob", asked, v1.GetReconcileJobResponse).job
+            found = caller.call("ConnectorService/GetReconcileJob", job_request, v1.GetReconcileJobResponse).job
             assert isinstance(found, v1.Job)
             return found
 
@@ -135,7 +135,7 @@ def profile(server: Server, table_id: v1.ResourceId) -> v1.Job:
 
 @contextmanager
 def lake(home: Path) -> Iterator[tuple[Server, AirportClient, RestCatalog]]:
-    """A server as users start it, and clients of both its doors."""
+    """A server as users start it, and clients of both its protocols."""
     with (
         started(home) as server,
         AirportClient(server.addresses["airport"], catalog="lake") as db,
@@ -144,7 +144,7 @@ def lake(home: Path) -> Iterator[tuple[Server, AirportClient, RestCatalog]]:
         yield server, db, catalog
 
 
-def test_what_is_written_over_airport_is_read_appended_to_and_profiled_by_the_others(
+def test_table_written_over_airport_is_read_appended_to_and_profiled_by_other_engines(
     tmp_path: Path, oracle: Oracle
 ) -> None:
     with lake(tmp_path / "home") as (server, db, catalog):
@@ -153,7 +153,7 @@ def test_what_is_written_over_airport_is_read_appended_to_and_profiled_by_the_ot
         assert in_order(catalog.load_table(TABLE).scan().to_arrow()) == oracle.rows()
 
         added = "(1000, 'spark', 0.5, TIMESTAMP '2030-01-01 00:00:00'), (1001, NULL, NULL, NULL)"
-        read, appended = said_by_spark(
+        read, appended = spark_results(
             server,
             "SELECT id, region, amount, CAST(moment AS STRING) FROM lake.sales.orders ORDER BY id",
             f"INSERT INTO lake.sales.orders VALUES {added}",
@@ -170,5 +170,5 @@ def test_what_is_written_over_airport_is_read_appended_to_and_profiled_by_the_ot
         done = profile(server, table_id)
         assert (done.state, done.tables_changed, done.errors) == (v1.JS_SUCCEEDED, 1, 0), done
         for name in SCHEMA.names:
-            told, expected = db.statistics(TABLE, name), oracle.statistics(name)
-            assert {key: getattr(told, key) for key in expected} == expected, name
+            actual, expected = db.statistics(TABLE, name), oracle.statistics(name)
+            assert {key: getattr(actual, key) for key in expected} == expected, name

@@ -1,4 +1,4 @@
-"""The page about Spark clusters, as it is written: its commands start a cluster, its settings run jobs there."""
+"""The page about Spark clusters: its commands start a cluster, and its settings run jobs there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings(toml: str, folder: Path) -> Settings:
     return load(folder, file, {}, {})
 
 
-# --- what it says -----------------------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -74,46 +74,46 @@ def settings(toml: str, folder: Path) -> Settings:
         ),
     ],
 )
-def test_settings_mean_what_the_page_says(tmp_path: Path, toml: str, place: SparkPlace):
+def test_settings_match_the_page(tmp_path: Path, toml: str, place: SparkPlace):
     assert spark_place(settings(toml, tmp_path).reconciler.spark) == place
 
 
-def test_values_that_look_secret_are_not_shown(tmp_path: Path):
+def test_secret_looking_values_are_not_shown(tmp_path: Path):
     toml = WITH_JARS.replace("endpoint.region=eu-west-1", "secret.key=abc;d")
     found = settings(toml, tmp_path)
     assert spark_place(found.reconciler.spark).conf["spark.hadoop.fs.s3a.secret.key"] == "abc;d"
-    said = shown(found)["reconciler.spark.conf"]
-    assert "abc" not in said
-    assert "spark.hadoop.fs.s3a.secret.key=****" in said
+    conf_text = shown(found)["reconciler.spark.conf"]
+    assert "abc" not in conf_text
+    assert "spark.hadoop.fs.s3a.secret.key=****" in conf_text
 
 
 @pytest.mark.parametrize("conf", ["spark.driver.memory", "= 3g", "a b=3"])
-def test_what_is_no_pair_is_refused(tmp_path: Path, conf: str):
+def test_setting_that_is_not_a_pair_is_rejected(tmp_path: Path, conf: str):
     with pytest.raises(InvalidArgument, match=r"reconciler\.spark\.conf = .* expected name=value pairs"):
         load(tmp_path, None, {}, {"reconciler.spark.conf": conf})
 
 
-def test_the_session_of_a_process_is_where_it_was_told_to_be(monkeypatch):
-    asked = []
-    monkeypatch.setattr(sessions, "session", lambda *place, **how: asked.append((place, how)))
+def test_session_is_created_at_the_configured_place(monkeypatch):
+    sessions_requested = []
+    monkeypatch.setattr(sessions, "session", lambda *place, **how: sessions_requested.append((place, how)))
     SparkPlace("local[3]", conf={"spark.driver.memory": "3g"}).session()
     SparkPlace(remote="sc://host:15002").session()
     SparkPlace().session()
-    assert asked == [
+    assert sessions_requested == [
         (("skiway", "local[3]"), {"remote": "", "spark.driver.memory": "3g"}),
         (("skiway", "local[*]"), {"remote": "sc://host:15002"}),
         (("skiway", "local[*]"), {"remote": ""}),
     ]
 
 
-def test_the_page_names_every_setting_and_the_right_numbers():
+def test_page_names_every_setting_and_the_right_numbers():
     assert {f"`{each.key}`" for each in describe() if each.key.startswith("reconciler.spark.")} <= set(TEXT.split())
     assert f"batches of {USUAL.files} and {USUAL.columns} columns" in TEXT
     assert f"needs Java {OLDEST_JAVA} or newer" in TEXT
     assert f"after {Settings().reconciler.job_store.max_attempts} attempts it has failed" in TEXT
 
 
-def test_the_jar_is_that_of_sparks_own_hadoop():
+def test_jar_matches_the_hadoop_version_of_spark():
     import pyspark
 
     (jar,) = Path(pyspark.__path__[0], "jars").glob("hadoop-client-api-*.jar")
@@ -121,12 +121,12 @@ def test_the_jar_is_that_of_sparks_own_hadoop():
     assert f"hadoop-aws:{version}" in WITH_JARS
 
 
-# --- what it does -----------------------------------------------------------------------------------------------------
+# --- clusters ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def shell(script: str, log: Path, *, until: str) -> Iterator[None]:
-    """A command of the page, as it is typed, once its output says that it is there."""
+    """Run a command of the page as typed, and wait until its output shows that it is ready."""
     python = Path(sys.executable).parent
     env = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "PATH": f"{python}:{os.environ['PATH']}"}
     lines = script.strip().splitlines()
@@ -147,16 +147,16 @@ def shell(script: str, log: Path, *, until: str) -> Iterator[None]:
         process.wait(30)
 
 
-def here(text: str, **more: str) -> str:
-    """What the page has, for one machine that is small."""
+def for_one_machine(text: str, **more: str) -> str:
+    """The text of the page, adapted to one small machine."""
     smaller = {
         "10.0.0.1": "127.0.0.1",
         "10.0.0.2": "127.0.0.1",
         "=4g": "=600m",
         "--cores 4 --memory 8g": "--cores 1 --memory 700m",
     }
-    for said, meant in {**smaller, **more}.items():
-        text = text.replace(said, meant)
+    for original, replacement in {**smaller, **more}.items():
+        text = text.replace(original, replacement)
     return text
 
 
@@ -173,7 +173,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(data: Path, spark: Any) -> Any:
-    """What Spark of this process finds."""
+    """The statistics computed by the Spark session of this process."""
     with open_stores("memory://") as stores:
         factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
         factory.catalog()
@@ -183,7 +183,7 @@ def expected(data: Path, spark: Any) -> Any:
 
 
 def found_by_a_server(data: Path, folder: Path, toml: str) -> Any:
-    """The same statistics, made by a job of a server that has these settings."""
+    """The same statistics, computed by a job of a server with these settings."""
     file = folder / "skiway.toml"
     file.write_text(toml)
     with started(folder / "home", "--config", str(file)) as server, Metastore(server.address) as lake:
@@ -202,39 +202,39 @@ def found_by_a_server(data: Path, folder: Path, toml: str) -> Any:
 class TestOnClusters:
     pytestmark = SPARK
 
-    def test_a_job_on_the_cluster_of_the_page_finds_the_same(self, data: Path, expected: Any, tmp_path: Path):
+    def test_job_on_the_cluster_of_the_page_has_the_same_result(self, data: Path, expected: Any, tmp_path: Path):
         port = {"7077": str(free_port())}
         with ExitStack() as cluster:
-            master = here(MASTER.rstrip(), **port) + " --webui-port 0"
+            master = for_one_machine(MASTER.rstrip(), **port) + " --webui-port 0"
             cluster.enter_context(shell(master, tmp_path / "master.log", until="I have been elected leader"))
             for number in range(2):
                 work = f" --webui-port 0 --host 127.0.0.1 --work-dir {tmp_path}/work-{number}"
-                script = f"{VARIABLES}\n{here(WORKER.rstrip(), **port)}{work}"
+                script = f"{VARIABLES}\n{for_one_machine(WORKER.rstrip(), **port)}{work}"
                 log = tmp_path / f"worker-{number}.log"
                 cluster.enter_context(shell(script, log, until="Successfully registered with master"))
-            toml = here(ON_CLUSTER, **port, **{"spark.cores.max=8": "spark.cores.max=2"})
+            toml = for_one_machine(ON_CLUSTER, **port, **{"spark.cores.max=8": "spark.cores.max=2"})
             assert found_by_a_server(data, tmp_path, toml) == expected
             executors = [path for number in range(2) for path in (tmp_path / f"work-{number}").glob("app-*/*")]
             assert len(executors) == 2
 
-    def test_a_job_by_the_connect_server_of_the_page_finds_the_same(self, data: Path, expected: Any, tmp_path: Path):
+    def test_job_on_the_connect_server_of_the_page_has_the_same_result(self, data: Path, expected: Any, tmp_path: Path):
         port = {"15002": str(free_port())}
         local = "--conf spark.connect.grpc.binding.address=127.0.0.1 --conf spark.ui.enabled=false spark-internal"
-        script = f"{VARIABLES}\n{here(CONNECT, **port, **{'spark-internal': local})}"
+        script = f"{VARIABLES}\n{for_one_machine(CONNECT, **port, **{'spark-internal': local})}"
         with shell(script, tmp_path / "connect.log", until="Spark Connect server started"):
-            assert found_by_a_server(data, tmp_path, here(BY_CONNECT, **port)) == expected
+            assert found_by_a_server(data, tmp_path, for_one_machine(BY_CONNECT, **port)) == expected
 
 
-def test_a_worker_is_started_as_the_page_says(tmp_path: Path):
+def test_worker_command_of_the_page_starts_a_worker(tmp_path: Path):
     parquet(tmp_path / "data", "people", id=[1])
-    asked = BESIDE.replace("skiway", " ".join(command()), 1).split()
+    arguments = BESIDE.replace("skiway", " ".join(command()), 1).split()
     with started(tmp_path / "lake", "--set", "reconciler.backend=remote") as server, Metastore(server.address) as lake:
         lake.connectors.create("files", kind="parquet", uri=str(tmp_path / "data"), catalog="lake", namespace="raw")
         job = lake.connectors.sync("files")
         assert job.state == "queued"
-        with subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        with subprocess.Popen(arguments, env=environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
             try:
-                told = lake.jobs.watch(job, timeout_s=120, every_s=0.1)
-                assert next(each for each in told if each.state == "running").message.lease_owner
+                updates = lake.jobs.watch(job, timeout_s=120, every_s=0.1)
+                assert next(each for each in updates if each.state == "running").message.lease_owner
             finally:
                 process.kill()

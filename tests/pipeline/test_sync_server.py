@@ -1,4 +1,4 @@
-"""Sources that are bad, on a real server with its own Spark: each is told, the rest goes on, and nothing is changed."""
+"""Faulty sources on a real server with its own Spark: each fault is reported, the rest continues, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from metastore.upstreams import iceberg, parquet
 from pipeline.catalogs import bad_catalog
 from pipeline.lakes import SPARK
-from pipeline.test_slice import said_by_spark
+from pipeline.test_slice import spark_results
 from runtime.servers import Server, calling, eventually, started
 from skiway.client import Metastore
 from skiway.client.metastore.jobs import Job
@@ -59,7 +59,7 @@ def tables(lake: Metastore, namespace: str) -> list[str]:
     return [table.name for table in lake.tables(f"lake.{namespace}")]
 
 
-def test_a_job_can_be_watched(lake: Metastore, tmp_path: Path):
+def test_job_can_be_watched(lake: Metastore, tmp_path: Path):
     for number in range(3):
         parquet(tmp_path / "people", f"f{number}", id=[number])
     parquet(tmp_path / "guests", "f", id=[1])
@@ -72,14 +72,16 @@ def test_a_job_can_be_watched(lake: Metastore, tmp_path: Path):
     assert all(before.message != after.message for before, after in itertools.pairwise(seen))
     during = [each for each in seen if each.tables_now]
     assert {name for each in during for name in each.tables_now} <= {"people", "guests"}
-    assert any(each.files_total and each.files_done < each.files_total for each in during), "Spark takes a while"
+    assert any(each.files_total and each.files_done < each.files_total for each in during), (
+        "starting Spark takes a while"
+    )
     last = seen[-1]
     assert (last.tables_done, last.tables_total, last.tables_now) == (2, 2, [])
     assert (last.files_done, last.files_total, last.fraction_done) == (4, 4, 1.0)
     assert tables(lake, "watched") == ["guests", "people"]
 
 
-def test_a_source_that_does_not_answer_is_tried_again_and_then_told(lake: Metastore):
+def test_unresponsive_source_is_retried_and_then_reported(lake: Metastore):
     lake.connectors.create(
         "away", kind="iceberg", uri="http://127.0.0.1:1", catalog="lake", namespace="away", source=SALES
     )
@@ -90,7 +92,7 @@ def test_a_source_that_does_not_answer_is_tried_again_and_then_told(lake: Metast
     assert lake.namespaces.find("lake.away") is None
 
 
-def test_wrong_credentials_are_told_once_and_not_shown(lake: Metastore):
+def test_wrong_credentials_are_reported_once_and_not_shown(lake: Metastore):
     with bad_catalog(token="the right one") as upstream:
         credentials = v1.ConnectorCredentials(bearer=v1.BearerToken(token="the wrong one"))
         lake.connectors.create(
@@ -112,7 +114,7 @@ def test_wrong_credentials_are_told_once_and_not_shown(lake: Metastore):
     assert lake.namespaces.find("lake.stranger") is None
 
 
-def test_a_corrupt_file_stops_its_table_only_and_leaves_that_as_it_was(lake: Metastore, tmp_path: Path):
+def test_corrupt_file_stops_only_its_table_and_leaves_it_unchanged(lake: Metastore, tmp_path: Path):
     parquet(tmp_path / "good", "a", id=[1])
     parquet(tmp_path / "bad", "a", id=[1])
     lake.connectors.create("torn", kind="parquet", uri=str(tmp_path), catalog="lake", namespace="torn")
@@ -130,7 +132,7 @@ def test_a_corrupt_file_stops_its_table_only_and_leaves_that_as_it_was(lake: Met
     assert lake.statistics.get("lake.torn.good").row_count == 3
 
 
-def test_a_missing_data_file_is_told_and_the_other_tables_are_profiled(lake: Metastore, tmp_path: Path):
+def test_missing_data_file_is_reported_and_the_other_tables_are_profiled(lake: Metastore, tmp_path: Path):
     catalog = iceberg(tmp_path)
     for name in ("whole", "holed"):
         table = catalog.create_table(f"sales.{name}", schema=pa.schema({"id": pa.int64()}))
@@ -162,7 +164,7 @@ def test_a_missing_data_file_is_told_and_the_other_tables_are_profiled(lake: Met
     assert lake.statistics.get("lake.holes.holed").properties["files.profiled"] == "2"
 
 
-def test_a_column_of_a_type_that_no_table_has_stops_its_table_only(lake: Metastore, tmp_path: Path):
+def test_column_of_an_unsupported_type_stops_only_its_table(lake: Metastore, tmp_path: Path):
     parquet(tmp_path / "good", "a", id=[1])
     (tmp_path / "odd").mkdir()
     pq.write_table(pa.table({"d": pa.array([1], pa.duration("us"))}), tmp_path / "odd" / "a.parquet")
@@ -174,7 +176,7 @@ def test_a_column_of_a_type_that_no_table_has_stops_its_table_only(lake: Metasto
     assert lake.statistics.get("lake.types.good").row_count == 1
 
 
-def test_a_column_that_spark_cannot_read_has_no_statistics_and_stops_nothing(lake: Metastore, tmp_path: Path):
+def test_column_that_spark_cannot_read_has_no_statistics_and_stops_nothing(lake: Metastore, tmp_path: Path):
     (tmp_path / "half").mkdir()
     half = pa.array([1.0, 2.0], pa.float32()).cast(pa.float16())
     pq.write_table(pa.table({"id": [1, 2], "half": half}), tmp_path / "half" / "a.parquet")
@@ -185,7 +187,7 @@ def test_a_column_that_spark_cannot_read_has_no_statistics_and_stops_nothing(lak
     assert lake.statistics.get("lake.halves.half").row_count == 2
 
 
-def test_a_connector_with_a_policy_is_run_by_itself(lake: Metastore, tmp_path: Path):
+def test_connector_with_a_policy_is_scheduled(lake: Metastore, tmp_path: Path):
     parquet(tmp_path / "t", "a", id=[1])
     policy = v1.ConnectorPolicy(enabled=True)
     policy.interval.seconds = 3600
@@ -199,7 +201,7 @@ def test_a_connector_with_a_policy_is_run_by_itself(lake: Metastore, tmp_path: P
     assert len(list(lake.jobs(connector=made.id))) == 1
 
 
-def test_sketches_of_a_managed_table_are_found_by_pyiceberg_and_do_not_disturb_spark(lake: Metastore, server: Server):
+def test_sketches_of_a_managed_table_are_readable_by_pyiceberg_and_ignored_by_spark(lake: Metastore, server: Server):
     rest = f"{server.addresses['http']}/iceberg"
     with closing(RestCatalog("lake", uri=rest, warehouse="lake")) as catalog:
         catalog.create_namespace("managed")
@@ -211,7 +213,7 @@ def test_sketches_of_a_managed_table_are_found_by_pyiceberg_and_do_not_disturb_s
         (statistics,) = catalog.load_table("managed.people").metadata.statistics
         distinct = {blob.fields[0]: blob.properties["ndv"] for blob in statistics.blob_metadata}
         assert (statistics.snapshot_id, distinct) == (table.refresh().metadata.current_snapshot_id, {1: "4", 2: "2"})
-        (rows, added) = said_by_spark(
+        (rows, added) = spark_results(
             server,
             "SELECT count(*), count(DISTINCT name) FROM lake.managed.people",
             "INSERT INTO lake.managed.people VALUES (5, 'c')",

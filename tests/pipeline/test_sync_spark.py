@@ -1,4 +1,4 @@
-"""Both passes with Spark itself: what it counts is what a connector's tables hold."""
+"""Both phases of a job with a real Spark: its statistics match the tables of the connector."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stores() -> Iterator[Stores]:
         yield opened
 
 
-def test_a_sync_profiles_what_is_new_and_only_that(stores, spark, tmp_path):
+def test_sync_profiles_only_new_data(stores, spark, tmp_path):
     factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
     factory.catalog()
     parquet(tmp_path / "up" / "people", "a", id=[1, 2, 2, None])
@@ -68,13 +68,13 @@ def test_a_sync_profiles_what_is_new_and_only_that(stores, spark, tmp_path):
         assert reconciler.run(factory.home, each.resource_id, mode=STATS).changed == 0
 
 
-# --- what was profiled once is never read again ---------------------------------------------------------------------
+# --- incremental profiles -------------------------------------------------------------------------------------------
 
 FILES = 200
 
 
 def rows(files: range) -> pa.Table:
-    """Fifty rows per file, with NULLs, repeated values and a spread; `part` tells the file."""
+    """Fifty rows per file, with NULLs, repeated values and a spread; `part` identifies the file."""
     ids = [file * 50 + number for file in files for number in range(50)]
     return pa.table(
         {
@@ -88,7 +88,7 @@ def rows(files: range) -> pa.Table:
 
 @dataclass
 class Grown:
-    """A table that grows by files, and how its old files are taken away."""
+    """A table that grows by files, and a way to remove its old files."""
 
     connect: Callable[[ResourceFactory], v1.Connector]
     grow: Callable[[range], None]
@@ -136,7 +136,7 @@ def parquet_of_files(folder: Path) -> Grown:
 
 
 def make_unreadable(files: set[Path]) -> None:
-    """A folder is what is in it, so its files stay; but of what they held, only the footers are left."""
+    """A folder consists of its files, so they stay, but only their footers are left."""
     for path in files:
         before, data = path.stat(), bytearray(path.read_bytes())
         footer = int.from_bytes(data[-8:-4], "little") + 8
@@ -152,7 +152,7 @@ def delete(files: set[Path]) -> None:
 
 
 def synced(factory: ResourceFactory, of: v1.Connector, spark: Any) -> v1.Job:
-    """A job from its beginning to its end, done by a worker."""
+    """Run a job from start to end in a worker."""
     job_id = connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=of.resource_id)).job_id
     run = jobs_of(factory.realm, Reconciler(SECRETS, SparkProfile(lambda: spark)))
     assert Worker(JobQueue(factory.stores), run, name="w").work_once()
@@ -160,7 +160,7 @@ def synced(factory: ResourceFactory, of: v1.Connector, spark: Any) -> v1.Job:
 
 
 def published(factory: ResourceFactory) -> tuple[v1.TableStats, list[v1.ColumnStats]]:
-    """The statistics of the only table, without what is not about its content."""
+    """The statistics of the only table, without fields that do not describe its content."""
     (table,) = mirrored(factory).values()
     ref = v1.SnapshotRef(snapshot_id=current_of(factory, table).snapshot_id)
     stats = statistics.get_table(factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
@@ -173,11 +173,11 @@ def published(factory: ResourceFactory) -> tuple[v1.TableStats, list[v1.ColumnSt
 
 
 @pytest.mark.parametrize(
-    ("made", "take_away"),
+    ("made", "remove"),
     [(iceberg_of_files, delete), (delta_of_files, delete), (parquet_of_files, make_unreadable)],
     ids=["iceberg", "delta", "parquet"],
 )
-def test_two_new_files_are_profiled_without_the_two_hundred_old_ones(spark, tmp_path, made, take_away):
+def test_two_new_files_are_profiled_without_the_two_hundred_old_ones(spark, tmp_path, made, remove):
     table = made(tmp_path)
     table.grow(range(FILES))
     old = table.files()
@@ -190,9 +190,9 @@ def test_two_new_files_are_profiled_without_the_two_hundred_old_ones(spark, tmp_
         done = synced(factory, connected, spark)
         assert (done.state, done.progress.files_done) == (v1.JS_SUCCEEDED, FILES), done
         table.grow(range(FILES, FILES + 2))
-        whole = synced(fresh, table.connect(fresh), spark)
-        assert (whole.state, whole.progress.files_done) == (v1.JS_SUCCEEDED, FILES + 2), whole
-        take_away(old)
+        full_run = synced(fresh, table.connect(fresh), spark)
+        assert (full_run.state, full_run.progress.files_done) == (v1.JS_SUCCEEDED, FILES + 2), full_run
+        remove(old)
         done = synced(factory, connected, spark)
         assert (done.state, done.progress.files_total, done.errors) == (v1.JS_SUCCEEDED, 2, 0), done
         stats, columns = published(factory)
@@ -201,7 +201,7 @@ def test_two_new_files_are_profiled_without_the_two_hundred_old_ones(spark, tmp_
         assert (stats, columns) == published(fresh)
 
 
-def test_only_chosen_columns_are_read_and_others_once_they_are_wanted(spark, stores, tmp_path):
+def test_only_selected_columns_are_read_and_others_once_they_are_selected(spark, stores, tmp_path):
     factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
     factory.catalog()
     table = parquet_of_files(tmp_path)

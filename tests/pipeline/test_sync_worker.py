@@ -1,4 +1,4 @@
-"""Workers: a lease that lives while they work, ends that are told, and jobs that others take over."""
+"""Workers: leases renewed during work, reported outcomes, and jobs taken over by other workers."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def worker(factory: ResourceFactory, run: Callable[[v1.Job, Control], Outcome], 
     return Worker(JobQueue(factory.stores, rules=rules), run, name="w", poll_s=0.01)
 
 
-def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends, "it never came so far"
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.005)
 
 
@@ -70,7 +70,7 @@ def raising(error: Exception) -> Callable[[v1.Job, Control], Outcome]:
     return run
 
 
-def test_a_job_that_went_well_has_succeeded(factory: ResourceFactory):
+def test_completed_job_has_succeeded(factory: ResourceFactory):
     job_id = triggered(factory)
     assert worker(factory, lambda *_: Outcome(3, 2)).work_once()
     done = job(factory, job_id)
@@ -86,9 +86,7 @@ def test_a_job_that_went_well_has_succeeded(factory: ResourceFactory):
         (Outcome(3, 2, {"a": "no answer"}, transient=True), v1.JS_QUEUED, 1),
     ],
 )
-def test_failures_of_tables_are_told_and_tried_again_only_if_that_may_help(
-    factory: ResourceFactory, outcome, state, errors
-):
+def test_table_failures_are_reported_and_retried_only_if_transient(factory: ResourceFactory, outcome, state, errors):
     job_id = triggered(factory)
     worker(factory, lambda *_: outcome).work_once()
     done = job(factory, job_id)
@@ -99,20 +97,20 @@ def test_failures_of_tables_are_told_and_tried_again_only_if_that_may_help(
 @pytest.mark.parametrize(
     ("error", "state"), [(Unavailable("later"), v1.JS_QUEUED), (InvalidArgument("never"), v1.JS_FAILED)]
 )
-def test_a_run_that_fails_is_tried_again_only_if_that_may_help(factory: ResourceFactory, error, state):
+def test_failed_run_is_retried_only_if_transient(factory: ResourceFactory, error, state):
     job_id = triggered(factory)
     worker(factory, raising(error)).work_once()
     assert (job(factory, job_id).state, job(factory, job_id).message) == (state, str(error))
 
 
-def test_a_fault_of_ours_is_told_without_details(factory: ResourceFactory):
+def test_internal_error_is_reported_without_details(factory: ResourceFactory):
     job_id = triggered(factory)
     worker(factory, raising(ZeroDivisionError("secret"))).work_once()
     assert "secret" not in job(factory, job_id).message
     assert job(factory, job_id).state == v1.JS_QUEUED
 
 
-def test_attempts_are_used_up(factory: ResourceFactory):
+def test_job_fails_after_the_last_attempt(factory: ResourceFactory):
     job_id = triggered(factory)
     with worker(factory, raising(Unavailable("later"))):
         until(lambda: job(factory, job_id).state == v1.JS_FAILED)
@@ -120,7 +118,7 @@ def test_attempts_are_used_up(factory: ResourceFactory):
 
 
 def waiting(begun: threading.Event) -> Callable[[v1.Job, Control], Outcome]:
-    """Works until it is told to stop."""
+    """Works until it must stop."""
 
     def run(job: v1.Job, control: Control) -> Outcome:
         begun.set()
@@ -131,7 +129,7 @@ def waiting(begun: threading.Event) -> Callable[[v1.Job, Control], Outcome]:
     return run
 
 
-def test_the_lease_is_renewed_while_the_work_lasts(factory: ResourceFactory):
+def test_lease_is_renewed_during_the_work(factory: ResourceFactory):
     job_id, begun = triggered(factory), threading.Event()
     quick = JobRules(lease_s=0.6)
     with worker(factory, waiting(begun), quick):
@@ -141,7 +139,7 @@ def test_the_lease_is_renewed_while_the_work_lasts(factory: ResourceFactory):
         assert job(factory, job_id).attempt == 1
 
 
-def test_a_cancelled_job_stops_within_a_renewal(factory: ResourceFactory):
+def test_cancelled_job_stops_at_the_next_renewal(factory: ResourceFactory):
     job_id, begun = triggered(factory), threading.Event()
     with worker(factory, waiting(begun), JobRules(lease_s=0.6)):
         begun.wait(10)
@@ -149,7 +147,7 @@ def test_a_cancelled_job_stops_within_a_renewal(factory: ResourceFactory):
         until(lambda: job(factory, job_id).state == v1.JS_CANCELLED, seconds=5)
 
 
-def test_a_worker_that_stops_gives_its_job_back(factory: ResourceFactory):
+def test_stopping_worker_releases_its_job(factory: ResourceFactory):
     job_id, begun = triggered(factory), threading.Event()
     working = worker(factory, waiting(begun))
     working.start()
@@ -162,17 +160,17 @@ def test_a_worker_that_stops_gives_its_job_back(factory: ResourceFactory):
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_a_worker_does_so_many_jobs_at_once_as_it_is_told(factory: ResourceFactory, at_once):
+def test_worker_runs_the_configured_number_of_concurrent_jobs(factory: ResourceFactory, at_once):
     made = [connector(factory, "/nowhere", name=f"c{number}") for number in range(6)]
     for each in made:
         connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=each.resource_id))
-    meeting, lock, now, most = threading.Barrier(at_once), threading.Lock(), [0], [0]
+    barrier, lock, now, most = threading.Barrier(at_once), threading.Lock(), [0], [0]
 
     def run(job: v1.Job, control: Control) -> Outcome:
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
-        meeting.wait(20)  # with fewer at once nobody comes past here
+        barrier.wait(20)  # blocks unless this many jobs run at once
         with lock:
             now[0] -= 1
         return Outcome(1, 1)
@@ -187,7 +185,7 @@ def done(factory: ResourceFactory) -> list[v1.Job]:
     return list(jobs.list_(factory.home, request).jobs)
 
 
-def test_a_worker_that_stops_gives_all_its_jobs_back(factory: ResourceFactory):
+def test_stopping_worker_releases_all_its_jobs(factory: ResourceFactory):
     for number in range(2):
         made = connector(factory, "/nowhere", name=f"c{number}")
         connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=made.resource_id))
@@ -207,8 +205,8 @@ def test_a_worker_that_stops_gives_all_its_jobs_back(factory: ResourceFactory):
     assert states == [(v1.JS_QUEUED, 0)] * 2
 
 
-def test_a_worker_that_must_go_gives_back_what_does_not_stop(factory: ResourceFactory):
-    """As Spark does not, in the middle of a batch."""
+def test_worker_releases_jobs_that_do_not_stop_in_time(factory: ResourceFactory):
+    """Spark, for example, does not stop in the middle of a batch."""
     job_id, begun, end = triggered(factory), threading.Event(), threading.Event()
 
     def run(job: v1.Job, control: Control) -> Outcome:
@@ -227,33 +225,33 @@ def test_a_worker_that_must_go_gives_back_what_does_not_stop(factory: ResourceFa
     assert (job(factory, job_id).state, job(factory, job_id).tables_scanned) == (v1.JS_SUCCEEDED, 1)
 
 
-def test_progress_is_written_down_while_the_work_goes_on(factory: ResourceFactory):
-    job_id, told = triggered(factory), threading.Event()
+def test_progress_is_stored_during_the_work(factory: ResourceFactory):
+    job_id, may_end = triggered(factory), threading.Event()
 
     def run(job: v1.Job, control: Control) -> Outcome:
         control.report(Progress(1, stage=Stage(v1.CAP_STATS_ONLY_ASYNC, 3, 1, ("a", "b"), 10, 4)))
-        assert told.wait(20)
+        assert may_end.wait(20)
         return Outcome(3, 2)
 
     with worker(factory, run):
         until(lambda: job(factory, job_id).progress.files_done == 4)
         seen = job(factory, job_id)
-        told.set()
+        may_end.set()
         until(lambda: job(factory, job_id).state == v1.JS_SUCCEEDED)
     assert (seen.state, seen.tables_scanned, list(seen.progress.tables)) == (v1.JS_RUNNING, 1, ["a", "b"])
     assert (seen.progress.tables_done, seen.progress.tables_total, seen.progress.files_total) == (1, 3, 10)
     assert job(factory, job_id).tables_scanned == 3
 
 
-def test_telling_progress_often_writes_seldom(factory: ResourceFactory, monkeypatch):
+def test_frequent_progress_reports_are_written_rarely(factory: ResourceFactory, monkeypatch):
     writes = []
     real = JobQueue.progress
-    monkeypatch.setattr(JobQueue, "progress", lambda *asked: (writes.append(1), real(*asked))[1])
+    monkeypatch.setattr(JobQueue, "progress", lambda *arguments: (writes.append(1), real(*arguments))[1])
     job_id = triggered(factory)
 
     def run(job: v1.Job, control: Control) -> Outcome:
-        ends = time.monotonic() + 1.0
-        while time.monotonic() < ends:
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
             control.report(Progress(1))
         return Outcome(1, 1)
 
@@ -263,28 +261,28 @@ def test_telling_progress_often_writes_seldom(factory: ResourceFactory, monkeypa
 
 
 @behavior(73)
-def test_a_worker_that_lost_its_lease_writes_nothing_more(factory: ResourceFactory):
+def test_worker_that_lost_its_lease_writes_nothing_more(factory: ResourceFactory):
     job_id = triggered(factory)
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
     queue = JobQueue(factory.stores, rules=JobRules(lease_s=10), clock=lambda: now[0], jitter=lambda: 0.0)
     now[0] = datetime.now(UTC) + timedelta(seconds=1)
     lease = queue.lease("slow")
     assert lease is not None
-    with RunningJob(queue, lease, threading.Event()) as held:
-        held.check()
+    with RunningJob(queue, lease, threading.Event()) as running:
+        running.check()
         now[0] += timedelta(seconds=11)
         with pytest.raises(Cancelled) as lost:
-            held.check()
+            running.check()
         assert lost.value.key == "job.lost"
         other = queue.lease("other")
         assert other is not None
-        held.report(Progress(tables_scanned=99))
-        assert held.must_stop()
+        running.report(Progress(tables_scanned=99))
+        assert running.must_stop()
     assert job(factory, job_id).tables_scanned == 0
     assert job(factory, job_id).lease_owner == "other"
 
 
-def test_a_job_makes_both_passes_in_the_account_it_belongs_to(factory: ResourceFactory, tmp_path):
+def test_job_runs_both_phases_in_its_own_account(factory: ResourceFactory, tmp_path):
     parquet(tmp_path, "people", id=[1, 2])
     job_id = triggered(factory, str(tmp_path))
 
@@ -352,7 +350,7 @@ def contents(factory: ResourceFactory) -> dict[str, Any]:
 
 
 @behavior(73)
-def test_a_worker_that_is_killed_loses_its_job_to_another_and_nothing_else(tmp_path: Path):
+def test_job_of_a_killed_worker_is_taken_over_without_loss(tmp_path: Path):
     for number in range(6):
         parquet(tmp_path / "up", f"t{number}", id=[number, number + 1])
     results = []
@@ -370,11 +368,11 @@ def test_a_worker_that_is_killed_loses_its_job_to_another_and_nothing_else(tmp_p
                 victim.wait()
                 victim.stdout.close()
                 assert (job(factory, job_id).state, len(mirrored(factory))) == (v1.JS_RUNNING, 1)
-                ends = job(factory, job_id).lease_expires_at.ToDatetime(UTC)
-                until(lambda ends=ends: ends < datetime.now(UTC))  # type: ignore[misc]
+                deadline = job(factory, job_id).lease_expires_at.ToDatetime(UTC)
+                until(lambda deadline=deadline: deadline < datetime.now(UTC))  # type: ignore[misc]
                 JobQueue(stores, rules=JobRules(base_backoff_s=0.001), jitter=lambda: 0.0).reclaim()
-            heir = process(url, 0.0, "heir")
-            heir.communicate(timeout=60)
+            successor = process(url, 0.0, "heir")
+            successor.communicate(timeout=60)
             done = job(factory, job_id)
             assert (done.state, done.tables_scanned) == (v1.JS_SUCCEEDED, 6), done
             assert done.attempt == (2 if name == "killed" else 1)

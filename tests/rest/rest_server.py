@@ -37,7 +37,7 @@ def principal(subject: str, *permissions: str, account_id: str = "a1") -> Princi
 
 
 class Callers:
-    """An authenticator whose tokens are the names of callers; without a token, `anybody`."""
+    """An authenticator whose tokens are the names of callers; calls without a token come from `anybody`."""
 
     def __init__(self, *known: Principal) -> None:
         self.known = {each.subject: each for each in known}
@@ -63,14 +63,14 @@ class RestServer:
         return RestCatalog("test", **{"uri": self.uri, "warehouse": warehouse, "token": "anybody", **properties})
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
-        """One call; a body is sent as JSON, bytes as they are."""
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        """Send one request; a body is sent as JSON, bytes unchanged."""
+        encoded = {name.replace("_", "-"): value for name, value in headers.items()}
         if isinstance(body, bytes):
-            return httpx.request(method, f"{self.uri}{path}", content=body, headers={**JSON, **sent}, timeout=30)
-        return httpx.request(method, f"{self.uri}{path}", json=body, headers=sent, timeout=30)
+            return httpx.request(method, f"{self.uri}{path}", content=body, headers={**JSON, **encoded}, timeout=30)
+        return httpx.request(method, f"{self.uri}{path}", json=body, headers=encoded, timeout=30)
 
     def get_untouched(self, path: str) -> httpx.Response:
-        """What is at a path just as it is written here: other clients tidy up paths before they send them."""
+        """Request a path exactly as written; other clients normalize paths before they send them."""
         address = urlsplit(self.uri)
         with closing(HTTPConnection(address.hostname or "", address.port)) as connection:
             connection.request("GET", f"{address.path}{path}")
@@ -111,17 +111,17 @@ def opened(
 
 @contextmanager
 def listening(app: RestApp) -> Iterator[str]:
-    """The address of the app, mounted as a server mounts it."""
+    """Serve the app, mounted as a real server mounts it, and yield its address."""
     mounted = Starlette(routes=[Mount("/iceberg", app)])
     server = uvicorn.Server(uvicorn.Config(mounted, log_level="warning", lifespan="off"))
-    # asyncio sends at once what it is given only on sockets that say that they are TCP; else answers wait for 40 ms.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
-        door.bind(("127.0.0.1", 0))
-        door.listen()  # from now on, so that clients need not wait
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[door])))
+    # asyncio sends data immediately only on sockets declared as TCP; otherwise responses are delayed by 40 ms.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()  # listen before the server starts, so that clients need not wait
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{door.getsockname()[1]}/iceberg"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/iceberg"
         finally:
             server.should_exit = True
             thread.join()

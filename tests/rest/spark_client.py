@@ -32,7 +32,7 @@ SETTINGS = {
 with session("rest", "local[2]", **SETTINGS) as spark:
     for statement in json.load(sys.stdin):
         try:
-            said: object = [list(row) for row in spark.sql(statement).collect()]
+            result: object = [list(row) for row in spark.sql(statement).collect()]
         except Exception as error:  # noqa: BLE001 - the test decides what to expect
-            said = {"error": type(error).__name__, "message": str(error)[:600]}
-        print(json.dumps(said, default=str), flush=True)
+            result = {"error": type(error).__name__, "message": str(error)[:600]}
+        print(json.dumps(result, default=str), flush=True)

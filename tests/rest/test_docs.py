@@ -1,4 +1,4 @@
-"""The page about Iceberg REST says what is so."""
+"""The Iceberg REST page matches the code."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
 CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_client_on_the_page_prints_what_it_shows(
-    rest_server: RestServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_client_example_prints_the_shown_output(rest_server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
     rest_server.callers.known["None"] = rest_server.callers.known["anybody"]  # what PyIceberg sends without a token
     exec(CLIENT.replace("http://127.0.0.1:8181/iceberg", rest_server.uri), {})
     assert capsys.readouterr().out in PAGE
 
 
-def test_the_server_on_the_page_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_example_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     exec(SERVER.replace("/tmp/warehouse", str(tmp_path)), names)
     with names["stores"]:
@@ -52,7 +50,7 @@ def test_every_error_is_on_the_page() -> None:
     assert shown == {*BY_CLASS.values(), *BY_KEY.values(), *((404, kind) for kind in MISSING.values())} - {(404, views)}
 
 
-def test_figures_on_the_page_are_those_of_the_code() -> None:
+def test_numbers_on_the_page_match_the_code() -> None:
     assert f"more than {RestOptions().max_body_bytes // 2**20} MiB" in PAGE
     assert f"up to {MAX_HEADER_LENGTH} characters" in PAGE
 

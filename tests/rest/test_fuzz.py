@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is one of the specification's: never an internal error."""
+"""Any input gets a response defined by the specification, never an internal error."""
 
 from __future__ import annotations
 
@@ -128,26 +128,26 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every part of a JSON value."""
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to all parts of a JSON value."""
     yield path
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, inner in inside:
-        yield from places(inner, (*path, name))
+    container = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in container:
+        yield from paths_in(inner, (*path, name))
 
 
 @st.composite
-def bent(draw: st.DrawFn, value: Any) -> Any:
-    """The value with one part replaced by anything, or taken away."""
+def mutated(draw: st.DrawFn, value: Any) -> Any:
+    """The value with one part replaced by anything or removed."""
     changed = copy.deepcopy(value)
-    *way, last = draw(st.sampled_from([path for path in places(value) if path]))
-    inside = changed
+    *way, last = draw(st.sampled_from([path for path in paths_in(value) if path]))
+    container = changed
     for step in way:
-        inside = inside[step]
-    if draw(st.booleans()) and isinstance(inside, dict):
-        del inside[last]
+        container = container[step]
+    if draw(st.booleans()) and isinstance(container, dict):
+        del container[last]
     else:
-        inside[last] = draw(ANYTHING)
+        container[last] = draw(ANYTHING)
     return changed
 
 
@@ -157,15 +157,15 @@ COMMITS = st.builds(
     st.lists(st.sampled_from(UPDATES), max_size=4),
 )
 CALLS = st.one_of(
-    st.sampled_from(BODIES).flatmap(lambda each: st.tuples(st.just(each[0]), bent(each[1]) | ANYTHING)),
+    st.sampled_from(BODIES).flatmap(lambda each: st.tuples(st.just(each[0]), mutated(each[1]) | ANYTHING)),
     st.tuples(st.sampled_from([f"{HERE}/people", f"{HERE}/new"]), COMMITS),
-    st.tuples(st.just(f"{HERE}/people"), COMMITS.flatmap(bent)),
+    st.tuples(st.just(f"{HERE}/people"), COMMITS.flatmap(mutated)),
 )
 
 
 @given(call=CALLS)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_body_is_answered_with_an_internal_error(rest_server: RestServer, call: tuple[str, Any]) -> None:
+def test_no_body_causes_an_internal_error(rest_server: RestServer, call: tuple[str, Any]) -> None:
     path, body = call
     answer = rest_server.call("POST", path, json.dumps(body).encode())
     assert answer.status_code < 500, answer.text
@@ -179,7 +179,7 @@ def test_no_body_is_answered_with_an_internal_error(rest_server: RestServer, cal
     method=st.sampled_from(["GET", "POST", "DELETE", "HEAD"]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_path_is_answered_with_an_internal_error(rest_server: RestServer, path: str, method: str) -> None:
+def test_no_path_causes_an_internal_error(rest_server: RestServer, path: str, method: str) -> None:
     from urllib.parse import quote
 
     for where in (f"/{quote(path, safe='/%+')}", f"/v1/lake/namespaces/{quote(path, safe='%+')}"):
@@ -188,5 +188,5 @@ def test_no_path_is_answered_with_an_internal_error(rest_server: RestServer, pat
 
 @given(body=st.binary(max_size=60))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_bytes_are_answered_with_an_internal_error(rest_server: RestServer, body: bytes) -> None:
+def test_no_bytes_cause_an_internal_error(rest_server: RestServer, body: bytes) -> None:
     assert rest_server.call("POST", f"{HERE}/people", body).status_code == 400

@@ -1,4 +1,4 @@
-"""The wire itself: the envelope of errors, headers, paths, bodies."""
+"""The HTTP level: error responses, headers, paths and bodies."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ HERE = "/v1/lake/namespaces/sales/tables"
 
 @pytest.fixture
 def shop(rest_server: RestServer) -> RestServer:
-    """With a namespace and a table."""
+    """A server with a namespace and a table."""
     assert rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}).status_code == 200
     assert rest_server.call("POST", HERE, PEOPLE).status_code == 200
     return rest_server
 
 
 def error(response: httpx.Response) -> tuple[int, str]:
-    """The status and the type, from an envelope that is as the specification has it."""
+    """The status and the error type of a response, whose format is checked against the specification."""
     body = response.json()
     assert body.keys() == {"error"}
     assert body["error"].keys() == {"message", "type", "code"}
@@ -65,7 +65,7 @@ def set_property(**properties: str) -> dict[str, Any]:
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def test_config_names_the_prefix_and_just_what_is_served(rest_server: RestServer) -> None:
+def test_config_returns_the_prefix_and_exactly_the_served_endpoints(rest_server: RestServer) -> None:
     rest_server.factory.catalog("my lake")
     found = rest_server.call("GET", "/v1/config?warehouse=my%20lake").json()
     assert found["overrides"] == {"prefix": "my%20lake"}
@@ -73,16 +73,16 @@ def test_config_names_the_prefix_and_just_what_is_served(rest_server: RestServer
     assert found["idempotency-key-lifetime"] == "PT900S"
 
 
-def test_without_a_warehouse_the_only_catalog_is_meant(rest_server: RestServer) -> None:
+def test_missing_warehouse_selects_the_only_catalog(rest_server: RestServer) -> None:
     assert rest_server.call("GET", "/v1/config").json()["overrides"] == {"prefix": "lake"}
     rest_server.factory.catalog("other")
-    refused = rest_server.call("GET", "/v1/config")
-    assert error(refused) == (400, "BadRequestException")
-    assert "lake, other" in refused.text
+    response = rest_server.call("GET", "/v1/config")
+    assert error(response) == (400, "BadRequestException")
+    assert "lake, other" in response.text
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if "{prefix}" in route.path], ids=lambda each: each.name)
-def test_every_endpoint_that_is_declared_is_there(shop: RestServer, route: Any) -> None:
+def test_every_declared_endpoint_is_served(shop: RestServer, route: Any) -> None:
     path = route.path.format(prefix="lake", namespace="sales", table="people")
     answer = shop.call(route.method, path, {} if route.method == "POST" else None)
     assert answer.status_code in (200, 204, 400, 409), answer.text
@@ -144,14 +144,14 @@ def test_every_endpoint_that_is_declared_is_there(shop: RestServer, route: Any) 
         ),
     ],
 )
-def test_errors_are_told_as_the_specification_says(
+def test_errors_have_the_status_and_type_of_the_specification(
     shop: RestServer, method: str, path: str, body: Any, expected: tuple[int, str]
 ) -> None:
     assert error(shop.call(method, path, body)) == expected
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "beginning"),
+    ("method", "path", "body", "prefix"),
     [
         ("GET", "/v1/lake/namespaces/nowhere", None, "Namespace does not exist: nowhere"),
         ("POST", "/v1/lake/namespaces/nowhere/tables", PEOPLE, "Namespace does not exist: nowhere"),
@@ -173,27 +173,27 @@ def test_errors_are_told_as_the_specification_says(
         ),
     ],
 )
-def test_sentences_begin_as_clients_of_iceberg_know_them(
-    shop: RestServer, method: str, path: str, body: Any, beginning: str
+def test_messages_start_as_iceberg_clients_expect(
+    shop: RestServer, method: str, path: str, body: Any, prefix: str
 ) -> None:
     message = shop.call(method, path, body).json()["error"]["message"]
-    assert message.startswith(beginning), message
-    assert "; " in message.removeprefix(beginning)  # and what to do about it
+    assert message.startswith(prefix), message
+    assert "; " in message.removeprefix(prefix)  # followed by a remedy
 
 
-def test_every_class_of_error_has_a_status() -> None:
+def test_every_error_class_has_a_status() -> None:
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.SkiwayError):
-            told = failed(kind("said"), "c")
-            body = json.loads(told.body)["error"]
-            assert (told.status == 500) == (kind in (errors.SkiwayError, errors.Internal)), kind
-            assert body["message"] == "said" or told.status == 500
+            response = failed(kind("said"), "c")
+            body = json.loads(response.body)["error"]
+            assert (response.status == 500) == (kind in (errors.SkiwayError, errors.Internal)), kind
+            assert body["message"] == "said" or response.status == 500
     assert {status for status, _ in (*BY_CLASS.values(), *BY_KEY.values())} == {
         *(400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 500, 503)
     }
 
 
-def test_a_fault_of_the_server_is_told_without_details(stores: Stores, tmp_path: Path, caplog: Any) -> None:
+def test_internal_error_is_returned_without_details(stores: Stores, tmp_path: Path, caplog: Any) -> None:
     def realm_of(caller: object) -> Realm:
         raise RuntimeError("the secret is 42")
 
@@ -205,7 +205,7 @@ def test_a_fault_of_the_server_is_told_without_details(stores: Stores, tmp_path:
     assert "the secret is 42" in caplog.text
 
 
-def test_what_the_store_cannot_do_now_may_be_tried_later(stores: Stores, tmp_path: Path) -> None:
+def test_unavailable_store_is_reported_as_retryable(stores: Stores, tmp_path: Path) -> None:
     def realm_of(caller: object) -> Realm:
         raise errors.Unavailable("the store does not answer")
 
@@ -215,11 +215,11 @@ def test_what_the_store_cannot_do_now_may_be_tried_later(stores: Stores, tmp_pat
     assert answer.headers["retry-after"] == "1"
 
 
-# --- who may ----------------------------------------------------------------------------------------------------------
+# --- permissions ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.permissions], ids=lambda each: each.name)
-def test_nothing_is_told_to_those_who_may_not(shop: RestServer, route: Any) -> None:
+def test_unauthorized_callers_are_rejected(shop: RestServer, route: Any) -> None:
     path = route.path.format(prefix="lake", namespace="sales", table="people")
     body = {} if route.method == "POST" else None
     for caller, status in (("forger", 401), ("nobody", 403), ("platform", 403)):
@@ -232,13 +232,13 @@ def test_nothing_is_told_to_those_who_may_not(shop: RestServer, route: Any) -> N
     assert shop.call("GET", f"{HERE}/people").status_code == 200
 
 
-def test_accounts_do_not_see_each_other(shop: RestServer) -> None:
+def test_accounts_are_isolated(shop: RestServer) -> None:
     shop.factory.account("a2")
     answer = shop.call("GET", f"{HERE}/people", authorization="Bearer stranger")
     assert error(answer) == (404, "NoSuchWarehouseException")
 
 
-def test_tokens_are_not_made_here(rest_server: RestServer) -> None:
+def test_server_issues_no_tokens(rest_server: RestServer) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     answer = httpx.post(f"{rest_server.uri}/v1/oauth/tokens", content=b"grant_type=client_credentials", headers=form)
     assert (answer.status_code, answer.json()["error"]) == (400, "unsupported_grant_type")
@@ -248,7 +248,7 @@ def test_tokens_are_not_made_here(rest_server: RestServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_message"),
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
@@ -263,14 +263,14 @@ def test_tokens_are_not_made_here(rest_server: RestServer) -> None:
         (b"[" * 100_000, "nested too deep"),
     ],
 )
-def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(rest_server: RestServer, body: bytes, said: str) -> None:
+def test_invalid_body_is_rejected_with_the_reason(rest_server: RestServer, body: bytes, expected_message: str) -> None:
     answer = rest_server.call("POST", "/v1/lake/namespaces", body)
     assert error(answer) == (400, "BadRequestException")
-    assert said in answer.json()["error"]["message"]
+    assert expected_message in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_message"),
     [
         ({"requirements": []}, "updates: Field required"),
         ({"requirements": [], "updates": [{"action": "explode"}]}, "updates.0"),
@@ -285,13 +285,13 @@ def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(rest_server: RestSer
         (set_property(**{"write.data.path": "s3://other/place"}), "folder"),
     ],
 )
-def test_a_commit_that_is_wrong_is_refused_with_the_field(shop: RestServer, body: Any, said: str) -> None:
+def test_invalid_commit_is_rejected_with_the_field(shop: RestServer, body: Any, expected_message: str) -> None:
     answer = shop.call("POST", f"{HERE}/people", body)
     assert error(answer) == (400, "BadRequestException")
-    assert said in answer.json()["error"]["message"]
+    assert expected_message in answer.json()["error"]["message"]
 
 
-def test_a_staged_table_needs_all_its_parts(shop: RestServer) -> None:
+def test_staged_table_requires_all_its_parts(shop: RestServer) -> None:
     body = {"requirements": [{"type": "assert-create"}], "updates": []}
     answer = shop.call("POST", f"{HERE}/new", body)
     assert error(answer) == (400, "BadRequestException")
@@ -300,30 +300,30 @@ def test_a_staged_table_needs_all_its_parts(shop: RestServer) -> None:
 
 
 @pytest.fixture
-def narrow(stores: Stores, tmp_path: Path) -> Iterator[RestServer]:
+def small_body_server(stores: Stores, tmp_path: Path) -> Iterator[RestServer]:
     with opened(stores, tmp_path, options=RestOptions(max_body_bytes=1000)) as rest_server:
         yield rest_server
 
 
-def test_a_body_that_is_too_large_is_refused_announced_or_not(narrow: RestServer) -> None:
+def test_too_large_body_is_rejected_with_and_without_content_length(small_body_server: RestServer) -> None:
     def parts() -> Iterator[bytes]:
         for _ in range(50):
             yield b" " * 100
 
-    whole = narrow.call("POST", "/v1/lake/namespaces", b" " * 1001)
-    assert error(whole) == (413, "PayloadTooLargeException")
-    streamed = httpx.post(f"{narrow.uri}/v1/lake/namespaces", content=parts(), headers=JSON)
+    announced = small_body_server.call("POST", "/v1/lake/namespaces", b" " * 1001)
+    assert error(announced) == (413, "PayloadTooLargeException")
+    streamed = httpx.post(f"{small_body_server.uri}/v1/lake/namespaces", content=parts(), headers=JSON)
     assert error(streamed) == (413, "PayloadTooLargeException")
 
 
-@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_what_a_page_in_a_browser_can_send_unasked_is_refused(rest_server: RestServer, media: str) -> None:
-    answer = rest_server.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=media)
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_content_types_of_cross_site_browser_requests_are_rejected(rest_server: RestServer, content_type: str) -> None:
+    answer = rest_server.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=content_type)
     assert error(answer) == (415, "UnsupportedMediaTypeException")
     assert rest_server.call("HEAD", "/v1/lake/namespaces/a").status_code == 404
 
 
-def test_a_client_that_goes_away_changes_nothing(rest_server: RestServer) -> None:
+def test_disconnected_client_changes_nothing(rest_server: RestServer) -> None:
     address = urlsplit(rest_server.uri)
     head = b"POST /iceberg/v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     with socket.create_connection((address.hostname or "", address.port or 0)) as client:
@@ -337,7 +337,7 @@ def test_a_client_that_goes_away_changes_nothing(rest_server: RestServer) -> Non
 @pytest.mark.parametrize(
     "path", ["/v1/lake/namespaces/..", "/v1/lake/namespaces/%2e%2e", "/v1/lake/namespaces/%2e%2e%2f.."]
 )
-def test_dots_lead_nowhere(shop: RestServer, path: str) -> None:
+def test_dot_segments_are_not_resolved(shop: RestServer, path: str) -> None:
     assert error(shop.get_untouched(path)) == (404, "NoSuchNamespaceException")
     assert error(shop.get_untouched(f"{HERE}/{path.rpartition('/')[2]}")) == (404, "NoSuchTableException")
 
@@ -352,7 +352,7 @@ def test_names_are_decoded_once(rest_server: RestServer) -> None:
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_has_the_table_is_told_so(shop: RestServer) -> None:
+def test_current_etag_returns_not_modified(shop: RestServer) -> None:
     first = shop.call("GET", f"{HERE}/people")
     etag = first.headers["etag"]
     again = shop.call("GET", f"{HERE}/people", if_none_match=f'"other", W/{etag}')
@@ -364,33 +364,33 @@ def test_a_client_that_has_the_table_is_told_so(shop: RestServer) -> None:
     assert changed.json()["metadata"]["properties"]["a"] == "b"
 
 
-def test_a_staged_table_is_nowhere_until_it_is_committed(shop: RestServer) -> None:
+def test_staged_table_does_not_exist_until_it_is_committed(shop: RestServer) -> None:
     staged = shop.call("POST", HERE, {**PEOPLE, "name": "new", "stage-create": True}).json()
     assert "metadata-location" not in staged
     assert shop.call("HEAD", f"{HERE}/new").status_code == 404
     assert staged["metadata"]["location"].startswith(shop.warehouse.folder())
 
 
-def test_answers_are_the_same_for_those_who_commit_and_those_who_load(shop: RestServer) -> None:
+def test_commit_and_load_return_the_same_response(shop: RestServer) -> None:
     committed = shop.call("POST", f"{HERE}/people", set_property(a="b")).json()
     assert committed == shop.call("GET", f"{HERE}/people").json()
     assert Path(urlsplit(committed["metadata-location"]).path).is_file()
 
 
-def test_no_credentials_of_the_warehouse_are_told(shop: RestServer) -> None:
+def test_warehouse_credentials_are_not_returned(shop: RestServer) -> None:
     shop.warehouse.properties.update({"s3.secret-access-key": "hush", "s3.region": "north"})  # type: ignore[attr-defined]
     assert shop.call("GET", f"{HERE}/people").json()["config"] == {"s3.region": "north"}
 
 
-def test_reports_are_taken(shop: RestServer) -> None:
+def test_metrics_reports_are_accepted(shop: RestServer) -> None:
     assert shop.call("POST", f"{HERE}/people/metrics", {"report-type": "scan-report", "x": 1}).status_code == 204
     assert error(shop.call("POST", f"{HERE}/people/metrics", {})) == (400, "BadRequestException")
 
 
-# --- calls that are sent twice ----------------------------------------------------------------------------------------
+# --- idempotency keys -------------------------------------------------------------------------------------------------
 
 
-def test_a_call_with_a_key_is_done_once(shop: RestServer) -> None:
+def test_call_with_an_idempotency_key_runs_once(shop: RestServer) -> None:
     body = {"requirements": [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1}], "updates": []}
     body["updates"] = [{"action": "set-properties", "updates": {"a": "b"}}]
     first = shop.call("POST", f"{HERE}/people", body, idempotency_key="k1")
@@ -404,14 +404,14 @@ def test_a_call_with_a_key_is_done_once(shop: RestServer) -> None:
     assert shop.call("DELETE", f"{HERE}/twice", idempotency_key="k4").status_code == 404
 
 
-def test_errors_of_the_caller_are_told_again(rest_server: RestServer) -> None:
-    early = rest_server.call("POST", "/v1/lake/namespaces/sales/tables", PEOPLE, idempotency_key="k")
+def test_client_errors_are_replayed(rest_server: RestServer) -> None:
+    first_error = rest_server.call("POST", "/v1/lake/namespaces/sales/tables", PEOPLE, idempotency_key="k")
     rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]})
-    assert rest_server.call("POST", HERE, PEOPLE, idempotency_key="k").content == early.content
-    assert early.status_code == 404
+    assert rest_server.call("POST", HERE, PEOPLE, idempotency_key="k").content == first_error.content
+    assert first_error.status_code == 404
 
 
-def test_a_key_is_for_one_call_only(shop: RestServer) -> None:
+def test_idempotency_key_cannot_be_reused_for_another_call(shop: RestServer) -> None:
     shop.call("POST", f"{HERE}/people", set_property(a="b"), idempotency_key="k")
     for other in (
         shop.call("POST", f"{HERE}/people", set_property(a="c"), idempotency_key="k"),
@@ -422,7 +422,7 @@ def test_a_key_is_for_one_call_only(shop: RestServer) -> None:
     assert error(shop.call("DELETE", f"{HERE}/people", idempotency_key="k" * 200)) == (400, "BadRequestException")
 
 
-def test_what_the_server_failed_to_do_may_be_tried_again(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_can_be_retried_after_a_server_error(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from skiway.metastore.resources import namespaces
 
     def fail(*_: object) -> None:
@@ -436,7 +436,7 @@ def test_what_the_server_failed_to_do_may_be_tried_again(shop: RestServer, monke
     assert again.status_code == 200
 
 
-def test_the_same_call_twice_at_once_is_done_once(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_identical_calls_run_once(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from skiway.metastore.resources import namespaces
 
     inside, may_go, create = threading.Event(), threading.Event(), namespaces.create
@@ -457,7 +457,7 @@ def test_the_same_call_twice_at_once_is_done_once(shop: RestServer, monkeypatch:
     assert shop.call("POST", "/v1/lake/namespaces", body, idempotency_key="k").content == first.result().content
 
 
-def test_a_call_whose_server_died_can_be_made_again_after_a_minute(tmp_path: Path) -> None:
+def test_call_of_a_dead_server_can_be_repeated_after_a_minute(tmp_path: Path) -> None:
     clock = Clock()
     with open_stores("memory://", clock=clock) as stores:
 
@@ -486,7 +486,7 @@ def test_a_call_whose_server_died_can_be_made_again_after_a_minute(tmp_path: Pat
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Stands for the death of the process."""
 
 
 def die() -> RestResponse:
@@ -494,7 +494,7 @@ def die() -> RestResponse:
 
 
 class Abandoned:
-    """A store to which a process that died comes no more to tidy up."""
+    """A store in which a dead process no longer cleans up."""
 
     def __init__(self, pointers: Any) -> None:
         self._pointers = pointers
@@ -506,10 +506,12 @@ class Abandoned:
         pass
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- concurrency ------------------------------------------------------------------------------------------------------
 
 
-def test_more_calls_than_can_wait_are_turned_away_and_the_loop_goes_on(stores: Stores, tmp_path: Path) -> None:
+def test_calls_beyond_the_queue_limit_are_rejected_and_the_event_loop_keeps_running(
+    stores: Stores, tmp_path: Path
+) -> None:
     free = threading.Event()
 
     def realm_of(caller: Any) -> Realm:
@@ -519,37 +521,37 @@ def test_more_calls_than_can_wait_are_turned_away_and_the_loop_goes_on(stores: S
     options = RestOptions(workers=1, waiting=1)
     with opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server, ThreadPoolExecutor(2) as pool:
         served = [pool.submit(rest_server.call, "GET", "/v1/config") for _ in range(2)]
-        while (refused := rest_server.call("GET", "/v1/nothing")).status_code == 404 and rest_server.app._running < 2:
+        while (response := rest_server.call("GET", "/v1/nothing")).status_code == 404 and rest_server.app._running < 2:
             time.sleep(0)
-        assert refused.status_code == 404  # answered by the loop, while all threads are busy
+        assert response.status_code == 404  # answered by the event loop while all threads are busy
         assert error(rest_server.call("GET", "/v1/config")) == (503, "ServiceUnavailableException")
         free.set()
         assert [each.result().status_code for each in served] == [200, 200]
 
 
-def test_calls_that_lost_a_race_are_made_again(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_lost_a_race_are_retried(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from skiway.metastore.resources import namespaces
 
     update, lost = namespaces.update, []
 
-    def overtaken(realm: Realm, request: Any) -> Any:
+    def update_after_a_concurrent_one(realm: Realm, request: Any) -> Any:
         if not lost:
             lost.append(True)
             other = shop.call("POST", "/v1/lake/namespaces/sales/properties", {"updates": {"other": "1"}})
             assert other.status_code == 200
         return update(realm, request)
 
-    monkeypatch.setattr(namespaces, "update", overtaken)
+    monkeypatch.setattr(namespaces, "update", update_after_a_concurrent_one)
     answer = shop.call("POST", "/v1/lake/namespaces/sales/properties", {"updates": {"mine": "1"}})
     assert answer.json() == {"updated": ["mine"], "removed": [], "missing": []}
     found = shop.call("GET", "/v1/lake/namespaces/sales").json()["properties"]
     assert found == {"mine": "1", "other": "1"}
 
 
-# --- what is told of calls --------------------------------------------------------------------------------------------
+# --- correlation ids, metrics and audit -------------------------------------------------------------------------------
 
 
-def test_every_answer_carries_a_correlation_id(rest_server: RestServer) -> None:
+def test_every_response_has_a_correlation_id(rest_server: RestServer) -> None:
     assert rest_server.call("GET", "/v1/config", x_correlation_id="mine").headers["x-correlation-id"] == "mine"
     made = rest_server.call("GET", "/v1/nothing", x_correlation_id="x" * 200).headers["x-correlation-id"]
     assert made
@@ -565,8 +567,8 @@ def test_calls_are_counted_and_audited(stores: Stores, tmp_path: Path) -> None:
         rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, x_correlation_id="c1")
         rest_server.call("GET", "/v1/lake/namespaces/nothing", authorization="Bearer reader")
     lines = [json.loads(line) for line in (tmp_path / "audit" / "namespace.log").read_text().splitlines()]
-    told = [(each["operation"], each["outcome"], each["subject"]) for each in lines]
-    assert told == [
+    actual = [(each["operation"], each["outcome"], each["subject"]) for each in lines]
+    assert actual == [
         ("IcebergRest/CreateNamespace", "OK", "anybody"),
         ("IcebergRest/LoadNamespace", "MC_NOT_FOUND", "reader"),
     ]
@@ -578,7 +580,7 @@ def test_calls_are_counted_and_audited(stores: Stores, tmp_path: Path) -> None:
     }
 
 
-def test_what_one_server_commits_another_loads(shop: RestServer, stores: Stores) -> None:
+def test_commit_of_one_server_is_loaded_by_another(shop: RestServer, stores: Stores) -> None:
     other = RestApp(
         Access(lambda caller: Realm(stores, caller.account_id), shop.callers, PermissionAuthorizer()),
         warehouse=shop.warehouse,

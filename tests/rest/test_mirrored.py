@@ -1,4 +1,4 @@
-"""Tables of connectors: those in Iceberg's format are there to be read, and nothing of them is changed here."""
+"""Mirrored tables: those in the Iceberg format are served read-only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HERE = "/v1/mirror/namespaces/sales/tables"
 
 @dataclass
 class Upstream:
-    """An upstream of one Iceberg table."""
+    """A source with one Iceberg table."""
 
     folder: Path
 
@@ -54,7 +54,7 @@ def upstream(tmp_path: Path) -> Upstream:
 
 @pytest.fixture
 def rest_server(stores: Stores, tmp_path: Path, upstream: Upstream) -> Iterator[RestServer]:
-    """With a catalog `mirror` of a connector `partner`: a table of each format."""
+    """A server with a catalog `mirror` of a connector `partner` that has one table of each format."""
     with opened(stores, tmp_path, mirrors=upstream) as rest_server:
         partner = connector(rest_server.factory, "partner", uri=f"file://{upstream.folder}")
         mirror = rest_server.factory.catalog("mirror", connector_ref=partner.resource_id.id)
@@ -74,7 +74,7 @@ def ref(of: v1.Connector, kind: Any) -> v1.UpstreamRef:
     )
 
 
-def test_rows_are_read_as_they_are_upstream(rest_server: RestServer, upstream: Upstream) -> None:
+def test_rows_equal_those_of_the_source(rest_server: RestServer, upstream: Upstream) -> None:
     catalog = rest_server.pyiceberg("mirror")
     assert catalog.list_tables("sales") == [("sales", "people")]
     assert catalog.load_table("sales.people").scan().to_arrow().to_pylist() == PEOPLE.to_pylist()
@@ -85,11 +85,11 @@ def test_rows_are_read_as_they_are_upstream(rest_server: RestServer, upstream: U
     assert catalog.load_table("sales.people").scan().to_arrow().num_rows == 6
 
 
-def test_tables_of_other_formats_are_none_here(rest_server: RestServer) -> None:
+def test_tables_of_other_formats_are_not_served(rest_server: RestServer) -> None:
     catalog = rest_server.pyiceberg("mirror")
-    for name, said in (("events", "of format delta"), ("files", "of format parquet")):
+    for name, message in (("events", "of format delta"), ("files", "of format parquet")):
         assert not catalog.table_exists(f"sales.{name}")
-        with pytest.raises(NoSuchTableError, match=said):
+        with pytest.raises(NoSuchTableError, match=message):
             catalog.load_table(f"sales.{name}")
 
 
@@ -112,7 +112,7 @@ def test_tables_of_other_formats_are_none_here(rest_server: RestServer) -> None:
         ),
     ],
 )
-def test_changes_are_refused_with_the_name_of_the_connector(
+def test_changes_are_rejected_with_the_name_of_the_connector(
     rest_server: RestServer, method: str, path: str, body: Any
 ) -> None:
     answer = rest_server.call(method, path, body)
@@ -121,7 +121,7 @@ def test_changes_are_refused_with_the_name_of_the_connector(
     assert "connector partner" in answer.json()["error"]["message"]
 
 
-def test_a_mirrored_table_among_managed_ones_is_read_only_too(rest_server: RestServer, upstream: Upstream) -> None:
+def test_mirrored_table_among_managed_ones_is_read_only(rest_server: RestServer, upstream: Upstream) -> None:
     partner = connector(rest_server.factory, "friend", uri=f"file://{upstream.folder}")
     place = rest_server.factory.namespace("sales", catalog=rest_server.factory.first_catalog())
     rest_server.factory.table("people", namespace=place, upstream=ref(partner, v1.TF_ICEBERG))

@@ -1,4 +1,4 @@
-"""PyIceberg's own client does everything that it can do with a catalog."""
+"""PyIceberg's own client performs all its catalog operations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows(catalog: RestCatalog, name: str) -> list[dict[str, object]]:
 
 
 @behavior(86)
-def test_rows_that_were_appended_are_read_back(catalog: RestCatalog) -> None:
+def test_appended_rows_are_read_back(catalog: RestCatalog) -> None:
     table = catalog.create_table("sales.people", PEOPLE.schema)
     table.append(PEOPLE)
     table.append(PEOPLE.slice(0, 1))
@@ -74,7 +74,7 @@ def test_columns_can_be_added_renamed_and_dropped(catalog: RestCatalog) -> None:
     assert rows(catalog, "sales.people")[0] == {"who": "Ada", "id": 1}
 
 
-def test_partitions_order_and_properties_are_kept(catalog: RestCatalog) -> None:
+def test_partitions_sort_order_and_properties_are_preserved(catalog: RestCatalog) -> None:
     schema = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"))
     order = SortOrder(SortField(1, IdentityTransform()))
@@ -91,7 +91,7 @@ def test_partitions_order_and_properties_are_kept(catalog: RestCatalog) -> None:
     assert (again.properties.get("team"), "owner" in again.properties) == ("blue", False)
 
 
-def test_a_staged_table_comes_into_being_with_its_rows(catalog: RestCatalog) -> None:
+def test_staged_table_is_created_together_with_its_rows(catalog: RestCatalog) -> None:
     with catalog.create_table_transaction("sales.people", PEOPLE.schema) as staged:
         assert not catalog.table_exists("sales.people")
         with staged.update_snapshot().fast_append():
@@ -100,14 +100,14 @@ def test_a_staged_table_comes_into_being_with_its_rows(catalog: RestCatalog) -> 
     assert len(catalog.load_table("sales.people").metadata.snapshots) == 1
 
 
-def test_a_staged_table_loses_against_one_that_was_created_meanwhile(catalog: RestCatalog) -> None:
+def test_staged_table_loses_against_a_concurrently_created_one(catalog: RestCatalog) -> None:
     staged = catalog.create_table_transaction("sales.people", PEOPLE.schema)
     catalog.create_table("sales.people", PEOPLE.schema)
     with pytest.raises(CommitFailedException):
         staged.commit_transaction()
 
 
-def test_tables_are_renamed_also_into_another_namespace(catalog: RestCatalog) -> None:
+def test_tables_can_be_renamed_within_and_across_namespaces(catalog: RestCatalog) -> None:
     catalog.create_namespace("archive")
     catalog.create_table("sales.people", PEOPLE.schema).append(PEOPLE)
     catalog.create_table("sales.taken", PEOPLE.schema)
@@ -147,7 +147,7 @@ def test_namespaces_have_levels_and_properties(catalog: RestCatalog) -> None:
     assert not catalog.namespace_exists(("sales", "eu", "north"))
 
 
-def test_listings_come_in_pages(catalog: RestCatalog, rest_server: RestServer) -> None:
+def test_listings_are_paged(catalog: RestCatalog, rest_server: RestServer) -> None:
     paged = rest_server.pyiceberg(**{"rest-page-size": "2"})
     for number in range(5):
         catalog.create_table(f"sales.t{number}", PEOPLE.schema)
@@ -157,13 +157,13 @@ def test_listings_come_in_pages(catalog: RestCatalog, rest_server: RestServer) -
     first = rest_server.call("GET", "/v1/lake/namespaces/sales/tables?pageSize=2").json()
     assert len(first["identifiers"]) == 2
     assert first["next-page-token"]
-    whole = rest_server.call("GET", "/v1/lake/namespaces/sales/tables").json()
-    assert len(whole["identifiers"]) == 5
-    assert whole["next-page-token"] is None
+    unpaged = rest_server.call("GET", "/v1/lake/namespaces/sales/tables").json()
+    assert len(unpaged["identifiers"]) == 5
+    assert unpaged["next-page-token"] is None
 
 
 @pytest.mark.parametrize("name", ["a b", "a+b", "a/b", "ä%20", "x.y", "..x", "a?b#c"])
-def test_names_may_hold_any_character(catalog: RestCatalog, name: str) -> None:
+def test_names_may_contain_any_character(catalog: RestCatalog, name: str) -> None:
     catalog.create_namespace((name, "inner"))
     catalog.create_table((name, "inner", name), PEOPLE.schema).append(PEOPLE)
     assert catalog.list_namespaces((name,)) == [(name, "inner")]
@@ -171,7 +171,7 @@ def test_names_may_hold_any_character(catalog: RestCatalog, name: str) -> None:
     assert catalog.load_table((name, "inner", name)).scan().to_arrow().num_rows == 3
 
 
-def test_only_snapshots_with_a_name_are_loaded_on_demand(catalog: RestCatalog, rest_server: RestServer) -> None:
+def test_only_snapshots_with_refs_are_loaded_on_request(catalog: RestCatalog, rest_server: RestServer) -> None:
     table = catalog.create_table("sales.people", PEOPLE.schema)
     for _ in range(3):
         table.append(PEOPLE)
@@ -180,13 +180,13 @@ def test_only_snapshots_with_a_name_are_loaded_on_demand(catalog: RestCatalog, r
     assert len(catalog.load_table("sales.people").metadata.snapshots) == 3
 
 
-def test_errors_are_the_clients_own(catalog: RestCatalog, rest_server: RestServer) -> None:
+def test_errors_map_to_the_exceptions_of_the_client(catalog: RestCatalog, rest_server: RestServer) -> None:
     catalog.create_table("sales.people", PEOPLE.schema)
     with pytest.raises(NamespaceAlreadyExistsError):
         catalog.create_namespace("sales")
     with pytest.raises(TableAlreadyExistsError):
         catalog.create_table("sales.people", PEOPLE.schema)
-    with pytest.raises(TableAlreadyExistsError):  # names that differ in case only are one name
+    with pytest.raises(TableAlreadyExistsError):  # names are case-insensitive
         catalog.create_table("sales.People", PEOPLE.schema)
     with pytest.raises(NoSuchNamespaceError):
         catalog.create_table("nowhere.people", PEOPLE.schema)
@@ -202,7 +202,7 @@ def test_errors_are_the_clients_own(catalog: RestCatalog, rest_server: RestServe
 
 
 @behavior(86)
-def test_a_stale_commit_fails(catalog: RestCatalog) -> None:
+def test_stale_commit_fails(catalog: RestCatalog) -> None:
     catalog.create_table("sales.people", PEOPLE.schema)
     early, late = catalog.load_table("sales.people"), catalog.load_table("sales.people")
     early.update_schema().add_column("one", LongType()).commit()
@@ -211,7 +211,7 @@ def test_a_stale_commit_fails(catalog: RestCatalog) -> None:
     assert [field.name for field in catalog.load_table("sales.people").schema().fields] == ["id", "name", "one"]
 
 
-def test_eight_appenders_at_once_lose_no_row_and_double_none(catalog: RestCatalog, rest_server: RestServer) -> None:
+def test_eight_concurrent_appenders_lose_and_duplicate_no_row(catalog: RestCatalog, rest_server: RestServer) -> None:
     catalog.create_table("sales.numbers", pa.schema({"id": pa.int64()}))
     start, each = threading.Barrier(8), 3
 

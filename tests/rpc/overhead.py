@@ -1,6 +1,6 @@
-"""What the layers of the door cost per call, without a network: `python tests/rpc/overhead.py`.
+"""The cost of the gRPC layers per call, without a network: `python tests/rpc/overhead.py`.
 
-The function that is called answers at once, so that all that is measured is ours.
+The called function returns immediately, so that only our own layers are measured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADERS = (
 
 
 class Caller:
-    """Stands for gRPC's side of a call."""
+    """Stands in for gRPC's side of a call."""
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return HEADERS
@@ -57,7 +57,7 @@ def answer(realm: Realm, request: Any) -> Message:
 
 
 def door(**arguments: Any) -> Door:
-    """A door whose functions answer at once."""
+    """A door whose functions return immediately."""
     services = [
         Service(
             each.descriptor,
@@ -77,7 +77,7 @@ def door(**arguments: Any) -> Door:
 
 
 class Handlers:
-    """Takes the handlers that a door adds to a server."""
+    """Collects the handlers that a door adds to a server."""
 
     def __init__(self, door: Door) -> None:
         self._added: list[Any] = []
@@ -95,7 +95,7 @@ class Handlers:
 
 
 def microseconds(door: Door, operation: str, request: Message) -> float:
-    """Time of the processor per call, the best of five runs."""
+    """CPU time per call, the best of five runs."""
     serve, data, caller = Handlers(door).find(operation), request.SerializeToString(), Caller()
     return (
         min(timeit.repeat(lambda: serve(data, caller), timer=time.process_time, number=CALLS, repeat=5)) / CALLS * 1e6
@@ -113,9 +113,9 @@ def main() -> None:
             ("metrics, audit", {"metrics": Metrics(), "audit": audit}),
             ("metrics, audit, spans", {"metrics": Metrics(), "audit": audit, "traces": traces}),
         ):
-            made = door(**telemetry)
-            read = microseconds(made, "CatalogService/ListCatalogs", reading)
-            write = microseconds(made, "CatalogService/CreateCatalog", writing)
+            measured = door(**telemetry)
+            read = microseconds(measured, "CatalogService/ListCatalogs", reading)
+            write = microseconds(measured, "CatalogService/CreateCatalog", writing)
             print(f"{name:22} read {read:6.1f} µs, write {write:6.1f} µs")
         audit.close()
 

@@ -1,4 +1,4 @@
-"""A request for every method that succeeds on a small lake, and the ids that requests hold."""
+"""For every method a request that succeeds on a small lake, and the ids that requests contain."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
 
 @dataclass(frozen=True)
 class Lake:
-    """One of each, in account `a1`; the table has the snapshots 1 and 2, and statistics of snapshot 2.
+    """One resource of each kind, in account `a1`; the table has the snapshots 1 and 2, and statistics of snapshot 2.
 
-    A query reads it, and a job waits to mirror others.
+    A query reads the table, and a job is queued to mirror others.
     """
 
     catalog: v1.Catalog
@@ -51,8 +51,8 @@ def lake(factory: ResourceFactory) -> Lake:
     catalog, namespace, table, view = factory.catalog(), factory.namespace("sales"), factory.table(), factory.view()
     factory.snapshot(table, 1, at=1)
     factory.snapshot(table, 2, at=2)
-    asked = v1.CreateConnectorRequest(spec=connector_spec(display_name="files"))
-    connector = connectors.create(factory.home, asked, secrets=MemorySecrets()).connector
+    request = v1.CreateConnectorRequest(spec=connector_spec(display_name="files"))
+    connector = connectors.create(factory.home, request, secrets=MemorySecrets()).connector
     job = connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
     begun = queries.begin(
         factory.home,
@@ -257,7 +257,7 @@ def file_stats(
 
 
 def id_paths(descriptor: Descriptor, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths to all resource ids that a request can hold, by walking the descriptors."""
+    """The paths to all resource ids that a request can contain, found by walking the descriptors."""
     for field in descriptor.fields:
         if field.message_type is None or field.message_type.name in inside:
             continue

@@ -57,8 +57,8 @@ class Callers:
         return self._known[name]
 
 
-class Naps:
-    """Waiting that takes no time, and is remembered."""
+class RecordedSleep:
+    """A sleep function that returns immediately and records the durations."""
 
     def __init__(self) -> None:
         self.taken: list[float] = []
@@ -69,7 +69,7 @@ class Naps:
 
 @dataclass(frozen=True)
 class Answer:
-    """All that came back from a call."""
+    """Everything that a call returned."""
 
     code: grpc.StatusCode
     text: str
@@ -90,9 +90,9 @@ class Answer:
     def detail(self, kind: type[Any]) -> Any:
         found = [each for each in self.status.details if each.Is(kind.DESCRIPTOR)]
         assert len(found) == 1, f"{len(found)} details of {kind.__name__} in {self.status}"
-        made = kind()
-        found[0].Unpack(made)
-        return made
+        unpacked = kind()
+        found[0].Unpack(unpacked)
+        return unpacked
 
     def has(self, kind: type[Any]) -> bool:
         return any(each.Is(kind.DESCRIPTOR) for each in self.status.details)
@@ -100,7 +100,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Client:
-    """Calls methods by name, and answers with all that came back, also from errors."""
+    """Calls methods by name and returns the complete answer, including that of errors."""
 
     channel: grpc.Channel
     caller: str = "everybody"
@@ -109,7 +109,7 @@ class Client:
         return Client(self.channel, caller)
 
     def __call__(self, operation: str, request: Any = None, *, timeout: float | None = 20, **headers: str) -> Answer:
-        """`request` is a message, or bytes, or a list of either for a method that is streamed."""
+        """`request` is a message, or bytes, or a list of either for a client-streaming method."""
         call = self.begin(operation, request, timeout=timeout, **headers)
         try:
             message = call.result()
@@ -124,7 +124,7 @@ class Client:
         )
 
     def begin(self, operation: str, request: Any = None, *, timeout: float | None = 20, **headers: str) -> Any:
-        """The call under way."""
+        """Start the call without waiting for its result."""
         service, name = operation.split("/")
         path = f"/{service if '.' in service else f'skiway.v1.{service}'}/{name}"
         metadata = [(key.replace("_", "-"), value) for key, value in headers.items()]
@@ -147,7 +147,7 @@ class Client:
 
 
 class Streamed:
-    """A call whose answer is streamed, looked at like any other: its result is the list of all messages."""
+    """A server-streaming call with the interface of a unary one: its result is the list of all messages."""
 
     def __init__(self, stub: Any, request: Any, metadata: list[tuple[str, str]], timeout: float | None) -> None:
         self._call = stub(request, metadata=metadata, timeout=timeout)
@@ -160,7 +160,7 @@ class Streamed:
 
 
 class Messages(list[Any]):
-    """All messages of an answer."""
+    """All messages of a streamed answer."""
 
     def ByteSize(self) -> int:
         return sum(each.ByteSize() for each in self)
@@ -179,7 +179,7 @@ def _plain(metadata: Any) -> dict[str, Any]:
 
 
 class Watch(grpc.ServerInterceptor):
-    """Remembers the server's side of each call."""
+    """Records the server's side of each call."""
 
     def __init__(self) -> None:
         self.contexts: list[grpc.ServicerContext] = []
@@ -198,19 +198,19 @@ class Watch(grpc.ServerInterceptor):
 
 @dataclass
 class RpcServer:
-    """A door over one store, with callers; `client` calls as one who may do everything in account `a1`."""
+    """A gRPC server over one store, with callers; `client` has all permissions in account `a1`."""
 
     factory: ResourceFactory
     callers: Callers
     client: Client
-    naps: Naps
+    sleeps: RecordedSleep
     door: Door
     watch: Watch
     address: str
 
     @property
     def active(self) -> bool:
-        """Does the server still take any client for being there?"""
+        """Whether the server still considers any call active."""
         return any(context.is_active() for context in self.watch.contexts)
 
 
@@ -230,9 +230,9 @@ def opened(
     audit: AuditLog | None = None,
     **arguments: Any,
 ) -> Iterator[RpcServer]:
-    """A house whose door is made with `arguments`."""
+    """Start a server whose door gets `arguments`."""
     factory = ResourceFactory(stores, utc_now)
-    naps = Naps()
+    sleeps = RecordedSleep()
     callers = Callers(
         principal("everybody", *EVERYTHING),
         principal("member", *EVERYTHING - {"account.write"}),
@@ -244,7 +244,7 @@ def opened(
         Access(lambda caller: find(factory, caller), authenticator or callers, PermissionAuthorizer(), credentials),
         Observers(metrics or Metrics(enabled=False), traces or Traces(), audit),
         services=services,
-        retries=retries or Retries(sleep=naps, random=lambda: 0.5),
+        retries=retries or Retries(sleep=sleeps, random=lambda: 0.5),
         **arguments,
     )
     threads = ThreadPoolExecutor(workers)
@@ -255,21 +255,21 @@ def opened(
     server.start()
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield RpcServer(factory, callers, Client(channel), naps, door, watch, f"127.0.0.1:{port}")
+            yield RpcServer(factory, callers, Client(channel), sleeps, door, watch, f"127.0.0.1:{port}")
     finally:
         server.stop(None).wait()
-        threads.shutdown()  # what was under way is over
+        threads.shutdown()  # wait for running calls
 
 
-def until(holds: Callable[[], bool], *, seconds: float = 20) -> None:
-    """Ask again and again until it holds."""
+def until(condition: Callable[[], bool], *, seconds: float = 20) -> None:
+    """Poll until the condition holds."""
     deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came so far"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never became true"
 
 
 def counted(metrics: Metrics) -> dict[str, str]:
-    """How the calls of each method ended, as the metrics tell; the last outcome of each."""
+    """The last outcome of each method, according to the metrics."""
     families = [each for each in metrics.collect() if each.metric is RPC_REQUESTS]
     return {point.tags[2]: point.tags[3] for family in families for point in family.points}
 

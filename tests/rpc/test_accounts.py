@@ -1,4 +1,4 @@
-"""An id of another account is answered as one that does not exist, by every method that takes one."""
+"""Every method that takes an id treats one of another account as nonexistent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from skiway.storage import ABSENT, Put
 
 CODE = grpc.StatusCode
 
-# Ids that are not looked at, with the reason.
-NOT_LOOKED_AT = {
+# Ids that are not resolved, with the reason.
+NOT_RESOLVED = {
     ("CreateAccount", "account_id"): "the id to give; only the platform can",
     ("CreateView", "spec.base_relations.resource_id"): "names are kept, their ids are not followed",
     ("UpdateView", "spec.base_relations.resource_id"): "names are kept, their ids are not followed",
@@ -32,28 +32,28 @@ NOT_LOOKED_AT = {
 CASES = [
     (operation, path) for operation, method in sorted(METHODS.items()) for path in id_paths(method.request.DESCRIPTOR)
 ]
-LOOKED_AT = [(op, path) for op, path in CASES if (op.partition("/")[2], ".".join(path)) not in NOT_LOOKED_AT]
-LENIENT = ("Lookup", "ResolveFQ")  # they answer with nothing where there is nothing
+RESOLVED = [(op, path) for op, path in CASES if (op.partition("/")[2], ".".join(path)) not in NOT_RESOLVED]
+LENIENT = ("Lookup", "ResolveFQ")  # they return an empty result if nothing exists
 
 
-def resource(operation: str, path: tuple[str, ...], made: Lake) -> v1.ResourceId:
-    """The resource of account `a1` that the field at `path` is about; where its name does not tell, the method's does."""
+def resource(operation: str, path: tuple[str, ...], sample: Lake) -> v1.ResourceId:
+    """The resource of account `a1` that the field at `path` refers to, derived from the name of the field or the method."""
     about = METHODS[operation].name.lower() if path[-1] == "resource_id" else path[-1]
     about = "namespace" if path[0] == "prefix" else about
     about = "table" if path[:2] == ("inputs", "name") else about
     known = {
         "account": v1.ResourceId(account_id="a1", id="a1", kind=v1.RK_ACCOUNT),
         "connector": v1.ResourceId(account_id="a1", id="k1", kind=v1.RK_CONNECTOR),
-        "catalog": made.catalog.resource_id,
-        "namespace": made.namespace.resource_id,
-        "table": made.table.resource_id,
-        "view": made.view.resource_id,
+        "catalog": sample.catalog.resource_id,
+        "namespace": sample.namespace.resource_id,
+        "table": sample.table.resource_id,
+        "view": sample.view.resource_id,
     }
     return next(found for noun, found in known.items() if noun in about)
 
 
 def foreign(mine: v1.ResourceId) -> v1.ResourceId:
-    """The same in account `a2`; of an account, another account."""
+    """The same resource in account `a2`; for an account, another account."""
     return v1.ResourceId(account_id="a2", id="a2" if mine.kind == v1.RK_ACCOUNT else mine.id, kind=mine.kind)
 
 
@@ -61,7 +61,7 @@ def with_id(request: Any, path: tuple[str, ...], value: v1.ResourceId) -> Any:
     copy = type(request)()
     copy.CopyFrom(request)
     if path[-1] == "resource_id" and path[0] == "ref":
-        copy.ref.Clear()  # a name beside an id is not looked at, or says that the id is not of a catalog
+        copy.ref.Clear()  # a name next to an id is ignored, or implies that the id is not that of a catalog
     if "upstream" in path:
         copy.spec.upstream.uri = "file:///data"
         if isinstance(copy, v1.UpdateTableRequest):
@@ -70,22 +70,22 @@ def with_id(request: Any, path: tuple[str, ...], value: v1.ResourceId) -> Any:
     return copy
 
 
-def test_ids_are_found_in_most_requests():
-    assert len(LOOKED_AT) >= 50
-    assert {(op.partition("/")[2], ".".join(path)) for op, path in CASES} >= NOT_LOOKED_AT.keys()
-    assert ("DirectoryService/ResolveFQTables", ("names", "names", "resource_id")) in LOOKED_AT
+def test_most_requests_contain_ids():
+    assert len(RESOLVED) >= 50
+    assert {(op.partition("/")[2], ".".join(path)) for op, path in CASES} >= NOT_RESOLVED.keys()
+    assert ("DirectoryService/ResolveFQTables", ("names", "names", "resource_id")) in RESOLVED
 
 
-@pytest.mark.parametrize(("operation", "path"), LOOKED_AT, ids=[f"{op}-{'.'.join(path)}" for op, path in LOOKED_AT])
-def test_an_id_of_another_account_is_one_that_does_not_exist(operation, path, rpc_server: RpcServer):
+@pytest.mark.parametrize(("operation", "path"), RESOLVED, ids=[f"{op}-{'.'.join(path)}" for op, path in RESOLVED])
+def test_id_of_another_account_does_not_exist(operation, path, rpc_server: RpcServer):
     rpc_server.factory.account("a2")
-    made = lake(rpc_server.factory)
-    stats = REQUESTS["TableStatisticsService/PutTableStats"](made)
+    sample = lake(rpc_server.factory)
+    stats = REQUESTS["TableStatisticsService/PutTableStats"](sample)
     assert rpc_server.client("TableStatisticsService/PutTableStats", stats).code is CODE.OK
     rpc_server.factory.stores.pointers.apply([Put(keys.connector("a1", "k1"), "blob", expect=ABSENT)])
-    request = REQUESTS[operation](made)
+    request = REQUESTS[operation](sample)
     request = request[0] if isinstance(request, list) else request
-    mine = resource(operation, path, made)
+    mine = resource(operation, path, sample)
     before = list(rpc_server.factory.stores.pointers.scan(""))
 
     client = rpc_server.client.as_("member")

@@ -1,4 +1,4 @@
-"""Callers as the authenticators of the product know them."""
+"""Callers as identified by the real authenticators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CREATE = "CatalogService/CreateCatalog"
 
 
 class Accounts:
-    """Those of the tests' world."""
+    """The accounts of the tests."""
 
     def find(self, id_or_name: str) -> str | None:
         return id_or_name if id_or_name in ("a1", "a2") else None
@@ -24,7 +24,7 @@ class Accounts:
 
 
 @behavior(79)
-def test_tokens_let_in_their_bearers_with_what_their_roles_allow(stores):
+def test_tokens_grant_the_permissions_of_their_roles(stores):
     ada, reader, gone = (
         new_token(name, "a1", roles=roles)
         for name, roles in (("ada", ["administrator"]), ("reader", ["default"]), ("gone", ["administrator"]))
@@ -51,7 +51,7 @@ def test_tokens_let_in_their_bearers_with_what_their_roles_allow(stores):
     assert malformed.code is CODE.UNAUTHENTICATED
 
 
-def test_in_development_a_header_chooses_the_account(stores):
+def test_header_selects_the_account_in_development_mode(stores):
     with opened(stores, authenticator=DevAuthenticator(Accounts())) as rpc_server:
         rpc_server.factory.account("a2")
         lake(rpc_server.factory)

@@ -1,4 +1,4 @@
-"""What happens to a call between the door and the store: retries, cancelled calls, limits."""
+"""The life of a call: retries, cancellation and limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def new(name: str, **more) -> v1.CreateCatalogRequest:
 
 
 class Failing:
-    """Fails so many times, then does what it should."""
+    """Fails the given number of times, then calls the real function."""
 
     def __init__(self, error: Exception, times: int) -> None:
         self.error, self.times, self.calls = error, times, 0
@@ -50,16 +50,16 @@ class Failing:
 # -- retries ------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_race_is_run_again(stores):
+def test_lost_race_is_retried(stores):
     act = Failing(Contention("lost", key="store.contended"), times=8)
     with opened(stores, services=serving(CREATE, act)) as rpc_server:
         assert rpc_server.client(CREATE, new("lake")).code is CODE.OK
         assert names(rpc_server) == ["lake"]
     assert act.calls == 9
-    assert rpc_server.naps.taken == [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.2, 0.2]
+    assert rpc_server.sleeps.taken == [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.2, 0.2]
 
 
-def test_a_race_lost_again_and_again_is_told(stores):
+def test_race_lost_repeatedly_is_reported(stores):
     act = Failing(failure(Contention, "store.contended", what="catalog lake"), times=100)
     with opened(stores, services=serving(CREATE, act)) as rpc_server:
         answer = rpc_server.client(CREATE, new("lake"))
@@ -71,21 +71,21 @@ def test_a_race_lost_again_and_again_is_told(stores):
 @pytest.mark.parametrize(
     "error", [Conflict("x"), AlreadyExists("x"), PreconditionFailed("x"), Unavailable("x"), RuntimeError("x")]
 )
-def test_other_errors_are_not_run_again(error, stores):
+def test_other_errors_are_not_retried(error, stores):
     act = Failing(error, times=1)
     with opened(stores, services=serving(CREATE, act)) as rpc_server:
         assert rpc_server.client(CREATE, new("lake")).code is not CODE.OK
-    assert (act.calls, rpc_server.naps.taken) == (1, [])
+    assert (act.calls, rpc_server.sleeps.taken) == (1, [])
 
 
-def test_reading_is_not_run_again(stores):
+def test_reads_are_not_retried(stores):
     act = Failing(Contention("lost"), times=1)
     with opened(stores, services=serving(LIST, act)) as rpc_server:
         assert rpc_server.client(LIST).code is CODE.ABORTED
     assert act.calls == 1
 
 
-def test_every_function_gets_the_request_as_it_was_sent_also_when_run_again(stores):
+def test_every_retry_gets_the_original_request(stores):
     seen = []
 
     def act(realm, request):
@@ -98,25 +98,25 @@ def test_every_function_gets_the_request_as_it_was_sent_also_when_run_again(stor
     assert seen == ["lake"] * 9
 
 
-@pytest.mark.parametrize(("chance", "pauses"), [(0.0, [0.0025, 0.005, 0.1]), (1.0, [0.0075, 0.015, 0.3])])
-def test_pauses_are_shorter_or_longer_by_chance(chance, pauses):
-    patience = Retries(random=lambda: chance)
-    assert [patience.wait_s(attempt) for attempt in (1, 2, 9)] == pytest.approx(pauses)
+@pytest.mark.parametrize(("random_value", "pauses"), [(0.0, [0.0025, 0.005, 0.1]), (1.0, [0.0075, 0.015, 0.3])])
+def test_retry_pauses_have_jitter(random_value, pauses):
+    retries = Retries(random=lambda: random_value)
+    assert [retries.wait_s(attempt) for attempt in (1, 2, 9)] == pytest.approx(pauses)
 
 
 @behavior(36)
-def test_calls_at_the_same_time_with_one_key_make_one_catalog(rpc_server: RpcServer):
+def test_concurrent_calls_with_one_idempotency_key_create_one_catalog(rpc_server: RpcServer):
     calls = [rpc_server.client.begin(CREATE, new("lake", idempotency=key("k"))) for _ in range(20)]
     answers = [call.result() for call in calls]
     assert len({answer.catalog.resource_id.id for answer in answers}) == 1
     assert names(rpc_server) == ["lake"]
 
 
-# -- clients that are gone ----------------------------------------------------------------------------------------
+# -- cancelled calls ----------------------------------------------------------------------------------------------
 
 
 class Gate:
-    """An authenticator that waits at the gate until told to go on."""
+    """An authenticator that waits until the gate is opened."""
 
     def __init__(self) -> None:
         self.reached, self.open = threading.Event(), threading.Event()
@@ -137,7 +137,7 @@ def gate() -> Gate:
     return Gate()
 
 
-def test_a_call_taken_back_before_the_write_changes_nothing(stores, gate, metrics):
+def test_call_cancelled_before_the_write_changes_nothing(stores, gate, metrics):
     with opened(stores, authenticator=gate, metrics=metrics) as rpc_server:
         call = rpc_server.client.begin(CREATE, new("lake"))
         assert gate.reached.wait(20)
@@ -149,7 +149,7 @@ def test_a_call_taken_back_before_the_write_changes_nothing(stores, gate, metric
     assert counted(metrics) == {"CreateCatalog": "CANCELLED"}
 
 
-def test_a_call_whose_deadline_passed_before_the_write_changes_nothing(stores, gate, metrics):
+def test_call_with_deadline_exceeded_before_the_write_changes_nothing(stores, gate, metrics):
     with opened(stores, authenticator=gate, metrics=metrics) as rpc_server:
         call = rpc_server.client.begin(CREATE, new("lake"), timeout=1)
         assert gate.reached.wait(20)
@@ -162,7 +162,7 @@ def test_a_call_whose_deadline_passed_before_the_write_changes_nothing(stores, g
     assert counted(metrics) == {"CreateCatalog": "DEADLINE_EXCEEDED"}
 
 
-def test_a_call_that_waited_for_a_thread_while_its_client_left_changes_nothing(stores, gate):
+def test_call_that_timed_out_while_queued_changes_nothing(stores, gate):
     with opened(stores, authenticator=gate, workers=1) as rpc_server:
         first = rpc_server.client.begin(LIST)
         assert gate.reached.wait(20)
@@ -173,17 +173,17 @@ def test_a_call_that_waited_for_a_thread_while_its_client_left_changes_nothing(s
     assert names(rpc_server) == []
 
 
-def test_a_lost_race_is_not_run_again_for_a_client_that_is_gone(stores):
+def test_lost_race_is_not_retried_for_a_cancelled_call(stores):
     act = Failing(Contention("lost"), times=100)
-    at_the_nap, wake = threading.Event(), threading.Event()
+    sleeping, wake = threading.Event(), threading.Event()
 
-    def nap(seconds: float) -> None:
-        at_the_nap.set()
+    def sleep(seconds: float) -> None:
+        sleeping.set()
         assert wake.wait(20)
 
-    with opened(stores, services=serving(CREATE, act), retries=Retries(sleep=nap)) as rpc_server:
+    with opened(stores, services=serving(CREATE, act), retries=Retries(sleep=sleep)) as rpc_server:
         call = rpc_server.client.begin(CREATE, new("lake"))
-        assert at_the_nap.wait(20)
+        assert sleeping.wait(20)
         call.cancel()
         until(lambda: not rpc_server.active)
         wake.set()
@@ -193,7 +193,7 @@ def test_a_lost_race_is_not_run_again_for_a_client_that_is_gone(stores):
 # -- size ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_that_is_too_large_is_refused_and_the_next_is_served(stores):
+def test_too_large_message_is_rejected_and_the_next_is_served(stores):
     with opened(stores, options=(("grpc.max_receive_message_length", 10_000),)) as rpc_server:
         large = new("lake")
         large.spec.description = "x" * 20_000
@@ -205,7 +205,7 @@ def test_a_message_that_is_too_large_is_refused_and_the_next_is_served(stores):
 # -- accounts -----------------------------------------------------------------------------------------------------
 
 
-def test_every_principal_works_in_its_own_account(rpc_server: RpcServer):
+def test_every_principal_is_confined_to_its_own_account(rpc_server: RpcServer):
     rpc_server.factory.account("a2")
     made = lake(rpc_server.factory)
     assert rpc_server.client.as_("stranger")(LIST).message.catalogs == []

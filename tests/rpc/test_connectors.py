@@ -1,4 +1,4 @@
-"""Connectors over the wire, as the client of the metastore calls them."""
+"""Connectors over gRPC, called through the metastore client."""
 
 from __future__ import annotations
 
@@ -29,49 +29,49 @@ def folder(tmp_path) -> str:
     return str(tmp_path)
 
 
-def test_a_connector_is_made_changed_listed_and_deleted(db: Metastore, folder):
-    made = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake", description="d")
-    assert (made.name, made.kind, made.uri, made.is_paused) == ("files", "parquet", folder, False)
-    assert [each.id for each in db.connectors()] == [made.id]
+def test_connector_is_created_changed_listed_and_deleted(db: Metastore, folder):
+    connector = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake", description="d")
+    assert (connector.name, connector.kind, connector.uri, connector.is_paused) == ("files", "parquet", folder, False)
+    assert [each.id for each in db.connectors()] == [connector.id]
     assert [each.id for each in db.connectors(kind="iceberg")] == []
-    assert db.connectors.get("files") == db.connectors.get(made.id) == db.connectors.get(made) == made
+    assert db.connectors.get("files") == db.connectors.get(connector.id) == db.connectors.get(connector) == connector
     paused = db.connectors.update("files", paused=True, name="renamed")
     assert (paused.is_paused, paused.name) == (True, "renamed")
     with pytest.raises(PreconditionFailed):
         db.connectors.sync(paused)
-    db.connectors.delete(made)
-    assert db.connectors.find(made) is None
+    db.connectors.delete(connector)
+    assert db.connectors.find(connector) is None
     assert db.connectors.find("files") is None
     with pytest.raises(InvalidArgument, match="'csv' is not a kind of connector"):
         db.connectors.create("files", kind="csv", uri=folder, catalog="lake")
 
 
 @behavior(69)
-def test_a_connector_is_tried(db: Metastore, folder):
-    made = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake")
-    assert db.connectors.validate(made).ok
-    wrong = db.connectors.validate(made, spec=v1.ConnectorSpec(uri="/nowhere"))
+def test_connector_is_validated(db: Metastore, folder):
+    connector = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake")
+    assert db.connectors.validate(connector).ok
+    wrong = db.connectors.validate(connector, spec=v1.ConnectorSpec(uri="/nowhere"))
     assert (wrong.ok, "nowhere" in wrong.summary) == (False, True)
     assert not db.connectors.validate(spec=v1.ConnectorSpec(kind=v1.CK_PARQUET, uri="/nowhere")).ok
 
 
 @behavior(70)
-def test_tables_are_captured_at_once(db: Metastore, folder):
-    made = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake", namespace="raw")
-    answer = db.connectors.capture(made)
+def test_tables_are_captured_immediately(db: Metastore, folder):
+    connector = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake", namespace="raw")
+    answer = db.connectors.capture(connector)
     assert (answer.tables_scanned, answer.tables_changed, answer.errors) == (1, 1, 0)
     assert [table.name for table in db.tables("lake.raw")] == ["people"]
     with pytest.raises(Unsupported):
-        db.connectors.capture(made, statistics=True)
+        db.connectors.capture(connector, statistics=True)
     with pytest.raises(NotFound):
-        db.connectors.capture(made, table="nope")
+        db.connectors.capture(connector, table="nope")
 
 
 def test_jobs_are_followed_and_cancelled(db: Metastore, folder, rpc_server: RpcServer):
-    made = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake")
-    job = db.connectors.sync(made)
+    connector = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake")
+    job = db.connectors.sync(connector)
     assert (job.state, job.is_over) == ("queued", False)
-    assert db.connectors.sync(made).id == job.id
+    assert db.connectors.sync(connector).id == job.id
     queue = JobQueue(rpc_server.factory.stores)
     lease = queue.lease("w")
     assert lease is not None
@@ -84,24 +84,24 @@ def test_jobs_are_followed_and_cancelled(db: Metastore, folder, rpc_server: RpcS
     done = db.jobs.wait(job.id, on_change=lambda each: seen.append(each.state))
     assert (done.state, done.errors, seen) == ("succeeded", {"x": "broken"}, ["succeeded"])
     assert [each.id for each in db.jobs(state="succeeded")] == [job.id]
-    assert [each.id for each in db.jobs(connector=made.id, state="queued")] == []
+    assert [each.id for each in db.jobs(connector=connector.id, state="queued")] == []
     with pytest.raises(InvalidArgument, match="'over' is not a state"):
         list(db.jobs(state="over"))
 
 
 def test_jobs_of_another_account_do_not_exist(rpc_server: RpcServer):
-    made = lake(rpc_server.factory)
+    sample = lake(rpc_server.factory)
     rpc_server.factory.account("a2")
     for operation in ("GetReconcileJob", "CancelReconcileJob"):
-        request = getattr(v1, f"{operation}Request")(job_id=made.job_id)
+        request = getattr(v1, f"{operation}Request")(job_id=sample.job_id)
         answer = rpc_server.client.as_("stranger")(f"ConnectorService/{operation}", request)
         assert answer.code.name == "NOT_FOUND"
     assert rpc_server.client.as_("stranger")("ConnectorService/ListReconcileJobs").message.jobs == []
 
 
-def test_the_limit_of_streams_counts_answers_too(stores):
+def test_stream_limit_includes_streamed_answers(stores):
     with opened(stores, max_streams=0) as rpc_server:
-        made = lake(rpc_server.factory)
-        request = v1.FetchScanBundleRequest(query_id=made.query_id, table_id=made.table.resource_id)
+        sample = lake(rpc_server.factory)
+        request = v1.FetchScanBundleRequest(query_id=sample.query_id, table_id=sample.table.resource_id)
         refused = rpc_server.client("QueryService/FetchScanBundle", request)
         assert (refused.code.name, refused.error.message_key) == ("RESOURCE_EXHAUSTED", "streams.limit")

@@ -1,4 +1,4 @@
-"""The page about gRPC says what is so."""
+"""The gRPC page matches the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OneAccount:
         return "a1"
 
 
-def test_the_client_on_the_page_prints_what_it_shows(stores, capsys):
+def test_client_example_prints_the_shown_output(stores, capsys):
     code, printed = CLIENT
     with opened(stores, authenticator=DevAuthenticator(OneAccount())) as rpc_server:
         names: dict[str, object] = {}
@@ -40,7 +40,7 @@ def test_the_client_on_the_page_prints_what_it_shows(stores, capsys):
     assert capsys.readouterr().out == printed
 
 
-def test_the_server_on_the_page_prints_what_it_shows(capsys):
+def test_server_example_prints_the_shown_output(capsys):
     code, printed = SERVER
     exec(code, {})
     assert capsys.readouterr().out == printed
@@ -66,8 +66,8 @@ def test_every_status_is_on_the_page_with_its_codes():
     assert {code for codes in shown.values() for code in codes} <= set(v1.ErrorCode.keys())
 
 
-def test_the_numbers_on_the_page_are_those_of_the_code():
-    said = " ".join(PAGE_TEXT.split())
+def test_numbers_on_the_page_match_the_code():
+    page = " ".join(PAGE_TEXT.split())
     streams = Door.__init__.__kwdefaults__["max_streams"]
     for text in (
         f"up to {MAX_LENGTH} printable",
@@ -77,10 +77,10 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
         f"takes {streams} such streams",
         f"pages of {DEFAULT_PAGE_SIZE} (statistics {PAGE}) unless asked for up to {MAX_PAGE_SIZE}",
     ):
-        assert text in said, text
+        assert text in page, text
 
 
-def test_the_page_lists_the_steps_of_a_call_in_their_order():
+def test_page_lists_the_steps_of_a_call_in_order():
     table = PAGE_TEXT.partition("| step | |")[2]
     steps = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     source = (Path(__file__).parents[2] / "src" / "skiway" / "rpc" / "door.py").read_text()
@@ -98,6 +98,6 @@ def methods_table() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def test_services_are_in_the_order_they_are_served():
+def test_services_are_listed_in_the_order_they_are_served():
     shown = re.findall(r"^\| `(\w+Service)` \|", PAGE_TEXT, re.MULTILINE)
     assert shown == [service.name for service in SERVICES]

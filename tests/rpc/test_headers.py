@@ -1,4 +1,4 @@
-"""What headers say of a call, and which of them come back."""
+"""Request headers, and which of them are returned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ours(metadata: dict[str, str]) -> dict[str, str]:
 
 @behavior(80)
 @pytest.mark.parametrize(("operation", "code"), [(LIST, CODE.OK), (GET, CODE.INVALID_ARGUMENT)])
-def test_headers_come_back_before_and_after_the_answer_also_of_an_error(operation, code, client: Client):
+def test_headers_are_returned_as_initial_and_trailing_metadata_also_with_errors(operation, code, client: Client):
     answer = client(operation, **ALL)
     assert answer.code is code
     expected = {name.replace("_", "-"): value for name, value in ALL.items()}
@@ -34,7 +34,7 @@ def test_headers_come_back_before_and_after_the_answer_also_of_an_error(operatio
 
 
 @behavior(80)
-def test_headers_come_back_to_strangers_too(client: Client):
+def test_headers_are_returned_to_unauthenticated_callers(client: Client):
     answer = client.as_("")(LIST, x_correlation_id="c-1")
     assert answer.code is CODE.UNAUTHENTICATED
     assert ours(answer.headers) == ours(answer.trailers) == {"x-correlation-id": "c-1"}
@@ -42,18 +42,18 @@ def test_headers_come_back_to_strangers_too(client: Client):
 
 
 @behavior(80)
-def test_a_correlation_id_is_made_where_there_is_none(client: Client):
+def test_missing_correlation_id_is_generated(client: Client):
     first, second = (client(GET, x_correlation_id=blank) for blank in ("", "  "))
     for answer in (first, second):
-        made = answer.headers["x-correlation-id"]
-        assert UUID.fullmatch(made)
-        assert made == answer.trailers["x-correlation-id"] == answer.error.correlation_id
-        assert answer.detail(error_details_pb2.ErrorInfo).metadata["correlation_id"] == made
+        generated = answer.headers["x-correlation-id"]
+        assert UUID.fullmatch(generated)
+        assert generated == answer.trailers["x-correlation-id"] == answer.error.correlation_id
+        assert answer.detail(error_details_pb2.ErrorInfo).metadata["correlation_id"] == generated
     assert first.error.correlation_id != second.error.correlation_id
 
 
 @behavior(80)
-def test_a_header_that_is_too_long_is_refused_and_not_sent_back(client: Client):
+def test_too_long_header_is_rejected_and_not_returned(client: Client):
     answer = client(LIST, x_correlation_id="c" * 129)
     assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "header.invalid")
     assert answer.error.params == {"header": "x-correlation-id", "found": "129 characters", "limit": "128"}
@@ -64,7 +64,7 @@ def test_a_header_that_is_too_long_is_refused_and_not_sent_back(client: Client):
 
 
 @pytest.mark.parametrize("value", ["a\x07b", "a\nb", "ä", "a\x00"])
-def test_what_cannot_be_printed_is_refused(value):
+def test_unprintable_header_is_rejected(value):
     context, refusal = read_context({QUERY_ID: value}, "S/M", ids=lambda: "made")
     assert refusal is not None
     assert (refusal.key, refusal.params["header"]) == ("header.invalid", "x-query-id")
@@ -82,7 +82,7 @@ def test_what_cannot_be_printed_is_refused(value):
         ({"x_engine_kind": " ", "x_engine_version": "1.5.5"}, "", ""),
     ],
 )
-def test_a_version_counts_only_beside_a_kind(given, kind, version, stores):
+def test_engine_version_requires_an_engine_kind(given, kind, version, stores):
     seen = []
 
     def act(realm, request):
@@ -96,7 +96,7 @@ def test_a_version_counts_only_beside_a_kind(given, kind, version, stores):
 
 
 @behavior(80)
-def test_a_function_sees_for_whom_it_works(stores):
+def test_function_can_read_the_current_caller(stores):
     seen = []
 
     def act(realm, request):
@@ -113,7 +113,7 @@ def test_a_function_sees_for_whom_it_works(stores):
     assert current_call() is None
 
 
-def test_calls_at_the_same_time_keep_their_ids_apart(rpc_server: RpcServer):
+def test_concurrent_calls_keep_their_own_correlation_ids(rpc_server: RpcServer):
     calls = {f"c-{number}": rpc_server.client.begin(GET, x_correlation_id=f"c-{number}") for number in range(50)}
     for wanted, call in calls.items():
         assert call.code() is CODE.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""Every method of every service: served, for those who may."""
+"""Every method of every service is served to callers with permission."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def described() -> Iterator[ServiceDescriptor]:
         yield from import_module(f"skiway.model.v1.{module.name}").DESCRIPTOR.services_by_name.values()
 
 
-def test_the_table_holds_exactly_the_methods_of_the_protos():
+def test_table_has_exactly_the_methods_of_the_protos():
     in_protos = {f"{service.name}/{method.name}" for service in described() for method in service.methods}
     assert in_protos == METHODS.keys()
 
 
-def test_every_method_has_a_request_to_try_it_with():
+def test_every_method_has_a_sample_request():
     assert REQUESTS.keys() == METHODS.keys()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_function_of_a_method_takes_and_gives_its_messages(operation):
+def test_function_of_a_method_has_its_request_and_response_types(operation):
     method = METHODS[operation]
     described = method.service.descriptor.methods_by_name[method.name]
     bound = method.rule.act
@@ -57,27 +57,29 @@ def test_the_function_of_a_method_takes_and_gives_its_messages(operation):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_names_of_methods_tell_whether_they_change_anything(operation):
+def test_verb_of_a_method_matches_whether_it_changes_anything(operation):
     verb = METHODS[operation].name
     assert METHODS[operation].rule.changes == verb.startswith(CHANGING)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_method_answers_over_the_wire(operation, rpc_server: RpcServer):
+def test_every_method_answers_over_the_network(operation, rpc_server: RpcServer):
     rpc_server.factory.account("empty")
-    made = lake(rpc_server.factory)
+    sample = lake(rpc_server.factory)
     for first in ("PutTableStats", "PutColumnStats", "PutFileColumnStats"):
-        stored = rpc_server.client(f"TableStatisticsService/{first}", REQUESTS[f"TableStatisticsService/{first}"](made))
+        stored = rpc_server.client(
+            f"TableStatisticsService/{first}", REQUESTS[f"TableStatisticsService/{first}"](sample)
+        )
         assert stored.code is CODE.OK, stored.text
     client = rpc_server.client.as_("platform") if operation.startswith("AccountService") else rpc_server.client
-    answer = client(operation, REQUESTS[operation](made), **ENGINE)
+    answer = client(operation, REQUESTS[operation](sample), **ENGINE)
     assert answer.code is CODE.OK, answer.text
     assert answer.message.ByteSize() > 0
 
 
 @behavior(79)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_any_one_permission_of_a_method_is_enough_and_all_others_are_not(operation, rpc_server: RpcServer):
+def test_any_permission_of_a_method_is_sufficient_and_all_others_are_not(operation, rpc_server: RpcServer):
     permissions = METHODS[operation].rule.permissions
     account = "" if operation.startswith("AccountService") else "a1"
     rpc_server.callers.add(principal("all others", *(EVERYTHING - set(permissions)), account_id=account))
@@ -96,7 +98,7 @@ def test_any_one_permission_of_a_method_is_enough_and_all_others_are_not(operati
 
 @behavior(79)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_nobody_is_not_let_in(operation, rpc_server: RpcServer):
+def test_unauthenticated_caller_is_rejected(operation, rpc_server: RpcServer):
     request = REQUESTS[operation](lake(rpc_server.factory))
     unknown = rpc_server.client.as_("")(operation, request)
     assert (unknown.code, unknown.error.message_key) == (CODE.UNAUTHENTICATED, "token.missing")
@@ -107,7 +109,7 @@ def test_nobody_is_not_let_in(operation, rpc_server: RpcServer):
 
 @behavior(34)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_platform_may_use_the_service_for_accounts_only(operation, rpc_server: RpcServer):
+def test_platform_may_only_use_the_account_service(operation, rpc_server: RpcServer):
     rpc_server.factory.account("empty")
     answer = rpc_server.client.as_("platform")(operation, REQUESTS[operation](lake(rpc_server.factory)))
     if operation.startswith("AccountService/"):
@@ -119,43 +121,43 @@ def test_the_platform_may_use_the_service_for_accounts_only(operation, rpc_serve
 
 
 @behavior(34)
-def test_a_member_of_an_account_sees_that_one_only(rpc_server: RpcServer):
+def test_account_member_sees_only_that_account(rpc_server: RpcServer):
     rpc_server.factory.account("a2")
     seen = rpc_server.client.as_("member")("AccountService/ListAccounts").message.accounts
     assert [account.resource_id.id for account in seen] == ["a1"]
 
 
 @behavior(34)
-def test_who_may_make_accounts_looks_after_all_from_within_one(rpc_server: RpcServer):
-    made = rpc_server.client(
+def test_caller_who_may_create_accounts_manages_all_accounts(rpc_server: RpcServer):
+    created = rpc_server.client(
         "AccountService/CreateAccount", REQUESTS["AccountService/CreateAccount"](lake(rpc_server.factory))
     )
-    assert made.code is CODE.OK, made.text
+    assert created.code is CODE.OK, created.text
     assert (
         rpc_server.client(
-            "AccountService/GetAccount", v1.GetAccountRequest(account_id=made.message.account.resource_id)
+            "AccountService/GetAccount", v1.GetAccountRequest(account_id=created.message.account.resource_id)
         ).code
         is CODE.OK
     )
     seen = rpc_server.client("AccountService/ListAccounts").message.accounts
-    assert {account.resource_id.id for account in seen} == {"a1", made.message.account.resource_id.id}
+    assert {account.resource_id.id for account in seen} == {"a1", created.message.account.resource_id.id}
     assert rpc_server.client("CatalogService/ListCatalogs").message.catalogs[0].resource_id.account_id == "a1"
 
 
 @pytest.mark.parametrize(
     "path", ["TableService/Nope", "skiway.v1.NopeService/GetTable", "skiway.v2.TableService/GetTable"]
 )
-def test_what_is_not_served_is_unimplemented(path, rpc_server: RpcServer):
+def test_unknown_method_is_unimplemented(path, rpc_server: RpcServer):
     assert rpc_server.client(path, b"").code is CODE.UNIMPLEMENTED
 
 
-def test_the_door_tells_what_it_serves(rpc_server: RpcServer):
+def test_door_lists_its_services(rpc_server: RpcServer):
     assert rpc_server.door.service_names == tuple(service.full_name for service in SERVICES)
     assert "skiway.v1.TableService" in rpc_server.door.service_names
 
 
 @behavior(82)
-def test_engines_tell_of_themselves_in_headers(rpc_server: RpcServer):
+def test_engine_kind_and_version_are_required_headers(rpc_server: RpcServer):
     get = "SystemObjectsService/GetSystemObjects"
     request = v1.GetSystemObjectsRequest(engine_kind="duckdb", engine_version="1.5.5")
     for headers, key, header in (

@@ -1,4 +1,4 @@
-"""What is told of calls: metrics, spans, the audit trail, the log."""
+"""Metrics, spans, audit records and logs of calls."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_calls_are_counted_and_timed_by_account_method_and_outcome(stores, metri
     assert 'operation="ListCatalogs"' in metrics.prometheus_text()
 
 
-def test_a_call_under_way_is_counted_as_active(stores, metrics):
+def test_running_call_is_counted_as_active(stores, metrics):
     seen = []
 
     def act(realm, request):
@@ -87,11 +87,11 @@ def test_a_call_under_way_is_counted_as_active(stores, metrics):
     assert seen == [{("CatalogService", "ListCatalogs"): 1}]
 
 
-def test_faults_and_attempts_are_counted(stores, metrics):
-    tries = iter([Contention("lost"), Contention("lost"), RuntimeError("broken")])
+def test_internal_errors_and_attempts_are_counted(stores, metrics):
+    errors = iter([Contention("lost"), Contention("lost"), RuntimeError("broken")])
 
     def act(realm, request):
-        raise next(tries)
+        raise next(errors)
 
     with opened(stores, services=serving(CREATE, act), metrics=metrics) as rpc_server:
         rpc_server.client(CREATE)
@@ -102,9 +102,9 @@ def test_faults_and_attempts_are_counted(stores, metrics):
 # -- audit --------------------------------------------------------------------------------------------------------
 
 
-def test_every_call_is_recorded_with_who_what_and_how_it_ended(stores, audit, tmp_path):
+def test_every_call_is_audited_with_caller_operation_and_outcome(stores, audit, tmp_path):
     with opened(stores, audit=audit) as rpc_server:
-        made = rpc_server.client(
+        created_catalog = rpc_server.client(
             CREATE, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake")), x_correlation_id="c-1"
         )
         rpc_server.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="nope")), x_query_id="q-1")
@@ -112,7 +112,7 @@ def test_every_call_is_recorded_with_who_what_and_how_it_ended(stores, audit, tm
     created, missed, unknown = records(tmp_path, "catalog")
     assert (created["operation"], created["outcome"], created["correlation_id"]) == (CREATE, "OK", "c-1")
     assert (created["account_id"], created["subject"]) == ("a1", "everybody")
-    assert created["resources"] == {"catalog": made.message.catalog.resource_id.id}
+    assert created["resources"] == {"catalog": created_catalog.message.catalog.resource_id.id}
     assert created["duration_ms"] > 0
     assert (missed["outcome"], missed["query_id"], missed["resources"]) == ("MC_NOT_FOUND", "q-1", {"catalog": "nope"})
     assert unknown["outcome"] == "MC_UNAUTHENTICATED"
@@ -133,21 +133,21 @@ def test_every_call_is_recorded_with_who_what_and_how_it_ended(stores, audit, tm
         ("SystemObjectsService/GetSystemObjects", "system", set()),
     ],
 )
-def test_services_have_categories_of_their_own(operation, category, resources, stores, audit, tmp_path):
+def test_services_have_their_own_audit_categories(operation, category, resources, stores, audit, tmp_path):
     with opened(stores, audit=audit) as rpc_server:
         rpc_server.client(operation, REQUESTS[operation](lake(rpc_server.factory)))
     (record,) = records(tmp_path, category)
     assert (record["operation"], record["resources"].keys()) == (operation, resources)
 
 
-def test_a_call_is_recorded_before_its_answer_leaves(stores, audit, tmp_path):
+def test_call_is_audited_before_its_answer_is_sent(stores, audit, tmp_path):
     with opened(stores, audit=audit) as rpc_server:
         for number in range(20):
             rpc_server.client(LIST)
             assert len(records(tmp_path, "catalog")) == number + 1
 
 
-def test_a_call_that_cannot_be_recorded_fails_where_that_is_required(stores, tmp_path):
+def test_call_that_cannot_be_audited_fails_if_auditing_is_required(stores, tmp_path):
     (tmp_path / "catalog.log").mkdir()
     audit = AuditLog(tmp_path, Audit(required=True))
     with opened(stores, audit=audit) as rpc_server:
@@ -155,7 +155,7 @@ def test_a_call_that_cannot_be_recorded_fails_where_that_is_required(stores, tmp
     assert (answer.code, answer.error.message_key) == (CODE.UNAVAILABLE, "audit.unwritable")
 
 
-def test_ids_of_any_kind_and_length_are_recorded(stores, audit, tmp_path):
+def test_ids_of_any_kind_and_length_are_audited(stores, audit, tmp_path):
     with opened(stores, audit=audit) as rpc_server:
         rpc_server.client(GET, v1.GetCatalogRequest(catalog_id=v1.ResourceId(id="x" * 5000, kind=99)))  # type: ignore[arg-type]
     (record,) = records(tmp_path, "catalog")
@@ -166,7 +166,7 @@ def test_ids_of_any_kind_and_length_are_recorded(stores, audit, tmp_path):
 
 
 @behavior(80)
-def test_a_span_is_in_the_trace_of_the_caller(stores):
+def test_span_belongs_to_the_trace_of_the_caller(stores):
     spans, trace, inside = InMemorySpanExporter(), "0af7651916cd43dd8448eb211c80319c", []
 
     def act(realm, request):
@@ -185,12 +185,12 @@ def test_a_span_is_in_the_trace_of_the_caller(stores):
     assert "Bearer" not in str(listed.attributes)
 
 
-def test_a_fault_is_logged_for_its_call(stores, caplog):
-    told = []
+def test_internal_error_is_logged_with_its_call(stores, caplog):
+    logged_calls = []
 
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(current_call())
+            logged_calls.append(current_call())
 
     logger, handler = logging.getLogger("skiway.rpc"), Listening()
     logger.addHandler(handler)
@@ -199,10 +199,14 @@ def test_a_fault_is_logged_for_its_call(stores, caplog):
             rpc_server.client(LIST, x_correlation_id="c-1")
     finally:
         logger.removeHandler(handler)
-    assert [(call.correlation_id, call.subject, call.operation) for call in told] == [("c-1", "everybody", LIST)]
+    assert [(call.correlation_id, call.subject, call.operation) for call in logged_calls] == [
+        ("c-1", "everybody", LIST)
+    ]
 
 
-def test_without_telemetry_calls_are_served_all_the_same(rpc_server: RpcServer):
-    made = lake(rpc_server.factory)
-    assert rpc_server.client("TableStatisticsService/PutColumnStats", [column_stats(made, 1)]).code is CODE.OK
+def test_calls_are_served_without_telemetry(rpc_server: RpcServer):
+    created_catalog = lake(rpc_server.factory)
+    assert (
+        rpc_server.client("TableStatisticsService/PutColumnStats", [column_stats(created_catalog, 1)]).code is CODE.OK
+    )
     assert len(catalogs.list_(rpc_server.factory.home, v1.ListCatalogsRequest()).catalogs) == 1

@@ -1,4 +1,4 @@
-"""Queries over the wire: pinned, planned, streamed."""
+"""Queries over gRPC: pinning, planning, streaming."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CODE = grpc.StatusCode
 
 @pytest.fixture
 def db(rpc_server: RpcServer) -> Iterator[Metastore]:
-    made = lake(rpc_server.factory)
+    sample = lake(rpc_server.factory)
     files = [file(f"f{number:03d}", column("x", min=str(number), max=str(number))) for number in range(50)]
-    request = v1.PutFileColumnStatsRequest(table_id=made.table.resource_id, snapshot_id=2, files=files)
+    request = v1.PutFileColumnStatsRequest(table_id=sample.table.resource_id, snapshot_id=2, files=files)
     statistics.put_files(rpc_server.factory.home, [request])
     with Metastore(rpc_server.address, token="everybody") as client:
         yield client
 
 
-def test_a_query_is_begun_planned_renewed_and_ended(db: Metastore):
+def test_query_is_begun_planned_renewed_and_ended(db: Metastore):
     people = "lake.sales.people"
     with db.queries.begin(people, catalog="lake", ttl_s=60) as query:
         assert list(query.snapshots.values()) == [2]
@@ -51,14 +51,14 @@ def test_a_query_is_begun_planned_renewed_and_ended(db: Metastore):
     assert ended.message.query_status == v1.QS_COMPLETED
 
 
-def test_an_error_inside_aborts_the_query(db: Metastore):
+def test_exception_in_the_block_aborts_the_query(db: Metastore):
     with pytest.raises(ZeroDivisionError), db.queries.begin("lake.sales.people", catalog="lake") as query:
         raise ZeroDivisionError
     assert db.queries.get(query.id).message.state == v1.LS_ENDED_ABORT
 
 
 @behavior(54)
-def test_errors_of_a_streamed_answer_are_told_like_others(db: Metastore, rpc_server: RpcServer):
+def test_errors_of_a_streamed_answer_are_reported_like_others(db: Metastore, rpc_server: RpcServer):
     query = db.queries.begin(catalog="lake")
     with pytest.raises(NotFound) as unpinned:
         query.scan("lake.sales.people")
@@ -71,7 +71,7 @@ def test_errors_of_a_streamed_answer_are_told_like_others(db: Metastore, rpc_ser
 
 
 @behavior(59)
-def test_a_query_of_another_account_does_not_exist(db: Metastore, rpc_server: RpcServer):
+def test_query_of_another_account_does_not_exist(db: Metastore, rpc_server: RpcServer):
     query = db.queries.begin("lake.sales.people", catalog="lake")
     rpc_server.factory.account("a2")
     stranger = rpc_server.client.as_("stranger")
@@ -83,7 +83,7 @@ def test_a_query_of_another_account_does_not_exist(db: Metastore, rpc_server: Rp
     assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not.found")
 
 
-def test_an_error_after_some_messages_ends_the_stream_with_it(stores):
+def test_error_after_some_messages_ends_the_stream(stores):
     def act(realm, request):
         yield v1.FetchScanBundleResponse()
         raise InvalidArgument("half way", key="field")
@@ -98,39 +98,39 @@ def test_an_error_after_some_messages_ends_the_stream_with_it(stores):
         until(lambda: counted(metrics).get("FetchScanBundle") == "INVALID_ARGUMENT")
 
 
-def test_a_client_that_is_gone_makes_no_more_messages(stores):
-    made, over = [0], threading.Event()
+def test_cancelled_stream_produces_no_more_messages(stores):
+    produced, finished = [0], threading.Event()
 
     def act(realm, request):
         try:
             while True:
-                made[0] += 1
+                produced[0] += 1
                 yield v1.FetchScanBundleResponse(data_files=[v1.ScanFile(file_path="x" * 100_000)])
         finally:
-            over.set()
+            finished.set()
 
     with opened(stores, services=serving(FETCH, act)) as rpc_server:
         call = rpc_server.client.begin(FETCH, v1.FetchScanBundleRequest())._call
         next(call)
         call.cancel()
-        assert over.wait(20)
-        assert made[0] < 1000
+        assert finished.wait(20)
+        assert produced[0] < 1000
 
 
-def test_a_slow_client_slows_the_server_down(stores):
-    made = [0]
+def test_slow_client_applies_backpressure(stores):
+    produced = [0]
 
     def act(realm, request):
         for _ in range(2_000):
-            made[0] += 1
+            produced[0] += 1
             yield v1.FetchScanBundleResponse(data_files=[v1.ScanFile(file_path="x" * 100_000)])
 
     with opened(stores, services=serving(FETCH, act)) as rpc_server:
         call = rpc_server.client.begin(FETCH, v1.FetchScanBundleRequest())._call
         next(call)
         last = -1
-        while made[0] != last:  # until nothing moves any more
-            last = made[0]
+        while produced[0] != last:  # until no more messages are produced
+            last = produced[0]
             threading.Event().wait(0.3)
         assert last < 1_000
         call.cancel()

@@ -1,4 +1,4 @@
-"""The page about connecting a source says what is so."""
+"""The page about connecting a source matches the code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PAGE = (DOCS / "sources.md").read_text()
 
 
 @pytest.fixture
-def at_work(rpc_server: RpcServer) -> Iterator[RpcServer]:
-    """A house whose jobs are done, without Spark."""
+def server_with_worker(rpc_server: RpcServer) -> Iterator[RpcServer]:
+    """A server with a worker that runs jobs without Spark."""
     rpc_server.factory.catalog()
 
     def profile(realm, table_id, snapshot, *, handle, **_) -> None:
@@ -40,17 +40,17 @@ def at_work(rpc_server: RpcServer) -> Iterator[RpcServer]:
         yield rpc_server
 
 
-def test_the_program_on_the_page_prints_what_it_shows(at_work: RpcServer, tmp_path, capsys):
-    program = CODE.replace("127.0.0.1:50051", at_work.address).replace('token="..."', 'token="everybody"')
+def test_program_on_the_page_prints_the_shown_output(server_with_worker: RpcServer, tmp_path, capsys):
+    program = CODE.replace("127.0.0.1:50051", server_with_worker.address).replace('token="..."', 'token="everybody"')
     exec(program, {"data": str(tmp_path)})
     assert capsys.readouterr().out == PRINTED
 
 
-def test_the_shorter_examples_run_too(at_work: RpcServer, tmp_path, capsys):
+def test_shorter_examples_run(server_with_worker: RpcServer, tmp_path, capsys):
     pq.write_table(pa.table({"id": [1]}), tmp_path / "people.parquet")
     (policy,) = re.findall(r"```python\n(policy = .*?)```", PAGE, re.DOTALL)
     (watching,) = re.findall(r"```python\n(for job in .*?)```", (DOCS / "jobs.md").read_text(), re.DOTALL)
-    with Metastore(at_work.address, token="everybody") as lake:
+    with Metastore(server_with_worker.address, token="everybody") as lake:
         lake.connectors.create("files", kind="parquet", uri=str(tmp_path), catalog="lake", namespace="raw")
         exec(watching, {"lake": lake})
         assert capsys.readouterr().out.splitlines()[-1] == "succeeded statistics 1/1 [] 0/0"
@@ -59,14 +59,14 @@ def test_the_shorter_examples_run_too(at_work: RpcServer, tmp_path, capsys):
         assert (stored.enabled, stored.max_parallel, stored.interval.seconds) == (True, 4, 3600)
 
 
-def test_the_page_says_how_long_and_which(rpc_server: RpcServer):
-    said = " ".join(PAGE.split())
-    assert f"after {PATIENCE_S:g} s at the latest" in said
-    assert f"never more than {MOST_LANES}" in said
-    assert f"time out after {CONNECT_S:g} s to connect and {ANSWER_S:g} s for each response" in said
+def test_limits_and_names_on_the_page_match_the_code(rpc_server: RpcServer):
+    page = " ".join(PAGE.split())
+    assert f"after {PATIENCE_S:g} s at the latest" in page
+    assert f"never more than {MOST_LANES}" in page
+    assert f"time out after {CONNECT_S:g} s to connect and {ANSWER_S:g} s for each response" in page
     for level in Addresses:
         assert f"| `{level}`" in PAGE
     assert HEARTBEATS_PER_LEASE == 3
-    assert "renewed three times" in said
-    for name in v1.PredicateOp.keys():  # noqa: SIM118 - an enum of protobuf is no mapping
+    assert "renewed three times" in page
+    for name in v1.PredicateOp.keys():  # noqa: SIM118 - a protobuf enum is not a mapping
         assert f"`{name}`" in PAGE

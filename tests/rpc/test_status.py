@@ -1,4 +1,4 @@
-"""How errors are told: status, code, key, parameters, details, language, length."""
+"""Error responses: status, code, key, parameters, details, language and length."""
 
 from __future__ import annotations
 
@@ -50,21 +50,23 @@ TREE = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issu
 OPEN = [kind for kind in TREE if kind not in (errors.Internal, errors.SkiwayError)]
 
 
-def answer_to(error: Exception, stores, caller: str = "everybody", *, headers: Mapping[str, str] | None = None, **door):
-    with opened(stores, services=raising(error), **door) as rpc_server:
+def response_to(
+    error: Exception, stores, caller: str = "everybody", *, headers: Mapping[str, str] | None = None, **arguments
+):
+    with opened(stores, services=raising(error), **arguments) as rpc_server:
         rpc_server.callers.add(principal("ada", "catalog.read", locale="xx-YY"))
         return rpc_server.client.as_(caller)(LIST, **(headers or {}))
 
 
-def test_every_error_of_the_tree_has_its_status():
+def test_every_error_class_has_a_status():
     assert EXPECTED.keys() == set(TREE)
     assert {kind: code_of(kind("x")) for kind in TREE} == {kind: code for kind, (code, _) in EXPECTED.items()}
 
 
 @behavior(81)
 @pytest.mark.parametrize("kind", OPEN)
-def test_an_error_is_told_with_code_key_parameters_and_details(kind, stores):
-    answer = answer_to(
+def test_error_has_code_key_parameters_and_details(kind, stores):
+    answer = response_to(
         kind("what was asked: what to do", key="some.key", field="spec.name", id="t1"),
         stores,
         headers={"x_correlation_id": "c-1", "x_query_id": "q-1"},
@@ -86,13 +88,13 @@ def test_an_error_is_told_with_code_key_parameters_and_details(kind, stores):
     assert not answer.has(error_details_pb2.DebugInfo)
 
 
-def test_the_field_that_is_wrong_is_told_in_the_standard_way(client: Client):
+def test_invalid_field_is_reported_as_a_standard_field_violation(client: Client):
     answer = client("CatalogService/GetCatalog")
     (violation,) = answer.detail(error_details_pb2.BadRequest).field_violations
     assert (violation.field, violation.description) == ("catalog_id", answer.text)
 
 
-def test_the_standard_library_reads_the_details(client: Client):
+def test_grpc_status_library_reads_the_details(client: Client):
     call = client.begin("CatalogService/GetCatalog")
     status = rpc_status.from_call(call)
     assert status is not None
@@ -106,26 +108,26 @@ def test_the_standard_library_reads_the_details(client: Client):
 
 @behavior(24)
 def test_name_collisions_already_exist_and_other_conflicts_abort(rpc_server):
-    made = lake(rpc_server.factory)
+    sample = lake(rpc_server.factory)
     create = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"))
     taken = rpc_server.client("CatalogService/CreateCatalog", create)
     assert (taken.code, taken.error.code) == (CODE.ALREADY_EXISTS, v1.MC_CONFLICT)
     assert (taken.error.message_key, taken.error.params["name"]) == ("catalog.already.exists", "lake")
     full = rpc_server.client(
-        "CatalogService/DeleteCatalog", v1.DeleteCatalogRequest(catalog_id=made.catalog.resource_id)
+        "CatalogService/DeleteCatalog", v1.DeleteCatalogRequest(catalog_id=sample.catalog.resource_id)
     )
     assert (full.code, full.error.code) == (CODE.ABORTED, v1.MC_CONFLICT)
     assert full.error.message_key == "catalog.not_empty"
 
 
 @behavior(25)
-def test_updates_without_a_mask_with_a_wrong_one_or_a_wrong_kind_are_refused(rpc_server):
-    made = lake(rpc_server.factory)
-    wrong_kind = v1.ResourceId(id=made.table.resource_id.id, kind=v1.RK_TABLE)
+def test_updates_with_a_missing_or_wrong_mask_or_a_wrong_kind_are_rejected(rpc_server):
+    sample = lake(rpc_server.factory)
+    wrong_kind = v1.ResourceId(id=sample.table.resource_id.id, kind=v1.RK_TABLE)
     for request, key in (
-        (v1.UpdateCatalogRequest(catalog_id=made.catalog.resource_id), "update.mask.required"),
+        (v1.UpdateCatalogRequest(catalog_id=sample.catalog.resource_id), "update.mask.required"),
         (
-            v1.UpdateCatalogRequest(catalog_id=made.catalog.resource_id, update_mask={"paths": ["nope"]}),
+            v1.UpdateCatalogRequest(catalog_id=sample.catalog.resource_id, update_mask={"paths": ["nope"]}),
             "update.mask.path.invalid",
         ),
         (v1.UpdateCatalogRequest(catalog_id=wrong_kind, update_mask={"paths": ["description"]}), "kind"),
@@ -144,9 +146,9 @@ def test_updates_without_a_mask_with_a_wrong_one_or_a_wrong_kind_are_refused(rpc
         KeyError("hunter2 /srv"),
     ],
 )
-def test_faults_of_the_server_are_told_without_details_and_logged_with_them(error, stores, caplog):
+def test_internal_errors_are_returned_without_details_and_logged_with_them(error, stores, caplog):
     with caplog.at_level(logging.ERROR, "skiway.rpc"):
-        answer = answer_to(error, stores, headers={"x_correlation_id": "c-1"})
+        answer = response_to(error, stores, headers={"x_correlation_id": "c-1"})
     assert (answer.code, answer.error.code, answer.error.message_key) == (
         CODE.INTERNAL,
         v1.MC_INTERNAL,
@@ -162,29 +164,29 @@ def test_faults_of_the_server_are_told_without_details_and_logged_with_them(erro
     assert record.exc_info[1] is error
 
 
-def test_a_fault_is_shown_where_debugging_is_on(stores):
-    answer = answer_to(RuntimeError("the cause"), stores, disclosure=Errors(debug_details=True))
+def test_internal_error_is_shown_in_debug_mode(stores):
+    answer = response_to(RuntimeError("the cause"), stores, disclosure=Errors(debug_details=True))
     assert answer.text.startswith("internal error")
     assert "the cause" in answer.detail(error_details_pb2.DebugInfo).detail
 
 
-def test_an_error_on_purpose_is_not_logged_as_a_fault(client: Client, caplog):
+def test_expected_error_is_not_logged_as_an_internal_error(client: Client, caplog):
     assert client("CatalogService/GetCatalog").code is CODE.INVALID_ARGUMENT
     assert caplog.records == []
 
 
-def test_what_is_no_message_is_an_invalid_argument(client: Client):
+def test_malformed_message_is_an_invalid_argument(client: Client):
     for operation in ("CatalogService/GetCatalog", "TableStatisticsService/PutColumnStats"):
         answer = client(operation, b"\x0a\xff")
         assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, "message.malformed")
         assert answer.error.params["wanted"].startswith("skiway.v1.")
 
 
-def test_an_error_with_a_code_of_its_own_is_told_as_what_it_derives_from(stores):
+def test_error_with_its_own_code_is_reported_as_its_base_class(stores):
     class Strange(errors.PermissionDenied):
         code = "MY_OWN"
 
-    answer = answer_to(Strange("not on Sundays", key="sunday"), stores)
+    answer = response_to(Strange("not on Sundays", key="sunday"), stores)
     assert (answer.code, answer.text) == (CODE.PERMISSION_DENIED, "not on Sundays")
     assert (answer.error.code, answer.error.message_key) == (v1.MC_UNSPECIFIED, "sunday")
     assert answer.detail(error_details_pb2.ErrorInfo).reason == "MY_OWN"
@@ -195,7 +197,7 @@ def test_an_error_with_a_code_of_its_own_is_told_as_what_it_derives_from(stores)
 
 @pytest.fixture
 def second_language(monkeypatch):
-    """A file of sentences in a language `xx`; it has words for one key only, and one that does not fit."""
+    """Messages in a language `xx`, which has a text for one key and two invalid templates."""
     words = {"MC_NOT_FOUND": {"catalog": "kein {resource} {id}", "view": "{unknown}", "table": "{"}}
     english = failures.sentences
 
@@ -207,7 +209,7 @@ def second_language(monkeypatch):
 
 @behavior(81)
 @pytest.mark.parametrize(
-    ("caller", "accepted", "said"),
+    ("caller", "accepted", "prefix"),
     [
         ("everybody", "", "there is no catalog c1"),
         ("everybody", "xx", "kein catalog c1"),
@@ -221,24 +223,24 @@ def second_language(monkeypatch):
         ("ada", "en-GB", "there is no catalog c1"),
     ],
 )
-def test_the_language_is_that_of_the_call_then_of_the_caller_then_english(
-    caller, accepted, said, stores, second_language
+def test_language_is_that_of_the_call_then_of_the_caller_then_english(
+    caller, accepted, prefix, stores, second_language
 ):
     error = failure(errors.NotFound, "catalog", resource="catalog", id="c1")
-    answer = answer_to(error, stores, caller, headers={"accept_language": accepted})
-    assert answer.text.startswith(said)
+    answer = response_to(error, stores, caller, headers={"accept_language": accepted})
+    assert answer.text.startswith(prefix)
     assert answer.error.message == answer.status.message == answer.text
     assert answer.error.params == {"resource": "catalog", "id": "c1"}
 
 
 @behavior(81)
 @pytest.mark.parametrize("key", ["view", "table", "namespace", "made.up", ""])
-def test_without_fitting_words_an_error_stays_as_it_was_raised(key, stores, second_language):
+def test_error_without_a_valid_translation_is_returned_as_raised(key, stores, second_language):
     error = errors.NotFound("as it was raised", key=key, id="v1")
-    assert answer_to(error, stores, headers={"accept_language": "xx"}).text == "as it was raised"
+    assert response_to(error, stores, headers={"accept_language": "xx"}).text == "as it was raised"
 
 
-def test_only_short_tags_are_looked_for(monkeypatch):
+def test_only_short_language_tags_are_looked_up(monkeypatch):
     monkeypatch.setattr(failures, "sentences", pytest.fail)
     assert language("abcdefgh", "x-private") == "en"
 
@@ -247,8 +249,8 @@ def test_only_short_tags_are_looked_for(monkeypatch):
 
 
 @behavior(81)
-def test_long_texts_are_cut_in_the_middle(stores):
-    answer = answer_to(errors.NotFound("head " + "x" * 9000 + " tail", key="k", id="y" * 9000), stores)
+def test_long_texts_are_shortened_in_the_middle(stores):
+    answer = response_to(errors.NotFound("head " + "x" * 9000 + " tail", key="k", id="y" * 9000), stores)
     assert answer.code is CODE.NOT_FOUND
     assert len(answer.text) == 512
     assert answer.text.startswith("head xxx")
@@ -257,31 +259,31 @@ def test_long_texts_are_cut_in_the_middle(stores):
     assert len(answer.error.params["id"]) == 512
 
 
-def test_texts_of_the_allowed_length_are_left_alone(stores):
-    answer = answer_to(errors.NotFound("x" * 512), stores)
+def test_texts_of_the_allowed_length_are_unchanged(stores):
+    answer = response_to(errors.NotFound("x" * 512), stores)
     assert answer.text == "x" * 512
 
 
-def test_the_length_can_be_set(stores):
-    answer = answer_to(errors.NotFound("x" * 512), stores, disclosure=Errors(max_detail_chars=101))
+def test_maximum_length_is_configurable(stores):
+    answer = response_to(errors.NotFound("x" * 512), stores, disclosure=Errors(max_detail_chars=101))
     assert answer.text == "x" * 50 + "…" + "x" * 50
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "𝄞", "\n", "%"])
-def test_the_largest_error_reaches_the_client(letter, stores):
+def test_largest_error_reaches_the_client(letter, stores):
     params = {f"param{number}": letter * 600 for number in range(12)}
     error = errors.InvalidArgument(letter * 600, key="k" * 100, field=letter * 600, **params)
     headers = dict.fromkeys(("x_correlation_id", "x_query_id", "x_engine_kind", "x_engine_version"), "h" * 128)
-    answer = answer_to(error, stores, headers=headers, disclosure=Errors(debug_details=True))
+    answer = response_to(error, stores, headers=headers, disclosure=Errors(debug_details=True))
     assert answer.code is CODE.INVALID_ARGUMENT
     assert answer.error.params.keys() == {"field", *params}
 
 
-@example("", "\ud800", 16)  # what UTF-8 cannot say
+@example("", "\ud800", 16)  # characters that UTF-8 cannot encode
 @example("", "x" * 20_000, 5000)
 @given(st.text(st.characters(), max_size=2000), st.text(st.characters(), max_size=2000), st.integers(16, 5000))
-def test_whatever_an_error_says_it_fits_into_the_trailers(message, value, limit):
+def test_every_error_fits_into_the_trailers(message, value, limit):
     error = errors.InvalidArgument(message, key="k", field=value, id=value)
-    told = failure_of(error, CallContext("c"), disclosure=Errors(max_detail_chars=limit))
-    assert told.size <= ROOM
-    assert len(told.message) <= limit
+    encoded = failure_of(error, CallContext("c"), disclosure=Errors(max_detail_chars=limit))
+    assert encoded.size <= ROOM
+    assert len(encoded.message) <= limit

@@ -1,4 +1,4 @@
-"""Snapshots that are committed: what others read of them, what they say about themselves, and what does not fit."""
+"""Commits of Iceberg snapshots: what other engines read, snapshot summaries, and conflicting commits."""
 
 from __future__ import annotations
 
@@ -79,32 +79,34 @@ def numbers(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"x": pa.array(values, pa.int64())})
 
 
-def shown(table: LooseTable) -> list[int]:
+def sorted_values(table: LooseTable) -> list[int]:
     return sorted(table.rows()["x"].to_pylist())
 
 
 def summary(table: LooseTable) -> dict[str, str]:
-    said = table.metadata.current_snapshot().summary
-    return {"operation": said.operation.value, **said.additional_properties}
+    properties = table.metadata.current_snapshot().summary
+    return {"operation": properties.operation.value, **properties.additional_properties}
 
 
 def now() -> datetime:
     return datetime.now(UTC)
 
 
-# --- what is committed ------------------------------------------------------------------------------------------------
+# --- successful commits -----------------------------------------------------------------------------------------------
 
 
 @VERSIONS
-def test_appends_add_up(tmp_path: Path, duck: duckdb.DuckDBPyConnection, version: str) -> None:
+def test_appended_rows_accumulate(tmp_path: Path, duck: duckdb.DuckDBPyConnection, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     for start in range(3):
         table.append(numbers(start, start + 10))
-    assert shown(table) == [0, 1, 2, 10, 11, 12]
+    assert sorted_values(table) == [0, 1, 2, 10, 11, 12]
     assert duck.execute("SELECT sum(x) FROM iceberg_scan(?)", [table.location]).fetchone() == (36,)
-    said = summary(table)
-    assert said["operation"] == "append"
-    assert {key: said[key] for key in ("added-records", "added-data-files", "total-records", "total-data-files")} == {
+    properties = summary(table)
+    assert properties["operation"] == "append"
+    assert {
+        key: properties[key] for key in ("added-records", "added-data-files", "total-records", "total-data-files")
+    } == {
         "added-records": "2",
         "added-data-files": "1",
         "total-records": "6",
@@ -113,64 +115,69 @@ def test_appends_add_up(tmp_path: Path, duck: duckdb.DuckDBPyConnection, version
 
 
 @VERSIONS
-def test_overwriting_files_leaves_the_others(tmp_path: Path, duck: duckdb.DuckDBPyConnection, version: str) -> None:
+def test_overwrite_replaces_only_the_given_files(tmp_path: Path, duck: duckdb.DuckDBPyConnection, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     first = table.append(numbers(1, 2))
     table.append(numbers(3))
     base = table.metadata.current_snapshot_id
     rewritten = table.write(numbers(20))
     table.change(overwrite([first[0].file_path], rewritten, based_on=base))
-    assert shown(table) == [3, 20]
+    assert sorted_values(table) == [3, 20]
     assert duck.execute("SELECT list_sort(list(x)) FROM iceberg_scan(?)", [table.location]).fetchone() == ([3, 20],)
-    said = summary(table)
-    assert (said["operation"], said["deleted-records"], said["added-records"], said["total-records"]) == (
+    properties = summary(table)
+    assert (
+        properties["operation"],
+        properties["deleted-records"],
+        properties["added-records"],
+        properties["total-records"],
+    ) == (
         "overwrite",
         "2",
         "1",
         "2",
     )
     table.change(append(table.write(numbers(4))))
-    assert shown(table) == [3, 4, 20]
+    assert sorted_values(table) == [3, 4, 20]
 
 
 @VERSIONS
-def test_delete_all_leaves_an_empty_table_that_goes_on(tmp_path: Path, version: str) -> None:
+def test_table_accepts_appends_after_delete_all(tmp_path: Path, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     table.append(numbers(1))
     table.append(numbers(2))
     table.change(delete_all())
-    assert shown(table) == []
+    assert sorted_values(table) == []
     assert (summary(table)["operation"], summary(table)["total-records"], summary(table)["total-data-files"]) == (
         "delete",
         "0",
         "0",
     )
     table.append(numbers(7))
-    assert shown(table) == [7]
+    assert sorted_values(table) == [7]
 
 
-def test_delete_all_may_put_other_rows_in_place(tmp_path: Path) -> None:
+def test_delete_all_can_add_replacement_rows(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.append(numbers(1))
     table.change(delete_all(table.write(numbers(5, 6)), based_on=table.metadata.current_snapshot_id))
-    assert shown(table) == [5, 6]
+    assert sorted_values(table) == [5, 6]
     assert summary(table)["operation"] == "overwrite"
 
 
-def test_rollback_shows_an_older_state_and_keeps_the_newer(tmp_path: Path) -> None:
+def test_rollback_restores_an_older_state_and_keeps_newer_snapshots(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.append(numbers(1))
     old = table.metadata.current_snapshot_id
     table.append(numbers(2))
     table.change(rollback(old))
-    assert shown(table) == [1]
+    assert sorted_values(table) == [1]
     assert len(table.metadata.snapshots) == 2
     table.append(numbers(3))
-    assert shown(table) == [1, 3]
+    assert sorted_values(table) == [1, 3]
     assert table.metadata.current_snapshot().parent_snapshot_id == old
 
 
-def test_a_tag_names_a_state_for_good(tmp_path: Path) -> None:
+def test_tag_keeps_pointing_to_its_snapshot(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.append(numbers(1))
     table.change(set_ref("v1", table.metadata.current_snapshot_id, kind="tag"))
@@ -179,7 +186,7 @@ def test_a_tag_names_a_state_for_good(tmp_path: Path) -> None:
     assert table.peer.scan(snapshot_id=tagged).to_arrow()["x"].to_pylist() == [1]
 
 
-def test_snapshots_made_within_a_moment_still_follow_each_other_in_time(tmp_path: Path) -> None:
+def test_snapshots_with_equal_clock_time_get_increasing_timestamps(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     frozen = datetime(2026, 1, 1, tzinfo=UTC)
     for value in range(3):
@@ -190,7 +197,7 @@ def test_snapshots_made_within_a_moment_still_follow_each_other_in_time(tmp_path
 
 
 def row_ids(table: LooseTable) -> dict[str, range]:
-    """The ids of the rows of each data file."""
+    """The row ids of each data file."""
     found = {}
     for manifest in manifests(table.metadata.current_snapshot(), WritingIO(table.files)):
         for entry in entries(manifest, WritingIO(table.files)):
@@ -199,7 +206,7 @@ def row_ids(table: LooseTable) -> dict[str, range]:
     return found
 
 
-def test_row_ids_of_version_3_are_given_once_and_stay(tmp_path: Path) -> None:
+def test_row_ids_of_version_3_are_stable_and_never_reused(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version="3")
     files = [*table.write(numbers(1, 2, 3)), *table.write(numbers(4, 5))]
     table.change(append(files))
@@ -212,42 +219,42 @@ def test_row_ids_of_version_3_are_given_once_and_stay(tmp_path: Path) -> None:
     table.change(append([*late, *table.write(numbers(7, 8))]))
     after = row_ids(table)
     assert after[files[1].file_path] == before[files[1].file_path]
-    given_out = [number for ids in after.values() for number in ids]
-    assert len(given_out) == len(set(given_out)) == 7
-    assert set(given_out).isdisjoint(before[files[0].file_path]), "those of rows that are gone are not used again"
-    assert (table.metadata.next_row_id or 0) > max(given_out)
+    assigned = [number for ids in after.values() for number in ids]
+    assert len(assigned) == len(set(assigned)) == 7
+    assert set(assigned).isdisjoint(before[files[0].file_path]), "row ids of deleted rows are not reused"
+    assert (table.metadata.next_row_id or 0) > max(assigned)
 
 
-def test_many_small_manifests_are_merged_and_nothing_is_lost(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
+def test_many_small_manifests_are_merged_without_losing_rows(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.change(plain([], [SetPropertiesUpdate(updates={"commit.manifest.min-count-to-merge": "5"})]))
     for value in range(12):
         table.append(numbers(value))
-    assert shown(table) == list(range(12))
+    assert sorted_values(table) == list(range(12))
     assert duck.execute("SELECT count(*) FROM iceberg_scan(?)", [table.location]).fetchone() == (12,)
-    kept = manifests(table.metadata.current_snapshot(), WritingIO(table.files))
-    assert len(kept) < 8
+    current_manifests = manifests(table.metadata.current_snapshot(), WritingIO(table.files))
+    assert len(current_manifests) < 8
     found = {
         entry.data_file.file_path: entry.sequence_number
-        for each in kept
+        for each in current_manifests
         for entry in entries(each, WritingIO(table.files))
     }
     assert sorted(number or 0 for number in found.values()) == list(range(1, 13))
 
 
-def test_metadata_can_be_packed(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
+def test_metadata_can_be_compressed(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.change(plain([], [SetPropertiesUpdate(updates={"write.metadata.compression-codec": "gzip"})]))
     table.append(numbers(1))
     assert table.location.endswith(".gz.metadata.json")
     packed = Path(table.location.removeprefix("file://")).read_bytes()
     assert json.loads(gzip.decompress(packed))["format-version"] == 2
-    assert shown(table) == [1]
+    assert sorted_values(table) == [1]
     query = "SELECT x FROM iceberg_scan(?, metadata_compression_codec = 'gzip')"
     assert duck.execute(query, [table.location]).fetchall() == [(1,)]
 
 
-def test_pyiceberg_goes_on_with_what_we_wrote(tmp_path: Path) -> None:
+def test_pyiceberg_appends_to_our_tables(tmp_path: Path) -> None:
     table = LooseTable(tmp_path / "ours", NUMBERS, "bucket[2](x)")
     table.append(numbers(1, 2))
     catalog = SqlCatalog("peer", uri=f"sqlite:///{tmp_path}/peer.db", warehouse=f"file://{tmp_path}/peer")
@@ -259,26 +266,26 @@ def test_pyiceberg_goes_on_with_what_we_wrote(tmp_path: Path) -> None:
     catalog.close()
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
+# --- conflicts --------------------------------------------------------------------------------------------------------
 
 
-def at_once(table: LooseTable, first: Producer, second: Producer) -> None:
-    """Both are made for the same state; the first is committed, then the second is tried."""
+def commit_concurrently(table: LooseTable, first: Producer, second: Producer) -> None:
+    """Produce both updates from the same state, commit the first, then try the second."""
     made = second(table.metadata, table.files, now)
     table.change(first)
     updated(table.metadata, made.requirements, made.updates, location=table.location)
 
 
-def test_a_snapshot_for_an_older_state_is_refused(tmp_path: Path) -> None:
+def test_snapshot_based_on_an_older_state_is_rejected(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.append(numbers(1))
     files = table.write(numbers(2))
     with pytest.raises(Conflict, match="branch main has changed") as caught:
-        at_once(table, append(files), append(files))
+        commit_concurrently(table, append(files), append(files))
     assert caught.value.key == "commit.failed"
 
 
-def test_a_snapshot_with_a_used_sequence_number_is_a_conflict_even_without_requirements(tmp_path: Path) -> None:
+def test_reused_sequence_number_is_a_conflict_even_without_requirements(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     made = append(table.write(numbers(1)))(table.metadata, table.files, now)
     table.append(numbers(2))
@@ -287,7 +294,7 @@ def test_a_snapshot_with_a_used_sequence_number_is_a_conflict_even_without_requi
         updated(table.metadata, [], adding)
 
 
-def test_what_replaces_all_fits_a_table_that_went_on_and_numbers_never_go_back(tmp_path: Path) -> None:
+def test_full_replacement_of_a_changed_table_succeeds_with_a_higher_sequence_number(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     made = append(table.write(numbers(1)))(table.metadata, table.files, now)
     for number in (2, 3):
@@ -295,10 +302,10 @@ def test_what_replaces_all_fits_a_table_that_went_on_and_numbers_never_go_back(t
     adding = [each for each in made.updates if isinstance(each, AddSnapshotUpdate)]
     after = updated(table.metadata, [], [RemoveSnapshotRefUpdate(ref_name="main"), *adding])
     assert len(after.snapshots) == 3
-    assert after.next_sequence_number() == 3  # after those of 2 and 3
+    assert after.next_sequence_number() == 3  # after the appends of 2 and 3
 
 
-def test_overwriting_a_file_that_another_removed_is_a_conflict(tmp_path: Path) -> None:
+def test_overwriting_a_concurrently_removed_file_is_a_conflict(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     (file,) = table.append(numbers(1))
     base = table.metadata.current_snapshot_id
@@ -309,16 +316,16 @@ def test_overwriting_a_file_that_another_removed_is_a_conflict(tmp_path: Path) -
     assert set(tmp_path.rglob("*.avro")) == before
 
 
-def test_overwriting_keeps_what_another_appended(tmp_path: Path) -> None:
+def test_overwrite_keeps_concurrently_appended_rows(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     (file,) = table.append(numbers(1))
     base = table.metadata.current_snapshot_id
     table.append(numbers(2))
     table.change(overwrite([file.file_path], table.write(numbers(10)), based_on=base))
-    assert shown(table) == [2, 10]
+    assert sorted_values(table) == [2, 10]
 
 
-def test_deleting_all_of_a_state_that_is_gone_is_a_conflict(tmp_path: Path) -> None:
+def test_delete_all_of_an_outdated_state_is_a_conflict(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.append(numbers(1))
     base = table.metadata.current_snapshot_id
@@ -327,13 +334,13 @@ def test_deleting_all_of_a_state_that_is_gone_is_a_conflict(tmp_path: Path) -> N
         table.change(delete_all(based_on=base))
 
 
-def test_rolling_back_to_a_snapshot_that_never_was_is_refused(tmp_path: Path) -> None:
+def test_rollback_to_an_unknown_snapshot_is_rejected(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     with pytest.raises(NotFound, match="no snapshot 42"):
         table.change(rollback(42))
 
 
-def test_an_unknown_requirement_of_the_state_is_told(tmp_path: Path) -> None:
+def test_unmet_requirement_is_reported(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     with pytest.raises(Conflict, match="current schema id has changed: expected 7, found 0"):
         updated(table.metadata, [AssertCurrentSchemaId(current_schema_id=7)], [])
@@ -342,7 +349,7 @@ def test_an_unknown_requirement_of_the_state_is_told(tmp_path: Path) -> None:
 
 
 def add_position_deletes(table: LooseTable, path: str, *positions: int) -> None:
-    """What engines do that delete without rewriting: a file of positions, in a manifest of its own."""
+    """Write position deletes in a manifest of their own, as engines do that delete without rewriting."""
     uri = f"{table.metadata.location}/data/deletes-{len(table.metadata.snapshots)}.parquet"
     schema = pa.schema(
         [
@@ -385,7 +392,7 @@ def add_position_deletes(table: LooseTable, path: str, *positions: int) -> None:
 
 
 @VERSIONS
-def test_deletes_that_others_wrote_stay_through_appends_and_go_with_delete_all(
+def test_foreign_delete_files_survive_appends_and_are_removed_by_delete_all(
     tmp_path: Path, duck: duckdb.DuckDBPyConnection, version: str
 ) -> None:
     table = LooseTable(tmp_path, NUMBERS)
@@ -396,15 +403,15 @@ def test_deletes_that_others_wrote_stay_through_appends_and_go_with_delete_all(
         table.change(plain([], [UpgradeFormatVersionUpdate(format_version=3)]))
         table.append(numbers(5))
     rows = [1, 3, 4, 5] if version == "3" else [1, 3, 4]
-    assert shown(table) == rows
+    assert sorted_values(table) == rows
     assert duck.execute("SELECT list_sort(list(x)) FROM iceberg_scan(?)", [table.location]).fetchone() == (rows,)
     assert summary(table)["total-position-deletes"] == "1"
     table.change(delete_all())
-    assert shown(table) == []
+    assert sorted_values(table) == []
     assert (summary(table)["total-position-deletes"], summary(table)["total-delete-files"]) == ("0", "0")
 
 
-def test_rows_deleted_by_another_do_not_come_back_with_the_files_that_replace_theirs(tmp_path: Path) -> None:
+def test_rows_deleted_by_another_engine_do_not_reappear_after_a_rewrite(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     (file,) = table.append(numbers(1, 2))
     base = table.metadata.current_snapshot_id
@@ -413,14 +420,14 @@ def test_rows_deleted_by_another_do_not_come_back_with_the_files_that_replace_th
     with pytest.raises(Conflict, match="rows were deleted from it"):
         table.change(overwrite([file.file_path], rewritten, based_on=base))
     table.change(overwrite([file.file_path], table.write(numbers(10)), based_on=table.metadata.current_snapshot_id))
-    assert shown(table) == [10]
+    assert sorted_values(table) == [10]
 
 
-# --- another table in its place ---------------------------------------------------------------------------------------
+# --- replaced tables --------------------------------------------------------------------------------------------------
 
 
 @VERSIONS
-def test_a_replaced_table_has_its_new_rows_and_its_history(
+def test_replaced_table_has_new_rows_and_keeps_its_history(
     tmp_path: Path, duck: duckdb.DuckDBPyConnection, version: str
 ) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64(), "old": pa.string()}), "x", format_version=version)
@@ -444,7 +451,7 @@ def test_a_replaced_table_has_its_new_rows_and_its_history(
     assert table.rows().num_rows == 3
 
 
-def test_rows_for_columns_that_were_replaced_meanwhile_are_refused(tmp_path: Path) -> None:
+def test_rows_for_concurrently_replaced_columns_are_rejected(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     late = table.write(numbers(1))
     table.change(Replacement.of(table.metadata, iceberg_schema(NUMBERS)).commit())
@@ -452,7 +459,7 @@ def test_rows_for_columns_that_were_replaced_meanwhile_are_refused(tmp_path: Pat
         table.change(append(late))
 
 
-def test_a_replacement_by_columns_that_were_numbered_meanwhile_is_refused(tmp_path: Path) -> None:
+def test_replacement_with_concurrently_assigned_column_ids_is_rejected(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     made = Replacement.of(table.metadata, iceberg_schema(pa.schema({"y": pa.int8()})))
     table.change(evolve([AddColumn("z", pa.int8())]))
@@ -463,7 +470,7 @@ def test_a_replacement_by_columns_that_were_numbered_meanwhile_is_refused(tmp_pa
 # --- numbers of schemas and specs -------------------------------------------------------------------------------------
 
 
-def test_a_schema_that_a_client_numbers_wrongly_gets_the_next_number(tmp_path: Path) -> None:
+def test_schema_with_a_wrong_id_gets_the_next_id(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     other = Schema(NestedField(1, "x", LongType()), NestedField(2, "y", StringType()), schema_id=0)
     table.change(plain([], [AddSchemaUpdate(schema=other), SetCurrentSchemaUpdate(schema_id=-1)]))
@@ -472,7 +479,7 @@ def test_a_schema_that_a_client_numbers_wrongly_gets_the_next_number(tmp_path: P
     assert table.metadata.schema().column_names == ["x", "y"]
 
 
-def test_a_schema_that_is_there_already_is_used_again(tmp_path: Path) -> None:
+def test_existing_schema_is_reused(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     first = table.metadata.schema()
     table.change(evolve([AddColumn("y", pa.string())]))
@@ -482,7 +489,7 @@ def test_a_schema_that_is_there_already_is_used_again(tmp_path: Path) -> None:
     assert table.metadata.current_schema_id == first.schema_id
 
 
-def test_a_partition_spec_that_is_there_already_is_used_again(tmp_path: Path) -> None:
+def test_existing_partition_spec_is_reused(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "x_bucket"), spec_id=0)
     for _ in range(2):
@@ -490,7 +497,7 @@ def test_a_partition_spec_that_is_there_already_is_used_again(tmp_path: Path) ->
     assert [each.spec_id for each in table.metadata.partition_specs] == [0, 1]
     assert table.metadata.default_spec_id == 1
     table.append(numbers(1, 2, 3))
-    assert shown(table) == [1, 2, 3]
+    assert sorted_values(table) == [1, 2, 3]
 
 
 def test_files_of_an_older_partition_spec_can_be_replaced(tmp_path: Path) -> None:
@@ -500,28 +507,28 @@ def test_files_of_an_older_partition_spec_can_be_replaced(tmp_path: Path) -> Non
     table.change(plain([], [AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate(spec_id=-1)]))
     table.append(numbers(3))
     table.change(overwrite([old.file_path], table.write(numbers(1)), based_on=table.metadata.current_snapshot_id))
-    assert shown(table) == [1, 3]
+    assert sorted_values(table) == [1, 3]
 
 
-def test_removing_properties_that_are_not_there_is_fine(tmp_path: Path) -> None:
+def test_removing_missing_properties_is_allowed(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.change(plain([], [SetPropertiesUpdate(updates={"a": "1"})]))
     table.change(plain([], [RemovePropertiesUpdate(removals=["a", "b"])]))
     assert "a" not in table.metadata.properties
 
 
-def test_a_table_of_version_2_becomes_one_of_version_3(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
+def test_table_is_upgraded_from_version_2_to_3(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     table.append(numbers(1, 2))
     table.change(plain([], [UpgradeFormatVersionUpdate(format_version=3)]))
     table.append(numbers(3))
-    assert shown(table) == [1, 2, 3]
+    assert sorted_values(table) == [1, 2, 3]
     assert duck.execute("SELECT sum(x) FROM iceberg_scan(?)", [table.location]).fetchone() == (6,)
     assert table.metadata.next_row_id == 3
 
 
 @pytest.mark.parametrize("version", ["1", "4", "two"])
-def test_other_versions_of_the_format_are_refused(tmp_path: Path, version: str) -> None:
+def test_unsupported_format_versions_are_rejected(tmp_path: Path, version: str) -> None:
     from skiway.formats.iceberg.metadata import new_metadata
 
     schema = Schema(NestedField(1, "x", LongType()))
@@ -532,7 +539,7 @@ def test_other_versions_of_the_format_are_refused(tmp_path: Path, version: str) 
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def test_columns_keep_their_values_through_all_changes(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
+def test_columns_keep_their_values_through_schema_changes(tmp_path: Path, duck: duckdb.DuckDBPyConnection) -> None:
     place = pa.struct([("city", pa.string())])
     schema = pa.schema([pa.field("id", pa.int32(), nullable=False), ("ratio", pa.float32()), ("place", place)])
     table = LooseTable(tmp_path, schema)
@@ -565,14 +572,14 @@ def test_columns_keep_their_values_through_all_changes(tmp_path: Path, duck: duc
     assert table.metadata.schema().find_field("id").doc == "a number"
 
 
-def test_a_dropped_column_does_not_come_back_with_its_name(tmp_path: Path) -> None:
+def test_new_column_with_a_dropped_name_does_not_restore_old_values(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64(), "y": pa.int64()}))
     table.append(pa.record_batch({"x": [1], "y": [2]}))
     table.change(evolve([DropColumn("y"), AddColumn("y", pa.int64())]))
     assert table.rows().to_pylist() == [{"x": 1, "y": None}]
 
 
-def test_a_change_that_leaves_all_as_it_was_asks_for_nothing(tmp_path: Path) -> None:
+def test_change_without_effect_produces_no_updates(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     made = evolve([AddColumn("y", pa.int8()), DropColumn("y")])(table.metadata, table.files, now)
     assert (made.requirements, made.updates) == ((), ())
@@ -591,7 +598,7 @@ def test_a_change_that_leaves_all_as_it_was_asks_for_nothing(tmp_path: Path) -> 
         (DropColumn("p"), InvalidArgument, "not possible"),
     ],
 )
-def test_impossible_changes_are_refused(
+def test_invalid_schema_changes_are_rejected(
     tmp_path: Path, change: ColumnChange, error: type[Exception], complaint: str
 ) -> None:
     names = {"x": pa.int64(), "y": pa.string()}
@@ -601,7 +608,7 @@ def test_impossible_changes_are_refused(
         table.change(evolve([change]))
 
 
-def test_the_only_column_cannot_be_dropped(tmp_path: Path) -> None:
+def test_last_column_cannot_be_dropped(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="the only column"):
         LooseTable(tmp_path, NUMBERS).change(evolve([DropColumn("x")]))
 
@@ -610,7 +617,7 @@ def test_the_only_column_cannot_be_dropped(tmp_path: Path) -> None:
 
 
 class Model:
-    """Rows as dicts, by the ids of columns: what the table must hold."""
+    """The rows the table must hold, as dicts keyed by column id."""
 
     def __init__(self, folder: Path, version: str, partitioned: bool) -> None:
         parts = ["bucket[2](k)"] if partitioned else []
@@ -663,7 +670,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(program=st.lists(STEPS, min_size=1, max_size=10), version=st.sampled_from(["2", "3"]), partitioned=st.booleans())
-def test_random_programs_leave_the_rows_of_a_plain_model(
+def test_random_programs_match_a_simple_model(
     tmp_path_factory: pytest.TempPathFactory,
     duck: duckdb.DuckDBPyConnection,
     program: list[tuple[str, Any]],
@@ -687,7 +694,7 @@ def test_random_programs_leave_the_rows_of_a_plain_model(
 def perform(
     model: Model, step: str, argument: Any, live: list[str], states: dict[int, list[str]], number: int
 ) -> list[str]:
-    """Do one step; the files that are live then."""
+    """Run one step and return the files that are live afterwards."""
     table, base = model.table, model.table.metadata.current_snapshot_id
     columns = [name for name in model.names() if name != "k"]
     match step:
@@ -732,9 +739,9 @@ def perform(
     ],
     ids=lambda each: each.action,
 )
-def test_updates_that_do_not_fit_are_refused_and_never_crash(tmp_path: Path, update: TableUpdate) -> None:
+def test_invalid_updates_are_rejected_and_never_crash(tmp_path: Path, update: TableUpdate) -> None:
     table = LooseTable(tmp_path, NUMBERS)
-    with contextlib.suppress(InvalidArgument, Conflict):  # some fit after all
+    with contextlib.suppress(InvalidArgument, Conflict):  # some updates are valid
         updated(table.metadata, (), (update,))
     with pytest.raises(InvalidArgument):
         updated(None, (), (update,))

@@ -48,7 +48,7 @@ from skiway.formats.iceberg.filters import to_iceberg
 
 D = column(2, "DOUBLE")
 
-# How Iceberg stores what it has no type of its own for; None where it cannot.
+# How Iceberg stores types it does not have; None where it cannot.
 STORED: dict[str, pa.DataType | None] = {
     "i8": pa.int32(),
     "i16": pa.int32(),
@@ -66,14 +66,14 @@ def iceberg(
 
 
 def stored(rows: pa.Table) -> pa.Table:
-    """`rows` as an Iceberg table holds them."""
+    """`rows` as stored in an Iceberg table."""
     types = {name: STORED.get(name, rows.schema.field(name).type) for name in COLUMNS}
     kept = pa.schema([(name, of) for name, of in types.items() if of is not None])
     return rows.select(kept.names).cast(kept).append_column("rowid", rows["rowid"])
 
 
-def of_python(rows: pa.Table) -> pa.Table:
-    """`rows` without the dates and the time (24:00) that PyIceberg cannot write, since Python has none such."""
+def without_unwritable_values(rows: pa.Table) -> pa.Table:
+    """`rows` without the dates and the time (24:00) that PyIceberg cannot write because Python cannot represent them."""
     day = 86400 * 10**6
     for name, most in [("dt", 700_000), ("ts", 700_000 * day), ("tz", 700_000 * day), ("tm", day)]:
         values = rows[name]
@@ -96,11 +96,11 @@ def oracle() -> Oracle:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    """The special rows in a table of a few files, so that statistics prune whole files."""
+    """The special rows in a table of a few files, so that statistics prune entire files."""
     warehouse: Path = tmp_path_factory.mktemp("warehouse")
     catalog = InMemoryCatalog("test", warehouse=str(warehouse))
     catalog.create_namespace("main")
-    rows = stored(of_python(special_rows()))
+    rows = stored(without_unwritable_values(special_rows()))
     created = catalog.create_table("main.t", schema=rows.schema)
     for start in range(0, rows.num_rows, 8):
         created.append(rows.slice(start, 8))
@@ -111,10 +111,10 @@ def check(rows: pa.Table, schema: Schema) -> None:
     held = stored(rows)
     expected = Oracle(rows).kept_by_client(PREDICATES)
     for each, kept in zip(WITH_FILTER, expected, strict=True):
-        said = to_iceberg(each.filter, schema)
-        bound = bind(schema, said, case_sensitive=True)
+        expression = to_iceberg(each.filter, schema)
+        bound = bind(schema, expression, case_sensitive=True)
         lost = kept - numbers(held.filter(expression_to_pyarrow(bound, schema)))
-        assert not lost, (each.predicate, said, rows.take(sorted(lost)))
+        assert not lost, (each.predicate, expression, rows.take(sorted(lost)))
 
 
 def test_no_special_row_is_lost(table: Table) -> None:
@@ -127,31 +127,33 @@ def test_no_random_row_is_lost(table: Table, rows: pa.Table) -> None:
     check(rows, table.schema())
 
 
-def test_a_scan_of_a_real_table_loses_no_row(table: Table) -> None:
-    expected = Oracle(of_python(special_rows())).kept_by_client(PREDICATES)
+def test_scan_of_a_real_table_loses_no_row(table: Table) -> None:
+    expected = Oracle(without_unwritable_values(special_rows())).kept_by_client(PREDICATES)
     files = len(list(table.scan().plan_files()))
     pruned = 0
     for each, kept in zip(WITH_FILTER, expected, strict=True):
-        said = to_iceberg(each.filter, table.schema())
-        if said != AlwaysTrue():
-            scan = table.scan(row_filter=said, selected_fields=("rowid",))
+        expression = to_iceberg(each.filter, table.schema())
+        if expression != AlwaysTrue():
+            scan = table.scan(row_filter=expression, selected_fields=("rowid",))
             lost = kept - numbers(scan.to_arrow())
-            assert not lost, (each.predicate, said)
+            assert not lost, (each.predicate, expression)
             pruned += len(list(scan.plan_files())) < files
-    assert pruned > 20  # else no file was ever left out, and this proves little
+    assert pruned > 20  # otherwise no file was pruned and the test proves little
 
 
 @given(predicate=conditions())
-def test_no_row_is_lost_to_a_random_predicate(table: Table, client: Client, oracle: Oracle, predicate: str) -> None:
+def test_random_predicate_loses_no_row(table: Table, client: Client, oracle: Oracle, predicate: str) -> None:
     sent = client.sent(predicate)
     assume(sent is not None)
-    said = to_iceberg(filters.parse(sent or ""), table.schema())
+    expression = to_iceberg(filters.parse(sent or ""), table.schema())
     (expected,) = oracle.kept_by_client([predicate])
-    held = stored(ROWS).filter(expression_to_pyarrow(bind(table.schema(), said, case_sensitive=True), table.schema()))
-    assert expected <= numbers(held), said
+    held = stored(ROWS).filter(
+        expression_to_pyarrow(bind(table.schema(), expression, case_sensitive=True), table.schema())
+    )
+    assert expected <= numbers(held), expression
 
 
-def test_and_drops_a_child_or_and_not_the_whole() -> None:
+def test_unsupported_child_is_dropped_from_and_but_voids_or_and_not() -> None:
     assert iceberg(both(FIVE, UNKNOWN)) == EqualTo("i", 5)
     assert iceberg(either(FIVE, UNKNOWN)) == AlwaysTrue()
     assert iceberg(negate(both(FIVE, UNKNOWN))) == AlwaysTrue()
@@ -159,7 +161,7 @@ def test_and_drops_a_child_or_and_not_the_whole() -> None:
     assert to_iceberg(filters.parse("")) == AlwaysTrue()
 
 
-def test_null_is_told_apart_from_every_value() -> None:
+def test_null_is_distinguished_from_every_value() -> None:
     assert iceberg(compare(column(0), "EQUAL", constant("INTEGER", None))) == AlwaysFalse()
     assert iceberg(compare(column(0), "NOT_DISTINCT_FROM", constant("INTEGER", None))) == IsNull("i")
     assert iceberg(compare(column(0), "DISTINCT_FROM", constant("INTEGER", 5))) == Or(NotEqualTo("i", 5), IsNull("i"))
@@ -170,13 +172,13 @@ def test_null_is_told_apart_from_every_value() -> None:
 
 
 @pytest.mark.parametrize("op", ["GREATERTHAN", "GREATERTHANOREQUALTO", "NOTEQUAL", "DISTINCT_FROM"])
-def test_a_comparison_that_nan_satisfies_is_not_said(op: str) -> None:
+def test_comparison_that_nan_satisfies_is_not_translated(op: str) -> None:
     assert iceberg(compare(D, op, constant("DOUBLE", 0.5))) == AlwaysTrue()
     assert iceberg(compare(D, "EQUAL", constant("DOUBLE", math.nan))) == AlwaysTrue()
     assert iceberg(call("isnan", D)) == AlwaysTrue()
 
 
-def test_of_a_pattern_its_beginning_is_said() -> None:
+def test_pattern_is_translated_to_its_prefix() -> None:
     text_column = column(1, "VARCHAR")
     assert iceberg(call("~~", text_column, constant("VARCHAR", "ab_c%"))) == StartsWith("s", "ab")
     assert iceberg(
@@ -185,7 +187,7 @@ def test_of_a_pattern_its_beginning_is_said() -> None:
     assert iceberg(negate(call("~~", text_column, constant("VARCHAR", "ab_c%")))) == AlwaysTrue()
 
 
-def test_dates_and_timestamps_are_said_by_their_exact_count() -> None:
+def test_dates_and_timestamps_are_translated_exactly() -> None:
     assert iceberg(compare(column(0, "DATE"), "EQUAL", constant("DATE", 2**31 - 1))) == EqualTo(
         "i", DateLiteral(2**31 - 1)
     )
@@ -193,26 +195,26 @@ def test_dates_and_timestamps_are_said_by_their_exact_count() -> None:
     assert iceberg(infinite) == EqualTo("i", TimestampLiteral(2**63 - 1))
 
 
-def test_what_no_column_of_iceberg_holds_is_not_said() -> None:
+def test_values_that_iceberg_cannot_store_are_not_translated() -> None:
     assert iceberg(compare(column(0, "UBIGINT"), "EQUAL", constant("UBIGINT", 2**64 - 1))) == AlwaysTrue()
     assert iceberg(compare(column(0, "TIMESTAMP_NS"), "EQUAL", constant("TIMESTAMP_NS", 1))) == AlwaysTrue()
 
 
-def test_a_field_of_a_struct_is_named_with_a_dot_and_a_dotted_column_not_at_all() -> None:
+def test_struct_field_is_translated_with_a_dot_and_dotted_column_is_not_translated() -> None:
     struct = kind("STRUCT", child_types=[{"first": "X", "second": kind("INTEGER")}])
     field = call("struct_extract", column(0, struct), constant("VARCHAR", "x"), of="INTEGER")
     assert iceberg(compare(field, "EQUAL", constant("INTEGER", 5))) == EqualTo("i.X", 5)
     assert iceberg(FIVE, names=("i.X",)) == AlwaysTrue()
 
 
-def test_what_the_schema_cannot_take_is_left_out() -> None:
+def test_conditions_that_do_not_match_the_schema_are_omitted() -> None:
     schema = pyarrow_to_schema(pa.schema([pa.field("i", pa.int32(), metadata={"PARQUET:field_id": "1"})]))
     rowid = compare(column(1, "BIGINT"), "EQUAL", constant("BIGINT", 5))
     assert iceberg(FIVE, rowid, schema=schema, names=("i", "rowid")) == EqualTo("i", 5)
     assert iceberg(compare(column(0, "VARCHAR"), "EQUAL", constant("VARCHAR", "x")), schema=schema) == AlwaysTrue()
 
 
-def test_many_conditions_do_not_exhaust_the_stack_of_a_reader() -> None:
+def test_many_conditions_do_not_exhaust_the_stack() -> None:
     wide = either(*(compare(column(0), "EQUAL", constant("INTEGER", n)) for n in range(5_000)))
     assert iceberg(wide) == AlwaysTrue()
     assert iceberg(both(FIVE, wide)) == EqualTo("i", 5)

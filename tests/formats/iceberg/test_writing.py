@@ -1,4 +1,4 @@
-"""Data files of managed tables: their rows, and what manifests say about them. PyIceberg and DuckDB are the judges."""
+"""Data files of managed tables: their rows and their manifest entries, compared with PyIceberg and DuckDB."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from storage.homes import running_aws
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[dict[str, str]]:
-    """What tells a warehouse to reach the bucket `lake` in S3, which is empty."""
+    """Options for a warehouse in the empty S3 bucket `lake`."""
     with running_aws("lake") as endpoint:
         yield {
             "s3.endpoint": endpoint,
@@ -72,33 +72,33 @@ KINDS = pa.schema(
 
 
 def rows(count: int, *, seed: int = 1) -> pa.Table:
-    """Rows of every kind, a fifth of the values NULL, some NaN, texts longer than bounds are."""
-    luck = random.Random(seed)
+    """Rows of every type: a fifth of the values NULL, some NaN, some texts longer than bounds."""
+    rng = random.Random(seed)
 
     def maybe(value: Any) -> Any:
-        return None if luck.random() < 0.2 else value
+        return None if rng.random() < 0.2 else value
 
     def number() -> float:
-        return luck.choice([float("nan"), float("inf"), -0.0, luck.uniform(-9, 9)])
+        return rng.choice([float("nan"), float("inf"), -0.0, rng.uniform(-9, 9)])
 
     made = [
         {
             "id": place,
-            "small": maybe(luck.randint(-(2**31), 2**31 - 1)),
-            "flag": maybe(luck.random() < 0.5),
-            "ratio": maybe(float(np.float32(luck.uniform(-5, 5)))),
+            "small": maybe(rng.randint(-(2**31), 2**31 - 1)),
+            "flag": maybe(rng.random() < 0.5),
+            "ratio": maybe(float(np.float32(rng.uniform(-5, 5)))),
             "amount": maybe(number()),
-            "price": maybe(Decimal(luck.randint(-(10**6), 10**6)).scaleb(-2)),
-            "wide": maybe(Decimal(luck.randint(-(10**30), 10**30)).scaleb(-10)),
-            "name": maybe("".join(luck.choices("aäß€😀z", k=luck.randint(0, 40)))),
-            "blob": maybe(luck.randbytes(luck.randint(0, 30))),
-            "fixed": maybe(luck.randbytes(4)),
-            "day": maybe(date.fromordinal(luck.randint(500_000, 800_000))),
-            "clock": maybe(time(luck.randint(0, 23), 59, 3, luck.randint(0, 999_999))),
-            "at": maybe(datetime.fromtimestamp(luck.randint(-(10**9), 10**9), UTC).replace(tzinfo=None)),
-            "moment": maybe(datetime.fromtimestamp(luck.randint(-(10**9), 10**9), UTC)),
-            "place": maybe({"city": maybe("x"), "zip": maybe(luck.randint(0, 99))}),
-            "tags": maybe([maybe("t") for _ in range(luck.randint(0, 3))]),
+            "price": maybe(Decimal(rng.randint(-(10**6), 10**6)).scaleb(-2)),
+            "wide": maybe(Decimal(rng.randint(-(10**30), 10**30)).scaleb(-10)),
+            "name": maybe("".join(rng.choices("aäß€😀z", k=rng.randint(0, 40)))),
+            "blob": maybe(rng.randbytes(rng.randint(0, 30))),
+            "fixed": maybe(rng.randbytes(4)),
+            "day": maybe(date.fromordinal(rng.randint(500_000, 800_000))),
+            "clock": maybe(time(rng.randint(0, 23), 59, 3, rng.randint(0, 999_999))),
+            "at": maybe(datetime.fromtimestamp(rng.randint(-(10**9), 10**9), UTC).replace(tzinfo=None)),
+            "moment": maybe(datetime.fromtimestamp(rng.randint(-(10**9), 10**9), UTC)),
+            "place": maybe({"city": maybe("x"), "zip": maybe(rng.randint(0, 99))}),
+            "tags": maybe([maybe("t") for _ in range(rng.randint(0, 3))]),
             "marks": maybe([("k", maybe(1.5))]),
         }
         for place in range(count)
@@ -107,7 +107,7 @@ def rows(count: int, *, seed: int = 1) -> pa.Table:
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_rows_of_every_kind_come_back_from_pyiceberg_and_duckdb(
+def test_pyiceberg_and_duckdb_read_rows_of_every_type(
     tmp_path: Path, duck: duckdb.DuckDBPyConnection, version: str
 ) -> None:
     table, written = LooseTable(tmp_path, KINDS, format_version=version), rows(200)
@@ -119,12 +119,12 @@ def test_rows_of_every_kind_come_back_from_pyiceberg_and_duckdb(
 
 
 def _plain(written: pa.Table) -> pa.Table:
-    """As DuckDB gives it: BLOBs have no fixed width."""
+    """Convert to the types DuckDB returns: BLOBs have no fixed width."""
     fixed = written.schema.get_field_index("fixed")
     return written.set_column(fixed, "fixed", written["fixed"].cast(pa.binary())).drop_columns(["moment"])
 
 
-def test_manifest_says_of_a_file_what_pyiceberg_says(tmp_path: Path) -> None:
+def test_manifest_entries_equal_those_of_pyiceberg(tmp_path: Path) -> None:
     written = rows(300)
     table = LooseTable(tmp_path / "ours", KINDS)
     (ours,) = table.append(written)
@@ -145,7 +145,7 @@ def test_manifest_says_of_a_file_what_pyiceberg_says(tmp_path: Path) -> None:
     assert len(ours.split_offsets) == len(theirs.split_offsets) == 1
 
 
-def test_nan_is_counted_and_in_no_bounds(tmp_path: Path) -> None:
+def test_nan_is_counted_and_excluded_from_bounds(tmp_path: Path) -> None:
     schema = pa.schema([("x", pa.float64()), ("s", pa.struct([("y", pa.float32())]))])
     table = LooseTable(tmp_path, schema)
     values = [{"x": float("nan"), "s": {"y": float("nan")}}, {"x": 1.0, "s": None}, {"x": float("nan"), "s": {"y": 2}}]
@@ -178,7 +178,7 @@ def test_nan_is_counted_and_in_no_bounds(tmp_path: Path) -> None:
         (pa.list_(pa.dictionary(pa.int8(), pa.string()), 2), "list<string>"),
     ],
 )
-def test_types_that_iceberg_has_not_are_widened(given: pa.DataType, stored: str) -> None:
+def test_types_missing_in_iceberg_are_widened(given: pa.DataType, stored: str) -> None:
     assert str(iceberg_schema(pa.schema({"x": given})).find_field("x").field_type) == stored
 
 
@@ -194,12 +194,12 @@ def test_types_that_iceberg_has_not_are_widened(given: pa.DataType, stored: str)
         pa.list_(pa.duration("s")),
     ],
 )
-def test_types_that_iceberg_cannot_hold_are_refused_by_the_column_that_has_them(given: pa.DataType) -> None:
+def test_unsupported_types_are_rejected_with_the_column_name(given: pa.DataType) -> None:
     with pytest.raises(Unsupported, match=r"'wait'.*cannot store"):
         iceberg_schema(pa.schema({"id": pa.int32(), "wait": given}))
 
 
-def test_values_of_widened_types_come_back(tmp_path: Path) -> None:
+def test_values_of_widened_types_round_trip(tmp_path: Path) -> None:
     given = pa.table(
         {
             "u": pa.array([2**64 - 1, None], pa.uint64()),
@@ -216,47 +216,47 @@ def test_values_of_widened_types_come_back(tmp_path: Path) -> None:
     first, second = table.rows().to_pylist()
     moment = datetime(1970, 1, 1, tzinfo=UTC)
     assert first == {"u": Decimal(2**64 - 1), "h": 0.5, "c": "a", "l": [1, 2], "z": moment, "v": "x", "d": [{"q": "a"}]}
-    assert list(second.values()) == [None] * 6 + [[]], "PyIceberg shows a list of structs that is NULL as empty"
+    assert list(second.values()) == [None] * 6 + [[]], "PyIceberg reads a NULL list of structs as empty"
     found = table.handle.read(table.handle.current()).read_all().to_pylist()
     assert list(found[1].values()) == [None] * 7
 
 
-def test_an_extension_that_arrow_does_not_know_is_refused_rather_than_stored_as_bytes() -> None:
+def test_unknown_arrow_extension_type_is_rejected_instead_of_stored_as_bytes() -> None:
     field = pa.field("x", pa.binary(16), metadata={"ARROW:extension:name": "duckdb.hugeint"})
     with pytest.raises(Unsupported, match=r"duckdb\.hugeint"):
         iceberg_schema(pa.schema([field]))
 
 
-def test_nanoseconds_are_kept_in_version_3() -> None:
+def test_version_3_preserves_nanoseconds() -> None:
     made = iceberg_schema(pa.schema({"x": pa.timestamp("ns", tz="UTC")}), format_version=3)
     assert str(made.find_field("x").field_type) == "timestamptz_ns"
 
 
-def test_a_column_with_a_dot_beside_a_struct_that_reads_the_same_is_refused() -> None:
+def test_dotted_column_that_collides_with_a_struct_field_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="are ambiguous"):
         iceberg_schema(pa.schema([("a.b", pa.int8()), ("a", pa.struct([("b", pa.int8())]))]))
 
 
 @pytest.mark.parametrize("names", [["a", "A"], ["a", "a"]])
-def test_columns_that_engines_do_not_tell_apart_are_refused(names: list[str]) -> None:
+def test_columns_that_engines_cannot_distinguish_are_rejected(names: list[str]) -> None:
     with pytest.raises(InvalidArgument, match="have the same name"):
         iceberg_schema(pa.schema([(name, pa.int8()) for name in names]))
 
 
-def test_a_moment_finer_than_microseconds_is_refused_with_its_column(tmp_path: Path) -> None:
+def test_timestamp_finer_than_microseconds_is_rejected_with_its_column(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"at": pa.timestamp("ns")}))
     table.append(pa.record_batch({"at": pa.array([1000], pa.timestamp("ns"))}))
     with pytest.raises(InvalidArgument, match=r"column 'at'.*lose data"):
         table.write(pa.record_batch({"at": pa.array([1001], pa.timestamp("ns"))}))
 
 
-def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_out_of_range_numbers_are_rejected(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int32()}))
     with pytest.raises(InvalidArgument, match="column 'x' have type int64"):
         table.write(pa.record_batch({"x": [2**40]}))
 
 
-def test_columns_are_matched_by_name_and_absent_ones_are_null(tmp_path: Path) -> None:
+def test_columns_are_matched_by_name_and_missing_ones_are_null(tmp_path: Path) -> None:
     inner = pa.struct([("a", pa.int64()), ("b", pa.string())])
     table = LooseTable(tmp_path, pa.schema([("x", pa.int64()), ("y", pa.string()), ("s", inner)]))
     given = pa.array([{"b": "q"}], pa.struct([("b", pa.large_string())]))
@@ -264,20 +264,20 @@ def test_columns_are_matched_by_name_and_absent_ones_are_null(tmp_path: Path) ->
     assert table.rows().to_pylist() == [{"x": 7, "y": None, "s": {"a": None, "b": "q"}}]
 
 
-def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
+def test_unknown_column_is_rejected(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64()}))
     with pytest.raises(InvalidArgument, match="no column 'z'; it has x"):
         table.write(pa.record_batch({"x": [1], "z": [1]}))
 
 
-def test_a_column_that_comes_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_column_is_rejected(tmp_path: Path) -> None:
     twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     with pytest.raises(InvalidArgument, match="duplicate column names"):
         LooseTable(tmp_path, pa.schema({"x": pa.int64()})).write(twice)
 
 
 @pytest.mark.parametrize("wrap", [lambda of: of, pa.list_, lambda of: pa.map_(pa.string(), of)])
-def test_a_field_that_a_struct_has_not_is_refused_at_any_depth(tmp_path: Path, wrap: Any) -> None:
+def test_unknown_struct_field_is_rejected_at_any_depth(tmp_path: Path, wrap: Any) -> None:
     known, given = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("more", pa.int64())])
     table = LooseTable(tmp_path, pa.schema([("s", wrap(known))]))
     with pytest.raises(InvalidArgument, match="it has no field 'more'"):
@@ -285,7 +285,7 @@ def test_a_field_that_a_struct_has_not_is_refused_at_any_depth(tmp_path: Path, w
 
 
 @pytest.mark.parametrize("batch", [pa.record_batch({"id": [1, None]}), pa.record_batch({"other": [1, 2]})])
-def test_a_required_column_takes_no_null(tmp_path: Path, batch: pa.RecordBatch) -> None:
+def test_required_column_rejects_null(tmp_path: Path, batch: pa.RecordBatch) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("other", pa.int64())])
     with pytest.raises(ConstraintViolation, match="'id' is NOT NULL"):
         LooseTable(tmp_path, schema).write(batch)
@@ -307,7 +307,7 @@ def test_a_required_column_takes_no_null(tmp_path: Path, batch: pa.RecordBatch) 
         ["fixed"],
     ],
 )
-def test_partitioned_rows_come_back_and_lie_in_the_partition_of_their_values(
+def test_partitioned_rows_are_stored_in_the_partition_of_their_values(
     tmp_path: Path, duck: duckdb.DuckDBPyConnection, partition_by: list[str]
 ) -> None:
     table, written = LooseTable(tmp_path, KINDS, *partition_by), rows(60)
@@ -328,7 +328,7 @@ def test_partitioned_rows_come_back_and_lie_in_the_partition_of_their_values(
             assert (entry.data_file.partition[place] is None) == (made.null_count > 0)
 
 
-def test_a_partition_by_uuid_is_read_by_pyiceberg(tmp_path: Path) -> None:
+def test_pyiceberg_reads_a_table_partitioned_by_uuid(tmp_path: Path) -> None:
     schema = pa.schema({"u": pa.uuid(), "x": pa.int64()})
     table = LooseTable(tmp_path, schema, "u")
     ids = [uuid.UUID(int=number).bytes for number in (1, 2, 1)]
@@ -345,7 +345,7 @@ def test_a_partition_by_uuid_is_read_by_pyiceberg(tmp_path: Path) -> None:
         ("day(id)", "is not possible"),
     ],
 )
-def test_a_partition_that_cannot_be_is_refused(part: str, complaint: str) -> None:
+def test_invalid_partition_spec_is_rejected(part: str, complaint: str) -> None:
     with pytest.raises(InvalidArgument, match=complaint):
         partition_spec(iceberg_schema(pa.schema({"id": pa.int64(), "at": pa.timestamp("us")})), [part])
 
@@ -371,7 +371,7 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
     assert table.rows().num_rows == 1600
 
 
-def test_files_end_at_the_target_size_and_split_at_row_groups(tmp_path: Path) -> None:
+def test_files_roll_over_at_the_target_size_and_split_at_row_groups(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64()}))
     table.metadata.properties["write.target-file-size-bytes"] = "50000"
     table.metadata.properties["write.parquet.row-group-size-bytes"] = "20000"
@@ -384,7 +384,7 @@ def test_files_end_at_the_target_size_and_split_at_row_groups(tmp_path: Path) ->
     assert sum(file.record_count for file in files) == 40_000
 
 
-def test_rows_are_sorted_by_the_order_of_the_table(tmp_path: Path) -> None:
+def test_rows_are_sorted_by_the_sort_order_of_the_table(tmp_path: Path) -> None:
     order = SortOrder(SortField(source_id=1, transform=IdentityTransform(), direction="desc", null_order="nulls-last"))
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64()}), order=order)
     (file,) = table.append(pa.record_batch({"x": [2, 9, 4]}))
@@ -393,7 +393,7 @@ def test_rows_are_sorted_by_the_order_of_the_table(tmp_path: Path) -> None:
     assert file.sort_order_id == table.metadata.default_sort_order_id
 
 
-def test_abort_removes_what_was_written(tmp_path: Path) -> None:
+def test_abort_removes_written_files(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"part": pa.int64()}), "part")
     writer = DataFileWriter(table.files, table.metadata, buffer_bytes=1, max_open_files=2)
     writer.write(pa.record_batch({"part": list(range(9))}))
@@ -402,7 +402,7 @@ def test_abort_removes_what_was_written(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_a_failing_block_removes_what_was_written(tmp_path: Path) -> None:
+def test_exception_in_the_block_removes_written_files(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64()}))
     rows = [pa.record_batch({"x": [1]}), pa.record_batch({"y": [1]})]
     with pytest.raises(InvalidArgument):
@@ -410,16 +410,16 @@ def test_a_failing_block_removes_what_was_written(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_a_writer_without_rows_writes_nothing(tmp_path: Path) -> None:
+def test_writer_without_rows_writes_nothing(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64()}))
     assert table.write(pa.record_batch({"x": pa.array([], pa.int64())})) == []
 
 
 @pytest.mark.parametrize("place", ["{folder}/../elsewhere/x", "{outside}/x", "{folder}2/x", "s3://bucket/x"])
-def test_nothing_outside_of_the_tables_folder_is_written_or_read(tmp_path: Path, place: str) -> None:
+def test_paths_outside_the_table_folder_are_neither_written_nor_read(tmp_path: Path, place: str) -> None:
     warehouse = Warehouse.at(str(tmp_path))
     files = warehouse.files(warehouse.folder("a", "t"))
-    outside = tmp_path.parent / f"{tmp_path.name}-outside"  # nothing that a broken check would harm
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"  # a path that is harmless even if the check is broken
     uri = place.format(folder=tmp_path / "a" / "t", outside=outside)
     for act in (files.create, files.open, lambda uri: files.remove([uri])):
         with pytest.raises((PermissionDenied, InvalidArgument)):
@@ -427,18 +427,18 @@ def test_nothing_outside_of_the_tables_folder_is_written_or_read(tmp_path: Path,
 
 
 @pytest.mark.parametrize("folder", ["..", "/somewhere/else", ""])
-def test_a_table_is_only_below_the_warehouse(tmp_path: Path, folder: str) -> None:
+def test_table_outside_the_warehouse_is_rejected(tmp_path: Path, folder: str) -> None:
     warehouse = Warehouse.at(str(tmp_path / "warehouse"))
     with pytest.raises((PermissionDenied, InvalidArgument)):
         warehouse.files(folder if folder.startswith("/") else f"{tmp_path}/warehouse/{folder}")
 
 
-def test_schemas_with_doc_keep_it() -> None:
+def test_column_docs_are_preserved() -> None:
     made = iceberg_schema(pa.schema([pa.field("x", pa.string(), metadata={"doc": "a text"})]))
     assert made == Schema(NestedField(1, "x", StringType(), required=False, doc="a text"))
 
 
-def test_a_table_in_s3_is_written_and_read_like_one_on_disk(bucket: dict[str, str]) -> None:
+def test_table_in_s3_is_written_and_read_like_a_local_one(bucket: dict[str, str]) -> None:
     warehouse = Warehouse.at("s3://lake/warehouse", bucket)
     location = warehouse.folder("account", "table")
     files = warehouse.files(location)

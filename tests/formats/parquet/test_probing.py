@@ -1,4 +1,4 @@
-"""Rows that a filter keeps, where its columns are read before the others."""
+"""Filtered reads that load the filter columns before the other columns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ GROUP = 100
 ROWS = 5 * GROUP
 
 
-def spread(folder: Path) -> pa.Table:
-    """A table of five row groups; no statistics tell where a `key` is. A partition value is in no file."""
+def write_table(folder: Path) -> pa.Table:
+    """A table of five row groups whose `key` statistics prune nothing, with a partition value stored in no file."""
     ids = pa.array(range(ROWS), pa.int64())
     keys = pc.bit_wise_and(pc.multiply(ids, 7919), 255)
     rows = pa.table({"id": ids, "key": keys, "text": pc.binary_join_element_wise("row", ids.cast(pa.string()), " ")})
@@ -27,7 +27,7 @@ def spread(folder: Path) -> pa.Table:
     return rows.append_column("part", pa.repeat(pa.scalar(3, pa.int64()), ROWS))
 
 
-def loaded(folder: Path) -> TableHandle:
+def open_table(folder: Path) -> TableHandle:
     with open_source("parquet", str(folder)) as source:
         return source.load((), "spread")
 
@@ -47,11 +47,11 @@ PREDICATES = [
 @pytest.mark.parametrize("predicate", PREDICATES)
 @pytest.mark.parametrize("batch_rows", [7, 1000])
 @pytest.mark.parametrize("columns", [["id", "key", "text", "part"], ["text"], ["part"], ["key"], []], ids=str)
-def test_the_kept_rows_are_those_of_a_filter_after_the_fact(
+def test_result_equals_filtering_after_the_read(
     tmp_path: Path, predicate: str, batch_rows: int, columns: list[str]
 ) -> None:
-    everything = spread(tmp_path / "spread")
-    table = loaded(tmp_path)
+    everything = write_table(tmp_path / "spread")
+    table = open_table(tmp_path)
     snapshot = table.current()
     assert snapshot is not None
     condition = pushed_filter(predicate, table.schema.arrow)
@@ -65,22 +65,24 @@ def test_the_kept_rows_are_those_of_a_filter_after_the_fact(
 
 
 def holds(predicate: str, row: dict[str, int]) -> bool:
-    """The predicate as Python reads it."""
+    """Whether the row matches the predicate, evaluated in Python."""
     python = predicate.replace(" = ", " == ").replace("AND", "and").replace("OR", "or").replace("IN", "in")
-    return bool(eval(python, {}, row))  # the predicates are those above
+    return bool(eval(python, {}, row))  # only the predicates above
 
 
-def test_other_columns_are_not_read_where_nothing_is_kept(tmp_path: Path) -> None:
-    """They are destroyed there, and not missed."""
-    everything = spread(tmp_path / "spread")
+def test_other_columns_are_not_read_where_no_row_matches(tmp_path: Path) -> None:
+    """Their bytes are overwritten in row groups without matches, and the read still succeeds."""
+    everything = write_table(tmp_path / "spread")
     file = tmp_path / "spread" / "part=3" / "rows.parquet"
-    (kept,) = [row for row in everything.to_pylist() if row["key"] == 17]
-    for group in {0, 1, 2, 3, 4} - {kept["id"] // GROUP}:
+    (matching,) = [row for row in everything.to_pylist() if row["key"] == 17]
+    for group in {0, 1, 2, 3, 4} - {matching["id"] // GROUP}:
         destroy(file, group, column=2)
-    table = loaded(tmp_path)
+    table = open_table(tmp_path)
     snapshot = table.current()
     assert snapshot is not None
-    assert table.read(snapshot, filter=pushed_filter("key = 17", table.schema.arrow)).read_all().to_pylist() == [kept]
+    assert table.read(snapshot, filter=pushed_filter("key = 17", table.schema.arrow)).read_all().to_pylist() == [
+        matching
+    ]
     with pytest.raises(PreconditionFailed, match="corrupt"):
         table.read(snapshot, columns=["text"]).read_all()
 

@@ -1,4 +1,4 @@
-"""Files and columns that are not as one would like them: evolved, partitioned, wide, unreadable, broken."""
+"""Profiles of difficult files and columns: evolved, partitioned, wide, unreadable or broken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.lakes import SPARK, as_oracle_says, comparable, opened, oracle, write
+from pipeline.lakes import SPARK, comparable, comparable_value, opened, oracle, write
 from pipeline.profile.test_profile import profiled
 from skiway.formats import open_source
 from skiway.formats.schemas import leaves
@@ -47,13 +47,13 @@ def test_renamed_added_and_widened_columns_are_matched_by_id(spark: SparkSession
         merged = merge(profiled(spark, handle, snapshot), handle.files(snapshot), handle.schema_at(snapshot))
     assert [column.column_name for column in merged.columns] == ["id", "title", "more"]
     for stats in merged.columns:
-        said = oracle(rows, stats.column_name)
-        assert (stats.null_count, stats.ndv.exact) == (said.nulls, said.distinct)
-        assert comparable(stats.min, stats) == said.values[0]
-        assert comparable(stats.max, stats) == said.values[-1]
+        computed = oracle(rows, stats.column_name)
+        assert (stats.null_count, stats.ndv.exact) == (computed.nulls, computed.distinct)
+        assert comparable(stats.min, stats) == computed.values[0]
+        assert comparable(stats.max, stats) == computed.values[-1]
 
 
-def test_values_in_paths_only_are_profiled_like_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_partition_values_in_paths_are_profiled_like_columns(spark: SparkSession, tmp_path: Path) -> None:
     plain = pa.table({"n": [1, 2, 3]})
     for year, place in ((2024, "a b%2Fc"), (2025, "é+[x]"), (2025, "__HIVE_DEFAULT_PARTITION__")):
         write(tmp_path / "t" / f"year={year}" / f"place={place}", plain)
@@ -63,9 +63,9 @@ def test_values_in_paths_only_are_profiled_like_others(spark: SparkSession, tmp_
         merged = merge(profiles, handle.files(snapshot), handle.schema)
     assert profiles["error"].null_count == profiles.num_rows
     for stats in merged.columns:
-        said = oracle(rows, stats.column_name)
-        assert (stats.null_count, stats.ndv.exact, stats.value_count) == (said.nulls, said.distinct, 9)
-        assert comparable(stats.max, stats) == as_oracle_says(said.values[-1])
+        computed = oracle(rows, stats.column_name)
+        assert (stats.null_count, stats.ndv.exact, stats.value_count) == (computed.nulls, computed.distinct, 9)
+        assert comparable(stats.max, stats) == comparable_value(computed.values[-1])
     (year,) = (stats for stats in merged.columns if stats.column_name == "year")
     assert sum(year.histogram.counts) == 9
 
@@ -82,7 +82,7 @@ def test_three_hundred_columns_are_read_in_groups(spark: SparkSession, tmp_path:
     ]
 
 
-def test_broken_and_missing_files_are_told_and_the_others_are_profiled(spark: SparkSession, tmp_path: Path) -> None:
+def test_broken_and_missing_files_are_reported_and_the_others_are_profiled(spark: SparkSession, tmp_path: Path) -> None:
     plain = pa.table({"n": pa.array(range(1000))})
     paths = write(tmp_path / "t", *[plain] * 6, compression="none", use_dictionary=False)
     with opened(tmp_path) as (handle, snapshot):
@@ -90,7 +90,7 @@ def test_broken_and_missing_files_are_told_and_the_others_are_profiled(spark: Sp
         page = pq.ParquetFile(paths[3]).metadata.row_group(0).column(0).data_page_offset
         paths[1].unlink()
         damage(paths[2], at=0, size=paths[2].stat().st_size)
-        damage(paths[3], at=page, size=64)  # the footer is fine: only Spark finds out
+        damage(paths[3], at=page, size=64)  # the footer is intact: only Spark notices
         pq.write_table(plain.slice(1), paths[4])
         profiles = profiled(spark, handle, snapshot)
         merged = merge(profiles, handle.files(snapshot), handle.schema)
@@ -109,7 +109,7 @@ def test_broken_and_missing_files_are_told_and_the_others_are_profiled(spark: Sp
 
 
 def damage(path: Path, *, at: int, size: int) -> None:
-    """Spoil some bytes, and leave no trace of it outside."""
+    """Overwrite some bytes without changing the size or modification time."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(at)
@@ -117,7 +117,7 @@ def damage(path: Path, *, at: int, size: int) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_nothing_is_left_to_do_where_every_file_fails(spark: SparkSession, tmp_path: Path) -> None:
+def test_profile_succeeds_if_every_file_fails(spark: SparkSession, tmp_path: Path) -> None:
     (path,) = write(tmp_path / "t", pa.table({"a": range(1000), "b": range(1000)}), compression="none")
     with opened(tmp_path) as (handle, snapshot):
         handle.files(snapshot)
@@ -126,34 +126,34 @@ def test_nothing_is_left_to_do_where_every_file_fails(spark: SparkSession, tmp_p
     assert found["column_id"].to_pylist() == [None]
 
 
-def test_a_file_with_other_rows_than_the_table_says_is_not_believed(spark: SparkSession, tmp_path: Path) -> None:
+def test_file_with_an_unexpected_row_count_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     paths = write(tmp_path / "t", *[pa.table({"n": [1, 2, 3]})] * 3)
     with opened(tmp_path) as (handle, snapshot):
-        hidden = paths[2].rename(paths[2].with_name("_hidden.parquet"))  # which Spark never reads
+        hidden = paths[2].rename(paths[2].with_name("_hidden.parquet"))  # Spark ignores hidden files
         files = handle.files(snapshot)
         for name, values in (("row_count", [3, 2, 3]), ("path", [str(paths[0]), str(paths[1]), str(hidden)])):
             place = files.column_names.index(name)
             files = files.set_column(place, name, pa.array(values, files.schema.field(name).type))
         found = profile(spark, files, handle.schema, schemas=file_schemas(handle, snapshot))
-    told = dict(zip(found["path"].to_pylist(), found["error"].to_pylist(), strict=True))
-    assert told == {
+    errors = dict(zip(found["path"].to_pylist(), found["error"].to_pylist(), strict=True))
+    assert errors == {
         str(paths[0]): None,
         str(paths[1]): "Spark finds 3 rows in it, but the table has 2",
         str(hidden): "Spark finds 0 rows in it, but the table has 3",
     }
 
 
-def test_columns_that_spark_cannot_read_are_refused_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_that_spark_cannot_read_are_rejected_individually(spark: SparkSession, tmp_path: Path) -> None:
     table = pa.table({"half": pa.array([1.0, 2.0], pa.float16()), "n": [1, 2]})
     write(tmp_path / "t", table)
     with opened(tmp_path) as (handle, snapshot):
         profiles = profiled(spark, handle, snapshot)
         names = {leaf.id: leaf.path[0] for leaf in leaves(handle.schema.arrow)}
-    told = {names[row["column_id"]]: row["error"] for row in profiles.to_pylist()}
-    assert told == {"half": "Spark cannot read halffloat", "n": None}
+    errors = {names[row["column_id"]]: row["error"] for row in profiles.to_pylist()}
+    assert errors == {"half": "Spark cannot read halffloat", "n": None}
 
 
-def test_long_texts_are_cut_to_bounds(spark: SparkSession, tmp_path: Path) -> None:
+def test_long_texts_are_truncated_to_bounds(spark: SparkSession, tmp_path: Path) -> None:
     words = ["a" * 1000, "b" * 1000, "\U0010ffff" * 300]
     write(tmp_path / "t", pa.table({"w": words[:2]}), pa.table({"w": words[2:]}), write_statistics=False)
     with opened(tmp_path) as (handle, snapshot):
@@ -163,11 +163,11 @@ def test_long_texts_are_cut_to_bounds(spark: SparkSession, tmp_path: Path) -> No
     assert first["max"] == "b" * (MAX_BOUND_LENGTH - 1) + "c"
     assert first["max"] > words[1]
     assert first["exact"] is False
-    assert last["max"] is None  # nothing follows
+    assert last["max"] is None  # there is no upper bound
     assert first["top"] == []
 
 
-def test_settings_of_the_session_are_as_before(spark: SparkSession, tmp_path: Path) -> None:
+def test_session_settings_are_restored(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "t", pa.table({"n": [1]}))
     before = {name: spark.conf.get(name) for name in ("spark.sql.ansi.enabled", "spark.sql.caseSensitive")}
     with opened(tmp_path) as (handle, snapshot):

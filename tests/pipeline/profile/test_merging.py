@@ -31,7 +31,7 @@ def only(table: pa.Table, files: pa.Table) -> v1.ColumnStats:
     return stats
 
 
-def test_figures_of_files_are_added_up() -> None:
+def test_figures_of_files_are_summed() -> None:
     found = profiles(row(0, 1, [1, 2, None], LONG), row(1, 1, [2, 3], LONG))
     stats = only(found, file_table(ONE, [3, 2]))
     assert (stats.value_count, stats.null_count, stats.min, stats.max, stats.ndv.exact) == (5, 1, "1", "3", 3)
@@ -40,7 +40,7 @@ def test_figures_of_files_are_added_up() -> None:
     assert sum(stats.histogram.counts) == 4
 
 
-def test_the_file_table_is_believed_where_it_is_exact() -> None:
+def test_exact_figures_of_the_file_table_are_used() -> None:
     files = file_table(ONE, [2])
     exact = column_stats(LONG, 1, exact=True, null_count=pa.array([0]), min=pa.array([-7]), max=pa.array([8]))
     files = files.set_column(files.column_names.index("stats"), "stats", stats_struct({1: exact}, 1))
@@ -48,7 +48,7 @@ def test_the_file_table_is_believed_where_it_is_exact() -> None:
     assert (stats.min, stats.max, stats.properties["quality.min"]) == ("-7", "8", EXACT)
 
 
-def test_a_file_without_exact_bounds_takes_nothing_from_the_others() -> None:
+def test_file_without_exact_bounds_keeps_the_bounds_of_the_others() -> None:
     files = file_table(ONE, [2, 2])
     low, high = pa.array([-7, None], LONG), pa.array([8, None], LONG)
     some = column_stats(LONG, 2, exact=pa.array([True, False]), null_count=pa.array([0, None], LONG), min=low, max=high)
@@ -57,7 +57,7 @@ def test_a_file_without_exact_bounds_takes_nothing_from_the_others() -> None:
     assert (stats.min, stats.max, stats.null_count, stats.properties["quality.min"]) == ("-7", "9", 0, EXACT)
 
 
-def test_bounds_of_the_profile_win_over_inexact_ones_of_the_file_table() -> None:
+def test_profile_bounds_take_precedence_over_inexact_file_table_bounds() -> None:
     files = file_table(ONE, [2])
     loose = column_stats(LONG, 1, exact=False, null_count=pa.array([0]), min=pa.array([-7]), max=pa.array([8]))
     files = files.set_column(files.column_names.index("stats"), "stats", stats_struct({1: loose}, 1))
@@ -66,7 +66,7 @@ def test_bounds_of_the_profile_win_over_inexact_ones_of_the_file_table() -> None
     assert (alone.max, alone.properties["quality.max"]) == ("8", BOUND)
 
 
-def test_files_without_a_profile_leave_bounds_only() -> None:
+def test_files_without_a_profile_yield_bounds_only() -> None:
     stats = only(profiles(row(0, 1, [1, 2, 2], LONG)), file_table(ONE, [3, 4]))
     assert not stats.HasField("null_count")
     assert not stats.HasField("min")
@@ -77,19 +77,19 @@ def test_files_without_a_profile_leave_bounds_only() -> None:
     assert stats.properties["rows.profiled"] == "3"
 
 
-def test_nothing_profiled_means_nothing_known() -> None:
+def test_without_profiles_nothing_is_known() -> None:
     stats = only(PROFILE.empty_table(), file_table(ONE, [3]))
     assert stats.ndv.WhichOneof("mode") is None
     assert not stats.HasField("histogram")
 
 
-def test_a_table_without_files_has_no_rows_and_no_values() -> None:
+def test_table_without_files_has_no_rows_and_no_values() -> None:
     merged = merge(PROFILE.empty_table(), file_table(ONE, []), ONE)
     assert (merged.table.row_count, merged.table.data_file_count) == (0, 0)
     assert (merged.columns[0].null_count, merged.columns[0].HasField("min")) == (0, False)
 
 
-def test_a_profile_of_another_content_at_the_same_path_is_not_used() -> None:
+def test_profile_of_different_content_at_the_same_path_is_ignored() -> None:
     found = profiles(row(0, 1, [1], LONG, size_bytes=999), row(0, 1, [1], LONG, etag="old"))
     assert only(found, file_table(ONE, [1])).properties["rows.profiled"] == "0"
 
@@ -106,14 +106,14 @@ def test_deleted_rows_turn_figures_into_bounds(deleted: int | None, lower: int, 
     assert (stats.ndv.approx.confidence_lower, stats.ndv.approx.confidence_upper) == (lower, 2)
 
 
-def test_a_column_that_came_after_the_file_was_profiled_is_null_there() -> None:
+def test_column_added_after_a_file_was_profiled_is_null_in_it() -> None:
     both = schema(n=LONG, later=pa.string())
     table = profiles(row(0, 1, [1, 2], LONG), row(1, 1, [3], LONG), row(1, 2, ["x"], pa.string()))
     later = merge(table, file_table(both, [2, 1]), both).columns[1]
     assert (later.null_count, later.ndv.exact, later.min) == (2, 1, "x")
 
 
-def test_sketches_of_different_bytes_are_not_united() -> None:
+def test_sketches_of_different_encodings_are_not_merged() -> None:
     """A column that was an int when a file was profiled."""
     table = profiles(row(0, 1, [1, 2], pa.int32()), row(1, 1, [2, 3, 4], LONG))
     stats = only(table, file_table(ONE, [2, 3]))
@@ -124,7 +124,7 @@ def test_sketches_of_different_bytes_are_not_united() -> None:
     assert not stats.ndv.sketches
 
 
-def test_many_values_are_estimated_within_bounds() -> None:
+def test_distinct_count_estimate_is_within_its_bounds() -> None:
     parts = [range(20_000), range(10_000, 30_000)]
     stats = only(
         profiles(*(row(file, 1, part, LONG) for file, part in enumerate(parts))), file_table(ONE, [20_000] * 2)
@@ -134,14 +134,14 @@ def test_many_values_are_estimated_within_bounds() -> None:
     assert 0 < stats.ndv.approx.relative_standard_error < 0.02
 
 
-def test_the_largest_numbers_have_a_histogram_too() -> None:
+def test_largest_numbers_have_a_histogram() -> None:
     most = 2**63 - 1
     stats = only(profiles(row(0, 1, [-most, 0, most], LONG)), file_table(ONE, [3]))
     assert (stats.histogram.bounds[0], stats.histogram.bounds[-1]) == (str(-most), str(most))
     assert sum(stats.histogram.counts) == 3
 
 
-def test_moments_that_the_metastore_cannot_write_are_left_out() -> None:
+def test_timestamps_that_the_metastore_cannot_write_are_omitted() -> None:
     of = schema(n=pa.timestamp("us"))
     far = pa.array([400_000_000_000_000_000], pa.timestamp("us"))  # the year 14645
     exact = column_stats(pa.timestamp("us"), 1, exact=True, min=pa.array([0], far.type), max=far)
@@ -152,7 +152,7 @@ def test_moments_that_the_metastore_cannot_write_are_left_out() -> None:
     assert not stats.HasField("max")
 
 
-def test_a_refused_column_says_why() -> None:
+def test_rejected_column_states_the_reason() -> None:
     refused = {"error": "Spark cannot read it", "theta": None, "kll": None, "null_count": None, "exact": None}
     stats = only(profiles(row(0, 1, [], LONG, row_count=2, **refused)), file_table(ONE, [2]))
     assert stats.properties["errors"] == "Spark cannot read it"
@@ -161,13 +161,13 @@ def test_a_refused_column_says_why() -> None:
 
 
 @pytest.mark.behavior(67)
-def test_a_union_is_idempotent_and_knows_no_order() -> None:
+def test_union_is_idempotent_and_commutative() -> None:
     a, b = theta(range(9000)), theta(range(4000, 20_000))
     assert union([a, b]) == union([b, a, a, b]) == union([union([a, b]), a])
 
 
 @pytest.mark.parametrize("count", [1, 2, 150, 200, 201, 5000, 100_000])
-def test_a_sketch_is_read_as_its_library_reads_it(count: int) -> None:
+def test_sketch_is_read_as_by_its_library(count: int) -> None:
     numbers = np.random.default_rng(count).normal(size=count)
     sketch = kll(numbers.tolist())
     own = datasketches.kll_doubles_sketch.deserialize(sketch)
@@ -223,13 +223,13 @@ def test_ten_thousand_files_of_twenty_columns_are_merged_in_seconds() -> None:
     assert {column.value_count for column in merged.columns} == {20_000_000}
 
 
-def test_the_page_names_every_property_and_every_domain() -> None:
+def test_page_names_every_property_and_every_domain() -> None:
     page = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
     found = profiles(row(0, 1, [1, 2], LONG, top=[{"value": "1", "count": 1}], error=None))
     merged = merge(found, file_table(ONE, [2]), ONE)
-    told = {*merged.table.properties, *merged.columns[0].properties}
-    assert len(told) > 10
-    missing = [name for name in told if not name.startswith("quality.") and f"`{name}`" not in page]
+    properties = {*merged.table.properties, *merged.columns[0].properties}
+    assert len(properties) > 10
+    missing = [name for name in properties if not name.startswith("quality.") and f"`{name}`" not in page]
     assert missing == []
     types = [LONG, pa.int8(), pa.float32(), pa.string(), pa.binary(), pa.bool_(), pa.timestamp("ns"), pa.uuid()]
     kinds = [kind for of in types if (kind := value_kind(of))]

@@ -1,4 +1,4 @@
-"""The Spark job against DuckDB over the same files."""
+"""The Spark job compared with DuckDB over the same files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.lakes import SPARK, as_oracle_says, comparable, opened, oracle, quantiles, rows_of_all_types, write
+from pipeline.lakes import SPARK, comparable, comparable_value, opened, oracle, quantiles, rows_of_all_types, write
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.schemas import leaves
 from skiway.model import v1
@@ -66,14 +66,14 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.mark.parametrize("path", COLUMNS)
-def test_counts_and_bounds_are_those_that_duckdb_finds(lake: Lake, path: str) -> None:
-    said, stats = oracle(lake.rows, path), lake.column(path)
-    assert stats.value_count == said.rows == lake.merged.table.row_count
-    assert stats.null_count == said.nulls
-    assert stats.nan_count == said.nans
-    if said.values:
-        assert comparable(stats.min, stats) == as_oracle_says(said.values[0])
-        assert comparable(stats.max, stats) == as_oracle_says(said.values[-1])
+def test_counts_and_bounds_match_duckdb(lake: Lake, path: str) -> None:
+    computed, stats = oracle(lake.rows, path), lake.column(path)
+    assert stats.value_count == computed.rows == lake.merged.table.row_count
+    assert stats.null_count == computed.nulls
+    assert stats.nan_count == computed.nans
+    if computed.values:
+        assert comparable(stats.min, stats) == comparable_value(computed.values[0])
+        assert comparable(stats.max, stats) == comparable_value(computed.values[-1])
         assert {stats.properties["quality.min"], stats.properties["quality.max"]} == {EXACT}
     else:
         assert not stats.HasField("min")
@@ -81,20 +81,20 @@ def test_counts_and_bounds_are_those_that_duckdb_finds(lake: Lake, path: str) ->
 
 
 @pytest.mark.parametrize("path", COLUMNS)
-def test_distinct_values_are_counted_within_the_bounds_that_are_told(lake: Lake, path: str) -> None:
-    said, stats = oracle(lake.rows, path), lake.column(path)
+def test_distinct_count_is_within_the_reported_bounds(lake: Lake, path: str) -> None:
+    computed, stats = oracle(lake.rows, path), lake.column(path)
     if stats.ndv.WhichOneof("mode") == "exact":
-        assert stats.ndv.exact == said.distinct
+        assert stats.ndv.exact == computed.distinct
     else:
-        assert stats.ndv.approx.confidence_lower <= said.distinct <= stats.ndv.approx.confidence_upper
-        assert stats.ndv.approx.confidence_upper < said.distinct * 1.1
-        assert stats.ndv.approx.rows_seen == stats.ndv.approx.rows_total == said.rows
+        assert stats.ndv.approx.confidence_lower <= computed.distinct <= stats.ndv.approx.confidence_upper
+        assert stats.ndv.approx.confidence_upper < computed.distinct * 1.1
+        assert stats.ndv.approx.rows_seen == stats.ndv.approx.rows_total == computed.rows
 
 
 @pytest.mark.parametrize("path", [*RNG, "nanos", "clock", 'box."in.side"'])
 def test_quantiles_and_histogram_are_within_the_rank_error(lake: Lake, path: str) -> None:
     stats = lake.column(path)
-    values = [as_oracle_says(value) for value in oracle(lake.rows, path).values]
+    values = [comparable_value(value) for value in oracle(lake.rows, path).values]
     allowed = float(stats.properties["quantiles.rank_error"]) * 1.5
     for rank, value in quantiles(stats).items():
         least, most = bisect_left(values, value) / len(values), bisect_right(values, value) / len(values)
@@ -120,31 +120,31 @@ def test_quantiles_and_histogram_are_within_the_rank_error(lake: Lake, path: str
         ("flag BOOLEAN", "CASE WHEN flag THEN X'01' WHEN NOT flag THEN X'00' END"),
     ],
 )
-def test_the_union_of_the_sketches_of_files_is_the_sketch_of_all_values(
+def test_union_of_file_sketches_is_the_sketch_of_all_values(
     spark: SparkSession, lake: Lake, column: str, fed: str
 ) -> None:
     from pyspark.sql.functions import expr
 
     name = column.split()[0]
     frame = spark.read.schema(column).parquet(*map(str, lake.paths))
-    whole = frame.agg(expr(f"theta_sketch_agg({fed}, 12)")).toArrow().column(0)[0].as_py()
+    full_sketch = frame.agg(expr(f"theta_sketch_agg({fed}, 12)")).toArrow().column(0)[0].as_py()
     parts = lake.sketches(name, "theta")
     assert len(parts) == 4
-    assert union(parts) == union([whole])
-    assert union([*parts, whole, *parts]) == union(parts)
+    assert union(parts) == union([full_sketch])
+    assert union([*parts, full_sketch, *parts]) == union(parts)
     assert distinct_count(parts).estimate == oracle(lake.rows, name).distinct
 
 
-def test_ints_and_days_are_hashed_as_their_four_bytes_lowest_first(spark: SparkSession, lake: Lake) -> None:
-    """Which is how Iceberg hashes them; here with the bytes made in Python."""
+def test_ints_and_dates_are_hashed_as_four_little_endian_bytes(spark: SparkSession, lake: Lake) -> None:
+    """This is how Iceberg hashes them; here the bytes are produced in Python."""
     for name, as_int in (("number", lake.rows["number"]), ("day", lake.rows["day"].cast(pa.int32()))):
         values = as_int.drop_null().unique().to_pylist()
         table = pa.table({"b": pa.array([value.to_bytes(4, "little", signed=True) for value in values], pa.binary())})
-        whole = spark.createDataFrame(table).selectExpr("theta_sketch_agg(b, 12)").toArrow().column(0)[0].as_py()
-        assert union(lake.sketches(name, "theta")) == union([whole])
+        full_sketch = spark.createDataFrame(table).selectExpr("theta_sketch_agg(b, 12)").toArrow().column(0)[0].as_py()
+        assert union(lake.sketches(name, "theta")) == union([full_sketch])
 
 
-def test_frequent_values_are_told_with_their_counts(lake: Lake) -> None:
+def test_frequent_values_are_reported_with_their_counts(lake: Lake) -> None:
     import json
 
     for path in ("flag", "kinds"):
@@ -154,14 +154,14 @@ def test_frequent_values_are_told_with_their_counts(lake: Lake) -> None:
         assert lake.column(path).properties["quality.top_values"] == EXACT
 
 
-def test_widths_are_those_of_the_values(lake: Lake) -> None:
+def test_widths_match_the_values(lake: Lake) -> None:
     words = [word for word in lake.rows["word"].to_pylist() if word is not None]
     mean = sum(len(word.encode()) for word in words) / len(words)
     assert lake.column("word").properties["avg_width_bytes"] == f"{mean:.2f}"
     assert lake.column("long").properties["avg_width_bytes"] == "8.00"
 
 
-def test_an_empty_file_is_profiled_as_one_without_rows(lake: Lake) -> None:
+def test_empty_file_has_a_profile_without_rows(lake: Lake) -> None:
     empty = lake.profiles.filter(pc.field("path") == str(lake.paths[-1]))
     assert set(empty["row_count"].to_pylist()) == {0}
     assert empty["error"].null_count == empty.num_rows == len(lake.ids)

@@ -1,4 +1,4 @@
-"""The Puffin file, read by pyiceberg, alone and as part of a managed table."""
+"""The Puffin file, read by PyIceberg on its own and as part of a managed table."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from skiway.pipeline.worker import SparkProfile
 from skiway.security import MemorySecrets
 
 
-def test_sketches_are_found_again_at_their_places() -> None:
+def test_sketches_are_read_back_from_their_offsets() -> None:
     of = schema(id=pa.int64(), name=pa.string(), price=pa.decimal128(9, 2), share=pa.float32())
     sketches = {1: theta(range(9000)), 2: theta(["a", "b"]), 3: theta(["1.00"]), 4: theta([0.5])}
     puffin = write_puffin(sketches, of, snapshot_id=77, sequence_number=5)
     footer = PuffinFile(puffin.data).footer
-    assert [blob.fields for blob in footer.blobs] == [[1], [2]]  # Iceberg hashes decimals and floats otherwise
+    assert [blob.fields for blob in footer.blobs] == [[1], [2]]  # Iceberg hashes decimals and floats differently
     for blob in footer.blobs:
         assert (blob.type, blob.snapshot_id, blob.sequence_number) == ("apache-datasketches-theta-v1", 77, 5)
         found = puffin.data[blob.offset : blob.offset + blob.length]
@@ -39,7 +39,7 @@ def test_sketches_are_found_again_at_their_places() -> None:
     assert puffin.data[-puffin.footer_size :][:4] == b"PFA1"
 
 
-def test_a_table_without_sketches_has_an_empty_file() -> None:
+def test_table_without_sketches_has_an_empty_file() -> None:
     assert PuffinFile(write_puffin({}, schema(n=pa.int64()), snapshot_id=1, sequence_number=1).data).footer.blobs == []
 
 
@@ -52,7 +52,7 @@ def managed(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
 
 
 def statistics(managed: ManagedTableFactory, table: Any) -> list[Any]:
-    """What PyIceberg finds in the table's metadata."""
+    """The statistics that PyIceberg finds in the table's metadata."""
     return list(StaticTable.from_metadata(managed.load(table).metadata_location).metadata.statistics)
 
 
@@ -67,7 +67,7 @@ def sketches(table: Any, *values: int) -> Puffin:
 class TestWithSpark:
     pytestmark = SPARK
 
-    def test_a_profile_of_a_managed_table_shows_in_its_metadata(self, managed: ManagedTableFactory, spark: Any) -> None:
+    def test_profile_of_a_managed_table_appears_in_its_metadata(self, managed: ManagedTableFactory, spark: Any) -> None:
         table = managed.append(managed.append(managed.create(), 1, 2, 3, 3), 3, 4)
         reconciler = Reconciler(MemorySecrets(), SparkProfile(lambda: spark), warehouse=managed.warehouse)
         assert reconciler.managed(managed.home, id_of(table)).failures == {}
@@ -84,7 +84,7 @@ class TestWithSpark:
         assert managed.load(table).metadata.current_snapshot_id == table.metadata.current_snapshot_id
 
 
-def test_newer_sketches_take_the_place_of_the_old_ones(managed: ManagedTableFactory) -> None:
+def test_newer_sketches_replace_the_old_ones(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     for values in ((1,), (1, 2)):
         snapshot_id = table.metadata.current_snapshot_id
@@ -95,7 +95,7 @@ def test_newer_sketches_take_the_place_of_the_old_ones(managed: ManagedTableFact
     assert found.blob_metadata[0].properties == {"ndv": "2"}
 
 
-def test_each_snapshot_has_its_own(managed: ManagedTableFactory) -> None:
+def test_each_snapshot_has_its_own_statistics_file(managed: ManagedTableFactory) -> None:
     table = managed.create()
     for number in (1, 2):
         table = managed.append(table, number)
@@ -106,14 +106,14 @@ def test_each_snapshot_has_its_own(managed: ManagedTableFactory) -> None:
     }
 
 
-def test_a_snapshot_that_is_gone_meanwhile_is_left_alone(managed: ManagedTableFactory) -> None:
+def test_concurrently_removed_snapshot_is_skipped(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     before = managed.load(table).metadata_location
     attach(managed.home, managed.warehouse, id_of(table), snapshot_id=4711, sketches=sketches(table, 1))
     assert managed.load(table).metadata_location == before
 
 
-def test_nothing_is_attached_where_no_sketch_is_sure(managed: ManagedTableFactory) -> None:
+def test_nothing_is_attached_without_reliable_sketches(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     before = managed.load(table).metadata_location
     snapshot_id = table.metadata.current_snapshot_id
@@ -121,7 +121,7 @@ def test_nothing_is_attached_where_no_sketch_is_sure(managed: ManagedTableFactor
     assert managed.load(table).metadata_location == before
 
 
-def test_a_table_that_cannot_be_changed_keeps_its_statistics_without(managed, monkeypatch, caplog) -> None:
+def test_statistics_are_stored_even_if_the_puffin_file_cannot_be_attached(managed, monkeypatch, caplog) -> None:
     table = managed.append(managed.create(), 1)
 
     def lost(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""The whole way, from files to the statistics that the metastore answers with."""
+"""End to end, from files to the statistics that the metastore returns."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = SPARK
-ROWS = 180  # fewer than a KLL sketch keeps: then it tosses no coins, and two profiles of a file are the same
+ROWS = 180  # fewer than a KLL sketch retains: it does not sample, so two profiles of a file are equal
 
 
 def rows(seed: int) -> pa.Table:
-    draw = np.random.default_rng(seed)
-    return pa.table({"id": draw.integers(0, 5000, ROWS), "word": [f"w{n}" for n in draw.integers(0, 200, ROWS)]})
+    rng = np.random.default_rng(seed)
+    return pa.table({"id": rng.integers(0, 5000, ROWS), "word": [f"w{n}" for n in rng.integers(0, 200, ROWS)]})
 
 
 class Table:
-    """A table of the metastore that mirrors a folder."""
+    """A metastore table that mirrors a folder."""
 
     def __init__(self, factory: ResourceFactory, folder: Path, spark: SparkSession) -> None:
         self.factory, self.folder, self.spark = factory, folder, spark
@@ -50,11 +50,9 @@ class Table:
         )
 
     def stored(self, snapshot: Snapshot) -> tuple[v1.TableStats, list[v1.ColumnStats]]:
-        which = v1.SnapshotRef(snapshot_id=snapshot.id)
-        table = statistics.get_table(self.factory.home, v1.GetTableStatsRequest(table_id=self.id, snapshot=which))
-        columns = statistics.list_columns(
-            self.factory.home, v1.ListColumnStatsRequest(table_id=self.id, snapshot=which)
-        )
+        ref = v1.SnapshotRef(snapshot_id=snapshot.id)
+        table = statistics.get_table(self.factory.home, v1.GetTableStatsRequest(table_id=self.id, snapshot=ref))
+        columns = statistics.list_columns(self.factory.home, v1.ListColumnStatsRequest(table_id=self.id, snapshot=ref))
         table.stats.ClearField("updated_at")
         return table.stats, list(columns.columns)
 
@@ -64,7 +62,7 @@ def table(factory: ResourceFactory, tmp_path: Path, spark: SparkSession) -> Tabl
     return Table(factory, tmp_path, spark)
 
 
-def test_statistics_are_stored_and_again_the_same(table: Table) -> None:
+def test_statistics_are_stored_and_reproducible(table: Table) -> None:
     write(table.folder / "t", rows(1), rows(2))
     with opened(table.folder) as (handle, snapshot):
         first = table.profile(handle, snapshot)
@@ -78,8 +76,10 @@ def test_statistics_are_stored_and_again_the_same(table: Table) -> None:
     assert all(column.ndv.exact and column.HasField("min") for column in stored[1])
 
 
-def test_a_later_snapshot_needs_no_old_data_file(table: Table, factory: ResourceFactory, spark: SparkSession) -> None:
-    """200 files are profiled and two come; then the old ones lose their data."""
+def test_later_snapshot_does_not_read_old_data_files(
+    table: Table, factory: ResourceFactory, spark: SparkSession
+) -> None:
+    """Profile 200 files, add two, and remove the data of the old ones before the next profile."""
     paths = write(table.folder / "t", *(rows(seed) for seed in range(200)))
     with opened(table.folder) as (handle, snapshot):
         assert table.profile(handle, snapshot).files_profiled == 200
@@ -89,7 +89,7 @@ def test_a_later_snapshot_needs_no_old_data_file(table: Table, factory: Resource
     with opened(table.folder) as (handle, listed):
         later = Snapshot(snapshot.id + 1, listed.created_at, digest=listed.digest)
         handle.files(later)
-        other = Table(world_like(factory), table.folder, spark)
+        other = Table(new_factory(factory), table.folder, spark)
         full = other.profile(handle, later)
         for path in paths:
             path.unlink()
@@ -99,34 +99,34 @@ def test_a_later_snapshot_needs_no_old_data_file(table: Table, factory: Resource
     assert table.stored(later)[0].row_count == 202 * ROWS
 
 
-def world_like(factory: ResourceFactory) -> ResourceFactory:
+def new_factory(factory: ResourceFactory) -> ResourceFactory:
     from skiway.storage import open_stores
 
     return ResourceFactory(open_stores("memory://", clock=factory.clock), factory.clock)
 
 
-def test_a_cancelled_run_goes_on_where_it_stopped(table: Table) -> None:
+def test_cancelled_run_resumes_where_it_stopped(table: Table) -> None:
     write(table.folder / "t", *(rows(seed) for seed in range(4)))
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     few = Budget(files=2)
     with opened(table.folder) as (handle, snapshot):
         with pytest.raises(Cancelled, match="after 2 of 4 files"):
             table.profile(
-                handle, snapshot, budget=few, cancelled=lambda: True, on_progress=lambda *now: told.append(now)
+                handle, snapshot, budget=few, cancelled=lambda: True, on_progress=lambda *now: progress.append(now)
             )
-        report = table.profile(handle, snapshot, budget=few, on_progress=lambda *now: told.append(now))
-    assert told == [(0, 4), (2, 4), (0, 2), (2, 2)]
+        report = table.profile(handle, snapshot, budget=few, on_progress=lambda *now: progress.append(now))
+    assert progress == [(0, 4), (2, 4), (0, 2), (2, 2)]
     assert (report.files_profiled, report.files_known) == (2, 2)
 
 
-def test_a_file_that_fails_is_reported_and_tried_again(table: Table) -> None:
+def test_failing_file_is_reported_and_retried(table: Table) -> None:
     paths = write(table.folder / "t", rows(1), rows(2))
     with opened(table.folder) as (handle, snapshot):
         handle.files(snapshot)
-        kept = paths[0].rename(table.folder / "kept")
+        moved_file = paths[0].rename(table.folder / "kept")
         report = table.profile(handle, snapshot)
         assert list(report.failed) == [str(paths[0])]
         assert table.stored(snapshot)[0].properties["files.profiled"] == "1"
-        kept.rename(paths[0])
+        moved_file.rename(paths[0])
         assert table.profile(handle, snapshot).failed == {}
     assert table.stored(snapshot)[0].properties["files.profiled"] == "2"
