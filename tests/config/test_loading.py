@@ -144,7 +144,7 @@ def test_section_is_not_a_setting():
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "takes"),
+    ("key", "text", "expectation"),
     [
         ("gc.cas.page_size", "many", "a whole number, at least 1"),
         ("gc.cas.page_size", "0", "a whole number, at least 1"),
@@ -168,9 +168,10 @@ def test_section_is_not_a_setting():
         ("interceptor.session.header", "X-Session", "a header name in lower case, such as x-account"),
     ],
 )
-def test_invalid_value_is_rejected_with_what_is_expected(key: str, text: str, takes: str):
+def test_invalid_value_is_rejected_with_what_is_expected(key: str, text: str, expectation: str):
     assert (
-        error_message(flags={key: text}) == f"{key} = {text!r} (set on the command line) is invalid: expected {takes}"
+        error_message(flags={key: text})
+        == f"{key} = {text!r} (set on the command line) is invalid: expected {expectation}"
     )
 
 
@@ -242,7 +243,7 @@ def test_loopback_addresses_require_neither(address: str):
 
 
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
+    ("flags", "message"),
     [
         (
             {"auth.mode": "oidc", "auth.oidc.audience": "lake"},
@@ -294,8 +295,8 @@ def test_loopback_addresses_require_neither(address: str):
         ),
     ],
 )
-def test_inconsistent_settings_are_rejected(flags: dict[str, str], sentence: str):
-    assert error_message(flags=flags) == sentence
+def test_inconsistent_settings_are_rejected(flags: dict[str, str], message: str):
+    assert error_message(flags=flags) == message
 
 
 # -- secrets

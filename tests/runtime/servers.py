@@ -65,7 +65,7 @@ class Server:
     def address(self) -> str:
         return self.addresses["rpc"]
 
-    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
+    def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
     def ended(self) -> int:
@@ -73,7 +73,7 @@ class Server:
         return self.process.wait(END_S)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.tell(number)
+        self.send_signal(number)
         return self.ended()
 
     def output(self) -> str:
