@@ -100,8 +100,8 @@ def audit_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 def spans_of(receiver: Receiver) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    while not receiver.got.empty():
-        path, _, body = receiver.got.get()
+    while not receiver.received.empty():
+        path, _, body = receiver.received.get()
         if path.endswith("/v1/traces"):
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 for scope in resource.scope_spans:

@@ -59,7 +59,7 @@ def _algorithm(private: Any) -> Any:
 
 def claims(**changes: Any) -> dict[str, Any]:
     """The claims of a valid token; `name=None` omits a claim."""
-    good = {
+    valid_claims = {
         "iss": STATIC_ISSUER,
         "aud": AUDIENCE,
         "sub": "ada",
@@ -68,7 +68,7 @@ def claims(**changes: Any) -> dict[str, Any]:
         "nbf": NOW - timedelta(minutes=5),
         "iat": NOW - timedelta(minutes=5),
     }
-    return {name: value for name, value in {**good, **changes}.items() if value is not None}
+    return {name: value for name, value in {**valid_claims, **changes}.items() if value is not None}
 
 
 def token(private: Any = None, algorithm: str = "RS256", *, kid: str | None = None, **changes: Any) -> str:

@@ -47,26 +47,26 @@ def keys(publisher, stopwatch) -> PublishedKeys:
 
 
 @pytest.fixture
-def authenticate_(publisher, keys):
+def sign_in(publisher, keys):
     """Authenticate with a token of the publisher and return the principal."""
     rules = OidcRules(publisher.url, (AUDIENCE,))
     setup = OidcAuthenticator(rules, keys, accounts=KnownAccounts(), clock=lambda: NOW)
 
-    def authenticate_(private=None, algorithm="RS256", *, kid="one", **changes):
+    def sign_in(private=None, algorithm="RS256", *, kid="one", **changes):
         sent = token(private, algorithm, kid=kid, iss=publisher.url, **changes)
         return setup.authenticate({"authorization": f"Bearer {sent}"})
 
-    return authenticate_
+    return sign_in
 
 
-def rejection_key(authenticate_, *arguments, **more):
+def rejection_key(sign_in, *arguments, **more):
     with pytest.raises(Unauthorized) as rejection:
-        authenticate_(*arguments, **more)
+        sign_in(*arguments, **more)
     return rejection.value.key
 
 
-def test_keys_are_found_by_discovery_and_fetched_once(publisher, authenticate_):
-    assert [authenticate_().subject, authenticate_().subject] == ["ada", "ada"]
+def test_keys_are_found_by_discovery_and_fetched_once(publisher, sign_in):
+    assert [sign_in().subject, sign_in().subject] == ["ada", "ada"]
     assert publisher.requests == {DISCOVERY: 1, KEYS: 1}
 
 
@@ -76,9 +76,9 @@ def test_keys_can_be_found_by_url(publisher):
     assert publisher.requests == {KEYS: 1}
 
 
-def test_elliptic_curve_key_works_alongside_an_rsa_key(publisher, authenticate_):
+def test_elliptic_curve_key_works_alongside_an_rsa_key(publisher, sign_in):
     publisher.keys.append(jwk(ec_key(), "two"))
-    assert [authenticate_().subject, authenticate_(ec_key(), "ES256", kid="two").subject] == ["ada", "ada"]
+    assert [sign_in().subject, sign_in(ec_key(), "ES256", kid="two").subject] == ["ada", "ada"]
 
 
 def test_nothing_is_fetched_for_malformed_tokens(publisher, keys):
@@ -90,49 +90,49 @@ def test_nothing_is_fetched_for_malformed_tokens(publisher, keys):
 
 
 @pytest.mark.behavior(78)
-def test_new_key_is_fetched_when_a_token_names_it(publisher, stopwatch, authenticate_):
-    authenticate_()
+def test_new_key_is_fetched_when_a_token_names_it(publisher, stopwatch, sign_in):
+    sign_in()
     publisher.keys = [jwk(rsa_key("next"), "two")]
     stopwatch.now += 15
-    assert authenticate_(rsa_key("next"), kid="two").subject == "ada"
+    assert sign_in(rsa_key("next"), kid="two").subject == "ada"
     assert publisher.requests[KEYS] == 2
 
 
-def test_withdrawn_key_is_no_longer_accepted(publisher, stopwatch, authenticate_):
-    authenticate_()
+def test_withdrawn_key_is_no_longer_accepted(publisher, stopwatch, sign_in):
+    sign_in()
     publisher.keys = [jwk(rsa_key("next"), "two")]
     stopwatch.now += 15
-    authenticate_(rsa_key("next"), kid="two")
-    assert rejection_key(authenticate_) == "token.key"
+    sign_in(rsa_key("next"), kid="two")
+    assert rejection_key(sign_in) == "token.key"
 
 
-def test_unknown_keys_cause_at_most_one_fetch_per_interval(publisher, stopwatch, authenticate_):
-    authenticate_()
+def test_unknown_keys_cause_at_most_one_fetch_per_interval(publisher, stopwatch, sign_in):
+    sign_in()
     for attempt in range(20):
-        assert rejection_key(authenticate_, kid=f"moon-{attempt}") == "token.key"
+        assert rejection_key(sign_in, kid=f"moon-{attempt}") == "token.key"
     assert publisher.requests[KEYS] == 1
     stopwatch.now += 15
     for attempt in range(20):
-        assert rejection_key(authenticate_, kid=f"moon-{attempt}") == "token.key"
+        assert rejection_key(sign_in, kid=f"moon-{attempt}") == "token.key"
     assert publisher.requests[KEYS] == 2
 
 
-def test_error_shows_a_truncated_key_id(publisher, authenticate_):
+def test_error_shows_a_truncated_key_id(publisher, sign_in):
     with pytest.raises(Unauthorized, match=r"is signed with key 'm{64}', which") as rejection:
-        authenticate_(kid="m" * 1000)
+        sign_in(kid="m" * 1000)
     assert len(rejection.value.message) < 300
 
 
-def test_old_keys_are_refreshed_in_the_background(publisher, stopwatch, authenticate_):
-    authenticate_()
+def test_old_keys_are_refreshed_in_the_background(publisher, stopwatch, sign_in):
+    sign_in()
     fetched, proceed = Event(), Event()
     publisher.before_keys = lambda: (fetched.set(), proceed.wait(10))
     stopwatch.now += 300
-    assert authenticate_().subject == "ada"  # while the new ones are still being fetched
+    assert sign_in().subject == "ada"  # while the new ones are still being fetched
     assert fetched.wait(10)
     publisher.keys = [jwk(rsa_key("next"), "two")]
     proceed.set()
-    assert authenticate_(rsa_key("next"), kid="two").subject == "ada"  # waits for the running fetch
+    assert sign_in(rsa_key("next"), kid="two").subject == "ada"  # waits for the running fetch
     assert publisher.requests[KEYS] == 2
 
 
@@ -154,42 +154,40 @@ def fifty_calls(publisher):
     return fifty_calls
 
 
-def test_fifty_concurrent_callers_share_one_fetch(publisher, authenticate_, fifty_calls):
-    assert fifty_calls(lambda: authenticate_().subject) == ["ada"] * 50
+def test_fifty_concurrent_callers_share_one_fetch(publisher, sign_in, fifty_calls):
+    assert fifty_calls(lambda: sign_in().subject) == ["ada"] * 50
     assert publisher.requests[KEYS] == 1
 
 
-def test_fifty_callers_with_a_new_key_share_one_fetch(publisher, stopwatch, keys, authenticate_, fifty_calls):
+def test_fifty_callers_with_a_new_key_share_one_fetch(publisher, stopwatch, keys, sign_in, fifty_calls):
     before, publisher.before_keys = publisher.before_keys, lambda: None
-    authenticate_()
+    sign_in()
     publisher.keys, publisher.before_keys = [jwk(rsa_key("next"), "two")], before
     stopwatch.now += 15
-    assert fifty_calls(lambda: authenticate_(rsa_key("next"), kid="two").subject) == ["ada"] * 50
+    assert fifty_calls(lambda: sign_in(rsa_key("next"), kid="two").subject) == ["ada"] * 50
     assert publisher.requests[KEYS] == 2
 
 
 @pytest.mark.parametrize("failure", [{"status": 500}, {"body": b"<html>"}, {"body": b"[]"}, {"keys": []}])
-def test_keys_stay_valid_while_the_provider_is_down(publisher, stopwatch, authenticate_, caplog, failure):
-    authenticate_()
+def test_keys_stay_valid_while_the_provider_is_down(publisher, stopwatch, sign_in, caplog, failure):
+    sign_in()
     for name, value in failure.items():
         setattr(publisher, name, value)
     stopwatch.now += 301
-    assert authenticate_().subject == "ada"
-    assert (
-        rejection_key(authenticate_, kid="two") == "token.key"
-    )  # waits for the failing fetch, so that the log is complete
+    assert sign_in().subject == "ada"
+    assert rejection_key(sign_in, kid="two") == "token.key"  # waits for the failing fetch, so that the log is complete
     assert "1 known keys remain in use" in caplog.text
     assert publisher.requests[KEYS] == 2
 
 
-def test_provider_is_retried_after_an_outage(publisher, stopwatch, authenticate_):
+def test_provider_is_retried_after_an_outage(publisher, stopwatch, sign_in):
     publisher.status = 503
-    assert rejection_key(authenticate_) == "token.keys.unavailable"
+    assert rejection_key(sign_in) == "token.keys.unavailable"
     publisher.status = 200
-    assert rejection_key(authenticate_) == "token.keys.unavailable"
+    assert rejection_key(sign_in) == "token.keys.unavailable"
     assert publisher.requests[KEYS] == 1
     stopwatch.now += 15
-    assert authenticate_().subject == "ada"
+    assert sign_in().subject == "ada"
 
 
 def test_unreachable_provider_is_distinguished_from_an_invalid_token(stopwatch, caplog):
@@ -215,12 +213,12 @@ def test_hanging_provider_does_not_block_calls(publisher, stopwatch):
     assert publisher.requests == {KEYS: 1}
 
 
-def test_hanging_provider_does_not_slow_down_calls_with_known_keys(publisher, stopwatch, authenticate_):
-    authenticate_()
+def test_hanging_provider_does_not_slow_down_calls_with_known_keys(publisher, stopwatch, sign_in):
+    sign_in()
     publisher.before_keys = lambda: publisher.closing.wait(30)
     stopwatch.now += 301
     started = time.monotonic()
-    assert [authenticate_().subject for _ in range(20)] == ["ada"] * 20
+    assert [sign_in().subject for _ in range(20)] == ["ada"] * 20
     assert time.monotonic() - started < 4
 
 
@@ -297,29 +295,29 @@ def test_unusable_keys_are_skipped(publisher):
     assert [key.kid for key in keys_by_url(f"{publisher.url}/keys")()] == ["good"]
 
 
-def test_key_is_used_only_with_its_published_algorithm(publisher, authenticate_):
+def test_key_is_used_only_with_its_published_algorithm(publisher, sign_in):
     publisher.keys = [jwk(rsa_key(), "one", alg="RS256")]
-    assert authenticate_().subject == "ada"
-    assert rejection_key(authenticate_, rsa_key(), "RS512") == "token.algorithm"
+    assert sign_in().subject == "ada"
+    assert rejection_key(sign_in, rsa_key(), "RS512") == "token.algorithm"
 
 
-def test_key_without_an_algorithm_is_used_with_all_matching_ones(authenticate_):
-    assert [authenticate_(rsa_key(), each).subject for each in ("RS256", "RS512", "PS256")] == ["ada"] * 3
-    assert rejection_key(authenticate_, ec_key(), "ES256") == "token.algorithm"
+def test_key_without_an_algorithm_is_used_with_all_matching_ones(sign_in):
+    assert [sign_in(rsa_key(), each).subject for each in ("RS256", "RS512", "PS256")] == ["ada"] * 3
+    assert rejection_key(sign_in, ec_key(), "ES256") == "token.algorithm"
 
 
-def test_token_without_a_key_id_requires_a_single_matching_key(publisher, authenticate_, stopwatch):
-    assert authenticate_(kid=None).subject == "ada"
+def test_token_without_a_key_id_requires_a_single_matching_key(publisher, sign_in, stopwatch):
+    assert sign_in(kid=None).subject == "ada"
     publisher.keys = [jwk(rsa_key(), "one"), jwk(rsa_key("next"), "two"), jwk(ec_key(), "three")]
     stopwatch.now += 15
-    assert authenticate_(ec_key(), "ES256", kid="three").subject == "ada"
-    assert rejection_key(authenticate_, kid=None) == "token.key"
-    assert authenticate_(ec_key(), "ES256", kid=None).subject == "ada"
+    assert sign_in(ec_key(), "ES256", kid="three").subject == "ada"
+    assert rejection_key(sign_in, kid=None) == "token.key"
+    assert sign_in(ec_key(), "ES256", kid=None).subject == "ada"
 
 
-def test_two_keys_of_different_types_can_share_an_id(publisher, authenticate_):
+def test_two_keys_of_different_types_can_share_an_id(publisher, sign_in):
     publisher.keys = [jwk(rsa_key(), "one"), jwk(ec_key(), "one")]
-    assert [authenticate_().subject, authenticate_(ec_key(), "ES256").subject] == ["ada", "ada"]
+    assert [sign_in().subject, sign_in(ec_key(), "ES256").subject] == ["ada", "ada"]
 
 
 def test_repr_does_not_show_the_key():

@@ -100,8 +100,8 @@ def test_account_is_identified_by_its_id_and_not_by_its_name():
 
 
 def test_account_is_accepted_without_an_account_directory():
-    authenticator_ = TokenAuthenticator(lambda: [entry(account="moon")], accounts=None)
-    assert authenticator_.authenticate(bearer(CLEAR)).account_id == "moon"
+    file_authenticator = TokenAuthenticator(lambda: [entry(account="moon")], accounts=None)
+    assert file_authenticator.authenticate(bearer(CLEAR)).account_id == "moon"
 
 
 def test_without_an_account_only_the_platform_admin_is_accepted():
@@ -180,18 +180,18 @@ def test_json_file_is_accepted_too(tmp_path):
 
 def test_token_removed_from_the_file_is_revoked_immediately(file):
     save(file, entry().toml())
-    authenticator_ = TokenAuthenticator(TokenFile(file).entries, accounts=None)
-    assert authenticator_.authenticate(bearer(CLEAR)).subject == "etl"
+    file_authenticator = TokenAuthenticator(TokenFile(file).entries, accounts=None)
+    assert file_authenticator.authenticate(bearer(CLEAR)).subject == "etl"
     save(file, "")
-    assert rejection(authenticator_, bearer(CLEAR)).key == "token.unknown"
+    assert rejection(file_authenticator, bearer(CLEAR)).key == "token.unknown"
 
 
 def test_token_added_to_the_file_is_accepted_immediately(file):
     save(file, "")
-    authenticator_ = TokenAuthenticator(TokenFile(file).entries, accounts=None)
-    assert rejection(authenticator_, bearer(CLEAR)).key == "token.unknown"
+    file_authenticator = TokenAuthenticator(TokenFile(file).entries, accounts=None)
+    assert rejection(file_authenticator, bearer(CLEAR)).key == "token.unknown"
     save(file, entry().toml())
-    assert authenticator_.authenticate(bearer(CLEAR)).subject == "etl"
+    assert file_authenticator.authenticate(bearer(CLEAR)).subject == "etl"
 
 
 def test_malformed_new_file_keeps_the_old_tokens_and_is_logged_once(file, caplog):

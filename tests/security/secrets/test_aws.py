@@ -60,7 +60,7 @@ def calls(aws, monkeypatch) -> Calls:
 
 
 @pytest.fixture
-def clock_() -> OffsetClock:
+def offset_clock() -> OffsetClock:
     return OffsetClock()
 
 
@@ -70,8 +70,8 @@ def plain(aws):
 
 
 @pytest.fixture
-def in_roles(aws, clock_):
-    return open_secrets(f"aws://lake?region={REGION}&role_arn={ROLE}", options=OPTIONS, clock=clock_)
+def in_roles(aws, offset_clock):
+    return open_secrets(f"aws://lake?region={REGION}&role_arn={ROLE}", options=OPTIONS, clock=offset_clock)
 
 
 def test_secret_is_tagged_with_its_account(aws, plain):
@@ -133,14 +133,14 @@ def test_each_account_has_its_own_tagged_session(in_roles, calls):
     assert read == [acme, globex]
 
 
-def test_session_is_reused_until_shortly_before_it_expires(in_roles, calls, clock_):
+def test_session_is_reused_until_shortly_before_it_expires(in_roles, calls, offset_clock):
     in_roles.put("acme", "connectors", "c1", SECRET)
-    clock_.ahead = timedelta(minutes=54)
+    offset_clock.ahead = timedelta(minutes=54)
     in_roles.get("acme", "connectors", "c1")
     assert len(calls.of("AssumeRole")) == 1
-    clock_.ahead = timedelta(minutes=55, seconds=1)
+    offset_clock.ahead = timedelta(minutes=55, seconds=1)
     in_roles.get("acme", "connectors", "c1")
-    clock_.ahead = timedelta()  # the new session expires an hour from now in real time
+    offset_clock.ahead = timedelta()  # the new session expires an hour from now in real time
     in_roles.get("acme", "connectors", "c1")
     assert len(calls.of("AssumeRole")) == 2
     first, second, third = calls.keys_of("GetSecretValue")
