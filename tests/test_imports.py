@@ -135,7 +135,7 @@ def test_metastore_uses_formats_through_their_interface() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "line", "complaint"),
+    ("module", "line", "violation"),
     [
         ("managed/tables.py", "from skiway.formats.delta.log import x", "skiway.formats.delta.log.x"),
         ("managed/tables.py", "from skiway.formats import secret", "skiway.formats.secret"),
@@ -143,11 +143,11 @@ def test_metastore_uses_formats_through_their_interface() -> None:
         ("reconcile/profiling.py", "def f():\n    import skiway.formats.parquet", "skiway.formats.parquet"),
     ],
 )
-def test_planted_use_of_a_format_is_detected(tmp_path: Path, module: str, line: str, complaint: str) -> None:
+def test_planted_use_of_a_format_is_detected(tmp_path: Path, module: str, line: str, violation: str) -> None:
     plant(tmp_path, "formats/__init__.py", "__all__ = ['open_source']")
     plant(tmp_path, f"metastore/{module}", line)
     name = f"skiway.metastore.{module.removesuffix('.py').replace('/', '.')}"
-    assert list(format_uses(tmp_path)) == [f"{name} imports {complaint}"]
+    assert list(format_uses(tmp_path)) == [f"{name} imports {violation}"]
 
 
 def test_architecture_page_shows_the_same_table() -> None:
@@ -174,7 +174,7 @@ def test_importing_a_package_loads_no_heavy_library(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "line", "complaint"),
+    ("module", "line", "violation"),
     [
         ("airport/server.py", "import skiway.metastore.gc", "skiway.airport.server imports skiway.metastore.gc"),
         ("airport/server.py", "from skiway import client", "skiway.airport.server imports skiway.client"),
@@ -191,9 +191,9 @@ def test_importing_a_package_loads_no_heavy_library(module: str) -> None:
         ("airport/server.py", "from google.cloud import storage", "skiway.airport.server uses google.cloud.storage"),
     ],
 )
-def test_planted_violation_is_detected(tmp_path: Path, module: str, line: str, complaint: str) -> None:
+def test_planted_violation_is_detected(tmp_path: Path, module: str, line: str, violation: str) -> None:
     plant(tmp_path, module, line)
-    assert list(violations(tmp_path)) == [complaint]
+    assert list(violations(tmp_path)) == [violation]
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def call_over_grpc(request: bytes) -> bytes:
         server.start()
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/stack.Echo/Upper")
-                return ask(request, timeout=10)
+                upper_call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/stack.Echo/Upper")
+                return upper_call(request, timeout=10)
         finally:
             server.stop(grace=None).wait()
