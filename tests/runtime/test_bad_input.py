@@ -438,7 +438,7 @@ def test_page_token_stays_valid_when_its_row_is_deleted(env):
 FOREIGN = {
     "TableService/GetTable": lambda table: v1.GetTableRequest(table_id=table),
     "TableService/UpdateTable": lambda table: v1.UpdateTableRequest(
-        table_id=table, spec=v1.TableSpec(description="for_foreign"), update_mask=FieldMask(paths=["description"])
+        table_id=table, spec=v1.TableSpec(description="mine"), update_mask=FieldMask(paths=["description"])
     ),
     "TableService/DeleteTable": lambda table: v1.DeleteTableRequest(
         table_id=table, precondition=v1.Precondition(expected_version=1)

@@ -233,7 +233,7 @@ def test_errors_are_reported_and_other_sweeps_continue(stores, clock, caplog):
 
 def test_error_keeps_the_cursor_but_invalid_token_restarts_the_sweep(stores, clock):
     seen: list[str | None] = []
-    fails: list[Exception | None] = [None, Unavailable("unavailable"), InvalidArgument("no such page"), None]
+    fails: list[Exception | None] = [None, Unavailable("away"), InvalidArgument("no such page"), None]
 
     def step(token: str | None) -> Progress:
         seen.append(token)
