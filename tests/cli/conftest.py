@@ -90,9 +90,9 @@ def run(lake: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SKIWAY_SERVER", lake.address)
 
-    def run_(*arguments: str | Path, given: str = "") -> Done:
+    def run_(*arguments: str | Path, stdin_text: str = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["skiway", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin_text))
         code = 0
         try:
             main()

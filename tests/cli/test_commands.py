@@ -223,9 +223,9 @@ def test_gc_dry_run_lists_what_gc_then_deletes(home):
     dry = skiway("gc", "--dry-run", *swept)
     assert (dry.returncode, dry.stdout) == (0, f"pointer  {stray}\n")
     assert "would delete 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in dry.stderr
-    wet = skiway("gc", *swept)
-    assert (wet.returncode, wet.stdout) == (0, f"pointer  {stray}\n")
-    assert "deleted 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in wet.stderr
+    real = skiway("gc", *swept)
+    assert (real.returncode, real.stdout) == (0, f"pointer  {stray}\n")
+    assert "deleted 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in real.stderr
     assert skiway("gc", *swept).stdout == ""
 
 

@@ -271,7 +271,7 @@ def test_unsupported_statement_is_rejected_without_changes(run: Run, statement: 
 
 
 def test_statements_are_read_from_stdin_or_a_file(run: Run, tmp_path: Path) -> None:
-    assert run("sql", given="SELECT 1 AS a;\n-- and no more\n").out == "a\n1\n"
+    assert run("sql", stdin_text="SELECT 1 AS a;\n-- and no more\n").out == "a\n1\n"
     (tmp_path / "q.sql").write_text("SELECT 'a;b' AS text; SELECT 2 AS b")
     assert run("sql", "-f", tmp_path / "q.sql").out == "text\na;b\nb\n2\n"
     both = run("sql", "SELECT 1", "-f", tmp_path / "q.sql")

@@ -22,9 +22,9 @@ def test_catalogs_are_created_listed_shown_and_deleted(run: Run) -> None:
     assert (shown["name"], shown["description"], shown["properties"]) == ("spare", "for later", {"owner": "ada"})
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", shown["created_at"])
     assert run("catalogs", "delete", "spare").out == "deleted catalog spare\n"
-    gone = run("catalogs", "get", "spare")
-    assert (gone.code, gone.out) == (1, "")
-    assert "there is no catalog spare" in gone.err
+    missing = run("catalogs", "get", "spare")
+    assert (missing.code, missing.out) == (1, "")
+    assert "there is no catalog spare" in missing.err
 
 
 def test_namespaces_are_listed_below_one_parent_and_recursively(run: Run) -> None:

@@ -167,9 +167,9 @@ def check(lake: Lake) -> None:
 @contextmanager
 def lake_of(folder: Path, *homes: str, settings: Sequence[str] = ()) -> Iterator[Lake]:
     """Start a server for each home, all with the same settings."""
-    given = [part for each in settings for part in ("--set", each)]
+    arguments = [part for each in settings for part in ("--set", each)]
     with ExitStack() as parts:
-        servers = tuple(parts.enter_context(starting(folder / home, *given)) for home in homes)
+        servers = tuple(parts.enter_context(starting(folder / home, *arguments)) for home in homes)
         for server in servers:
             wait_until_ready(server)
         yield Lake(servers)

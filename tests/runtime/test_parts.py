@@ -327,7 +327,7 @@ def test_storage_usage_of_accounts_is_measured(factory):
     assert f'skiway_service_storage_account_pointers{{account="a1"}} {pointers}.0' in metrics.prometheus_text()
 
 
-# --- the whole process ---------------------------------------------------------------------------------------------
+# --- the whole process --------------------------------------------------------------------------------------------
 
 
 def test_in_memory_process_records_its_calls(tmp_path):

@@ -229,7 +229,7 @@ def _make_valid_and_invalid_calls(ada: RecordingClient, secret: str) -> v1.Resou
 
 
 def _create_connectors(ada: RecordingClient, bearer: str, client_secret: str) -> v1.ResourceId:
-    given = (
+    all_credentials = (
         v1.ConnectorCredentials(bearer=v1.BearerToken(token=bearer)),
         v1.ConnectorCredentials(
             client=v1.ClientCredentials(
@@ -237,7 +237,7 @@ def _create_connectors(ada: RecordingClient, bearer: str, client_secret: str) ->
             )
         ),
     )
-    for number, credentials in enumerate(given):
+    for number, credentials in enumerate(all_credentials):
         spec = v1.ConnectorSpec(
             display_name=f"upstream {number}",
             kind=v1.CK_ICEBERG,

@@ -108,8 +108,8 @@ def test_running_call_finishes_while_new_calls_are_refused(home):
         assert running.result(30).upserted == 2
         assert server.ended() == 0
     with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
-        kept = [each for each in stores.pointers.scan() if each.key.endswith("/stats/columns")]
-        assert len(kept) == 1
+        stored = [each for each in stores.pointers.scan() if each.key.endswith("/stats/columns")]
+        assert len(stored) == 1
 
 
 def test_call_that_exceeds_the_drain_time_is_cancelled(home):

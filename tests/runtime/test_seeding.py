@@ -106,8 +106,8 @@ def test_demo_has_tables_with_snapshots_and_statistics(stores):
         assert [each.display_name for each in found] == names
         for table in found:
             snapshot = snapshots.get(home, v1.GetSnapshotRequest(table_id=table.resource_id, snapshot=CURRENT)).snapshot
-            whole = v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
-            stats = statistics.get_table(home, whole).stats
+            by_table = v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
+            stats = statistics.get_table(home, by_table).stats
             assert stats.row_count == int(snapshot.summary["total-records"]) > 0
             by_file = v1.ListFileColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
             files = statistics.list_files(home, by_file).files
@@ -147,10 +147,10 @@ def test_interrupted_seeding_is_completed_by_the_next_server(stores, monkeypatch
             pass
     seed_home(stores)
     seed_demo(stores)
-    with open_stores("memory://") as whole:
-        seed_home(whole)
-        seed_demo(whole)
-        assert [each.key for each in pointers(stores)] == [each.key for each in pointers(whole)]
+    with open_stores("memory://") as complete:
+        seed_home(complete)
+        seed_demo(complete)
+        assert [each.key for each in pointers(stores)] == [each.key for each in pointers(complete)]
     assert damage(stores) == []
 
 

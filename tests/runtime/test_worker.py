@@ -112,8 +112,8 @@ def test_two_workers_and_a_server_share_one_store(lake: Metastore, tmp_path: Pat
     with bad_catalog(tables=3) as upstream, worker(tmp_path / "home"), worker(tmp_path / "home"):
         for number in range(8):
             lake.connectors.create(f"c{number}", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
-        asked = [lake.connectors.sync(f"c{number}") for number in range(8)]
-        ended = [lake.jobs.wait(job, timeout_s=60, every_s=0.1) for job in asked]
+        jobs = [lake.connectors.sync(f"c{number}") for number in range(8)]
+        ended = [lake.jobs.wait(job, timeout_s=60, every_s=0.1) for job in jobs]
     assert {(job.state, job.message.attempt, len(job.errors)) for job in ended} == {("failed", 1, 3)}
 
 

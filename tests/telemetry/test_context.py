@@ -19,8 +19,8 @@ def test_no_call_is_current_outside_of_a_call():
 
 def test_call_is_current_inside_and_the_previous_one_afterwards():
     outer, inner = CallContext("outer"), CallContext("inner")
-    with serving(outer) as given:
-        assert given is outer
+    with serving(outer) as entered:
+        assert entered is outer
         with serving(inner):
             assert current_call() is inner
         assert current_call() is outer
