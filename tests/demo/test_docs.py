@@ -60,7 +60,7 @@ def test_statements_programs_and_commands_run(home: Path, tmp_path: Path, capsys
     attach, *statements = STATEMENTS
     with serving(home, tmp_path) as served:
         assert attach.replace("grpc://127.0.0.1:50051", served.location()).splitlines()[1] in served.printed()
-        printed = re.findall(r"^   (?:a map|to write to) +(.*;)$", served.printed(), re.MULTILINE)
+        printed = re.findall(r"^   (?:geometry|write) +(.*;)$", served.printed(), re.MULTILINE)
         assert len(printed) == 2
         shown = skiway(served, "sql", CLEANUP + "\n".join([*printed, *statements]))
         assert shown.rstrip().endswith("updated 1 row")

@@ -90,7 +90,7 @@ def test_every_metric_can_be_recorded_and_read_by_prometheus(metrics: Metrics):
 
 def test_names_follow_the_convention_and_are_unique():
     names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) == 30
+    assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) == 31
     assert [name for name in names if not re.fullmatch(r"skiway\.(core|service)(\.[a-z]+)+(\.[a-z.]+)", name)] == []
 
 
@@ -231,7 +231,7 @@ def test_bytes_of_blobs_are_counted(metrics: Metrics):
 
 
 def test_cache_statistics_are_exported(metrics: Metrics):
-    now = CacheStats(entries=1, weight=2, max_weight=6, max_entries=5, hits=3, misses=4, errors=0)
+    now = CacheStats(entries=1, weight=2, max_weight=6, max_entries=5, hits=3, misses=4, errors=7)
     observe_caches(metrics, {"a": lambda: now})
     observe_caches(metrics, {"b": lambda: CacheStats(7, 8, 9, None, 10, 11, 0)})
     assert sample(metrics, "skiway_core_cache_entries", cache="a") == 1
@@ -240,6 +240,7 @@ def test_cache_statistics_are_exported(metrics: Metrics):
     assert sample(metrics, "skiway_core_cache_misses_total", cache="a") == 4
     assert sample(metrics, "skiway_core_cache_max_entries", cache="a") == 5
     assert sample(metrics, "skiway_core_cache_max_weight_bytes", cache="a") == 6
+    assert sample(metrics, "skiway_core_cache_errors_total", cache="a") == 7
     assert sample(metrics, "skiway_core_cache_entries", cache="b") == 7
     now = CacheStats(entries=0, weight=0, max_weight=6, max_entries=5, hits=30, misses=40, errors=0)
     assert sample(metrics, "skiway_core_cache_hits_total", cache="a") == 30

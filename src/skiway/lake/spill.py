@@ -46,9 +46,10 @@ class WaitingRows:
                 self._runs.append(self._spilled(_sorted(self._buffered)))
             except OSError as error:
                 raise Unavailable(
-                    f"the disk is full, so the rows of this statement cannot be buffered ({error}): free some space, or "
-                    "change fewer rows at once",
+                    "the rows of this statement cannot be buffered on the server's disk: change fewer rows at once, or ask "
+                    "the operator for more space",
                     key="statement.room",
+                    detail=str(error),
                 ) from error
             self._buffered, self._bytes = [], 0
 

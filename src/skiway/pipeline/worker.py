@@ -150,7 +150,7 @@ class RunningJob(Control):
         try:
             self._lease = self._queue.renew(self._lease) if done is None else self._queue.progress(self._lease, done)
         except (Conflict, NotFound) as error:
-            self._lost = str(error)
+            self._lost = error.message
         except SkiwayError as error:
             # The store may be available again before the lease expires; if not, `_reason` notices.
             log.warning("the lease of job %s was not renewed: %s", self._lease.job.job_id, error)
@@ -236,7 +236,8 @@ class Worker:
         except Cancelled as error:
             return queue.release if error.key == "job.stopping" else queue.cancelled
         except SkiwayError as error:
-            message, retry = str(error), isinstance(error, TRANSIENT)
+            log.warning("job %s failed: %s", job.job_id, error)
+            message, retry = error.message, isinstance(error, TRANSIENT)
             return lambda lease: queue.fail(lease, message, retry=retry)
         except Exception:
             log.exception("job %s failed with an internal error", job.job_id)

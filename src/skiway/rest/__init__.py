@@ -5,6 +5,6 @@
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rest.app import RestApp, RestOptions
-from skiway.rest.resolve import Mirrors
+from skiway.rest.calls import Mirrors
 
 __all__ = ["Mirrors", "RestApp", "RestOptions"]

@@ -23,10 +23,9 @@ from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.records.realm import random_id
 from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries, disclosed, read_context
-from skiway.rest.calls import COMPONENT, Lake, RestCall, RestResponse
+from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse
 from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
-from skiway.rest.resolve import Mirrors
 from skiway.rest.routes import matched
 from skiway.security import NOBODY
 from skiway.telemetry.context import serving

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from skiway.cache import Cache
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.source import TableHandle
 from skiway.metastore import Realm
 from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.model import v1
 from skiway.requests import MAX_HEADER_LENGTH, Call, Operation, is_valid_header
-
-if TYPE_CHECKING:
-    from skiway.rest.resolve import Mirrors
 
 __all__ = [
     "COMPONENT",
     "NO_CONTENT",
     "Handler",
     "Lake",
+    "Mirrors",
     "RestCall",
     "RestRequest",
     "RestResponse",
@@ -53,6 +52,13 @@ def json_response(value: Any, status: int = 200) -> RestResponse:
 
 COMPONENT: Final = "IcebergRest"
 RENDERED_BYTES: Final = 64 * 1024 * 1024
+
+
+class Mirrors(Protocol):
+    """Opens tables of connectors."""
+
+    def __call__(self, realm: Realm, table: v1.Table, /) -> TableHandle:
+        """Open the table as it is upstream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from skiway.errors import AlreadyExists, NotFound, PermissionDenied
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.formats.source import TableHandle
 from skiway.metastore import Realm, catalogs, connectors, namespaces, tables
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.resources.hierarchy import require_path
 from skiway.model import v1
-from skiway.rest.calls import RestRequest
+from skiway.rest.calls import Mirrors, RestRequest
 
 __all__ = [
     "SEPARATOR",
-    "Mirrors",
     "catalog",
     "claiming",
     "find_table",
@@ -39,13 +37,6 @@ __all__ = [
     "table_at",
     "writable",
 ]
-
-
-class Mirrors(Protocol):
-    """Opens tables of connectors."""
-
-    def __call__(self, realm: Realm, table: v1.Table, /) -> TableHandle:
-        """Open the table as it is upstream."""
 
 
 def is_served(table: v1.Table, *, mirrors: Mirrors | None) -> bool:

@@ -1,4 +1,4 @@
-"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles, and the lookup of accounts."""
+"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "ware
 def warehouse_of(settings: Settings) -> Warehouse:
     """The warehouse, which contains the files of managed tables."""
     uri = settings.warehouse.uri
-    assert uri is not None, "its default is a place in the home, and a process has a home"
+    assert uri is not None, "the default is in the home directory, which a process always has"
     return Warehouse.at(uri, _s3(settings), cache=FileCache(settings.metadata.files.cache_max_weight))
 
 
@@ -34,7 +34,7 @@ def opener_of(warehouse: Warehouse) -> Opener:
 
 
 def handles_of(secrets: SecretsStore, warehouse: Warehouse) -> Handles:
-    """What opens the tables of connectors and of the warehouse."""
+    """The handles that open the tables of connectors and of the warehouse."""
     return Handles(Sources(secrets, opener=opener_of(warehouse)), warehouse)
 
 

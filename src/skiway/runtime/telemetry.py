@@ -50,7 +50,7 @@ def logging_as_configured(settings: Settings) -> Iterator[None]:
 
 
 def measure_usage(metrics: Metrics, stores: Stores, settings: StorageUsage) -> None:
-    """Let metrics tell how much each account stores."""
+    """Export the storage used by each account."""
     stored = Stored(
         accounts=lambda: platform.account_ids(stores),
         pointers=lambda account: platform.pointer_count(stores, account),

@@ -96,7 +96,7 @@ def scheduling(schedule: JobSchedule, *, every_s: float) -> Iterator[None]:
 
 
 def prepare(settings: Settings) -> None:
-    """Set for the whole process which addresses sources may be at."""
+    """Set for the whole process which addresses sources may have."""
     permit(Addresses(settings.source_addresses))
 
 

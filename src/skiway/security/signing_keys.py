@@ -316,4 +316,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _unavailable(url: str, reason: str) -> Unavailable:
-    return Unavailable(f"the keys for tokens could not be fetched from {url}: {reason}", key="token.keys.unavailable")
+    return Unavailable(
+        "the keys that verify tokens cannot be fetched from the identity provider: try again later",
+        key="token.keys.unavailable",
+        detail=f"{url}: {reason}",
+    )

@@ -198,7 +198,7 @@ def _counts(series: Series) -> Iterator[Observation]:
 
 
 def observe_caches(metrics: Metrics, caches: Mapping[str, Callable[[], CacheStats]]) -> None:
-    """Export the statistics of these caches, by name."""
+    """Export the statistics of these caches, by name. The weight of their entries is in bytes."""
     values: dict[Metric, Callable[[CacheStats], float | None]] = {
         definitions.CACHE_ENTRIES: lambda cache: cache.entries,
         definitions.CACHE_MAX_ENTRIES: lambda cache: cache.max_entries,
@@ -206,6 +206,7 @@ def observe_caches(metrics: Metrics, caches: Mapping[str, Callable[[], CacheStat
         definitions.CACHE_MAX_WEIGHT: lambda cache: cache.max_weight,
         definitions.CACHE_HITS: lambda cache: cache.hits,
         definitions.CACHE_MISSES: lambda cache: cache.misses,
+        definitions.CACHE_ERRORS: lambda cache: cache.errors,
     }
 
     def read(value: Callable[[CacheStats], float | None]) -> Iterator[Observation]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -121,3 +123,24 @@ def test_several_observers_are_entered_in_order_and_left_in_reverse() -> None:
     with Server(demo().build(), port=0, observers=observers) as server, AirportClient(server.location, "demo") as db:
         db.schemas()
     assert steps[:4] == ["a in", "b in", "b out", "a out"]
+
+
+def test_a_client_learns_that_its_rows_are_committed_after_the_observers_are_done() -> None:
+    observed, leave = threading.Event(), threading.Event()
+
+    @contextmanager
+    def observe(call: ServedCall) -> Iterator[None]:
+        yield
+        if call.operation == "insert":
+            observed.set()
+            assert leave.wait(20)
+
+    catalog = MemoryCatalog("scratch", schemas=["s"])
+    with Server(catalog, port=0, observers=[observe]) as server, AirportClient(server.location, "scratch") as db:
+        db.create_table("s.people", ROWS.schema)
+        with ThreadPoolExecutor(1) as threads:
+            inserted = threads.submit(db.insert, "s.people", ROWS)
+            assert observed.wait(20)
+            assert not inserted.done()
+            leave.set()
+            assert inserted.result(20).count == 3

@@ -38,7 +38,7 @@ EXCHANGES: Final = ("insert", "update", "delete", "scalar_function", "table_func
 Frames = Iterator[bytes]
 
 
-def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Frames:
+def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Generator[bytes, None, bytes | None]:
     """Run an exchange. A header names its operation."""
     operation = request.header(headers.OPERATION)
     if not operation:
@@ -56,7 +56,8 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Fram
                 returning = request.header(headers.RETURN_CHUNKS) == "1"
                 with host.unit_of_work(request, catalog):
                     affected = yield from _dml(_table(catalog, path), operation, reader, call, returning=returning)
-                yield metadata_frame(encode(TotalChanged(affected)))  # after the commit: the client stops reading here
+                # The client stops reading at this frame, so the service sends it when the call is over for observers.
+                return metadata_frame(encode(TotalChanged(affected)))
             case "scalar_function":
                 yield from _scalar(open_scalar_function(catalog, path), reader, call)
             case "table_function_in_out":
@@ -65,6 +66,7 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Fram
                 raise InvalidArgument(f"unknown operation {operation!r} in header {headers.OPERATION}")
     finally:
         call.rows_in = reader.rows
+    return None
 
 
 def _table(catalog: Catalog, path: ObjectPath) -> Table:

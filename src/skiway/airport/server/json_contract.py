@@ -8,7 +8,7 @@ as an Arrow stream in base64.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True):
     returning_data: str | None = None
 
 
-def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[bytes]:
+def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Generator[bytes, None, bytes]:
     """Run an INSERT or UPDATE. The only PutResult is sent after the end of the stream."""
     reader = BatchReader(messages)
     command = _command(parse_descriptor(reader.wait_for_descriptor()))
@@ -66,7 +66,9 @@ def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Iterator[
     with host.unit_of_work(request, catalog):
         result = _run(table, command.operation, batches, returning=command.returning)
     call.rows_in = reader.rows
-    yield PutResult(app_metadata=encode(result)).SerializeToString()
+    yield from ()  # a generator, so that the stream is read within the call
+    response: bytes = PutResult(app_metadata=encode(result)).SerializeToString()
+    return response
 
 
 def delete(host: Host, request: Request, body: bytes) -> bytes:

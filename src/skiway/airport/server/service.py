@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -262,9 +262,10 @@ class AirportService:
             call = self._open(method, context)
             try:
                 with self._observed(call), gate():
-                    for frame in handle(admit(call.request, self.host.auth), _received(data, call)):
-                        call.bytes_out += len(frame)
-                        yield frame
+                    frames = handle(admit(call.request, self.host.auth), _received(data, call))
+                    last = yield from _counted_frames(frames, call)
+                if last is not None:
+                    yield last
             except Exception as error:  # noqa: BLE001  (errors become statuses here)
                 self._fail(call, error, context)
 
@@ -305,6 +306,27 @@ def _entered_together(blocks: Sequence[contextlib.AbstractContextManager[object]
         for block in blocks:
             stack.enter_context(block)
         yield
+
+
+def _counted_frames(frames: Iterator[bytes], call: ServedCall) -> Generator[bytes, None, bytes | None]:
+    """The response with its bytes counted. Returns the frame that ends a statement, for which a handler returns it.
+
+    That frame is sent after the observers are done: the client stops reading there, and an audit record must be written
+    before a client knows that its change is committed.
+    """
+    iterator = iter(frames)
+    try:
+        while True:
+            frame = next(iterator)
+            call.bytes_out += len(frame)
+            yield frame
+    except StopIteration as end:
+        last: bytes | None = end.value
+        call.bytes_out += len(last or b"")
+        return last
+    finally:
+        if isinstance(iterator, Generator):
+            iterator.close()  # at once, if the client is gone
 
 
 def _received(data: Any, call: ServedCall) -> Any:

@@ -60,7 +60,7 @@ class Upstream:
 
     def describe(self, error: BaseException) -> str:
         """The message of an error without secrets. Of an exception that is not ours, only its class."""
-        text = str(error) if isinstance(error, SkiwayError) else f"{type(error).__name__} while reading {self.uri}"
+        text = error.message if isinstance(error, SkiwayError) else f"{type(error).__name__} while reading {self.uri}"
         for part in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(part, MASK)
         return text
@@ -124,7 +124,7 @@ def validate(
         tested = upstream(candidate.connector, candidate.credentials)
         found = within(patience_s, lambda: _explored(candidate.connector, tested))
     except SkiwayError as error:
-        summary = tested.describe(error) if tested is not None else str(error)
+        summary = tested.describe(error) if tested is not None else error.message
         return v1.ValidateConnectorResponse(ok=False, summary=clipped(summary))
     return v1.ValidateConnectorResponse(ok=True, summary=found.summary, capabilities=found.capabilities)
 
