@@ -1,4 +1,4 @@
-"""How benchmarks are told: aims, results, the page, and parts that fail."""
+"""How benchmarks are reported: targets, results, the page, and failing parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_aim_is_held_against_what_it_is_about() -> None:
+def test_target_is_compared_with_its_measurement() -> None:
     assert SLOW.verdict() == "ratio <= 2: missed"
     assert FAST.verdict() == "ratio >= 4: reached"
     assert SHORT.verdict() == "< 0.3 s: reached"
@@ -34,30 +34,30 @@ def test_an_aim_is_held_against_what_it_is_about() -> None:
     assert Figure("none", "s", 1).verdict() == ""
 
 
-def test_figures_are_kept_as_they_were() -> None:
+def test_results_are_read_back_unchanged() -> None:
     report.report("mixed", [SLOW, FAST, CALLS])
     facts, found = report.load_results("mixed")
     assert found == [SLOW, FAST, CALLS]
     assert facts["cores"]
 
 
-def test_a_part_that_fails_does_not_stop_the_others(capsys: pytest.CaptureFixture[str], results: Path) -> None:
-    def breaking() -> Iterator[Measured]:
+def test_failing_part_does_not_stop_the_others(capsys: pytest.CaptureFixture[str], results: Path) -> None:
+    def fail() -> Iterator[Measured]:
         yield FAST
         raise OSError("no room [on disk]")
 
-    code = run({"first": breaking, "second": lambda: [SLOW]})
+    code = run({"first": fail, "second": lambda: [SLOW]})
     assert code == 1
-    said = capsys.readouterr().out
-    assert "first failed: OSError: no room [on disk]" in said
+    output = capsys.readouterr().out
+    assert "first failed: OSError: no room [on disk]" in output
     assert [path.name for path in results.iterdir()] == ["second.json"]
 
 
-def test_all_well_is_exit_code_0_even_where_an_aim_is_missed() -> None:
+def test_exit_code_is_0_even_if_a_target_is_missed() -> None:
     assert run({"only": lambda: [SLOW, CALLS]}) == 0
 
 
-def test_the_page_shows_what_is_kept_and_nothing_else() -> None:
+def test_page_shows_only_the_stored_results() -> None:
     report.report("turtle", [SLOW, CALLS])
     text = page.renewed(f"before\n{page.BEGIN}\nold\n{page.END}after\n")
     assert text.startswith("before\n")
@@ -69,11 +69,11 @@ def test_the_page_shows_what_is_kept_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_every_part_is_there_and_on_the_page(name: str) -> None:
+def test_every_part_exists_and_is_on_the_page(name: str) -> None:
     assert callable(figures_of(name))
     assert f"| `{name}` |" in page.PAGE.read_text()
 
 
-def test_the_page_has_the_figures_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_is_up_to_date_with_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert page.PAGE.read_text() == page.renewed(page.PAGE.read_text()), "run: python -m bench.page"

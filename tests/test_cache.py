@@ -1,4 +1,4 @@
-"""The cache that all packages share."""
+"""The cache used by all packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from skiway.cache import Cache
 
 
-def test_a_value_is_loaded_once() -> None:
+def test_value_is_loaded_once() -> None:
     cache, loaded = Cache[str, int](2), []
 
     def load() -> int:
@@ -22,13 +22,13 @@ def test_a_value_is_loaded_once() -> None:
     assert (cache.stats().hits, cache.stats().misses) == (1, 1)
 
 
-def test_none_is_a_value() -> None:
+def test_none_is_cached() -> None:
     cache = Cache[str, None](2)
     cache.get("a", lambda: None)
     cache.get("a", lambda: pytest.fail("None was not cached"))
 
 
-def test_the_least_recently_used_value_goes_first() -> None:
+def test_least_recently_used_value_is_evicted_first() -> None:
     cache = Cache[str, str](2)
     for key in "aba":
         cache.get(key, lambda key=key: key)  # type: ignore[misc]
@@ -50,20 +50,20 @@ def test_weight_and_count_are_limited() -> None:
 
 
 @pytest.mark.parametrize(("limits", "stored"), [({}, 1), ({"max_entry_weight": 5}, 0), ({"max_entry_weight": 99}, 1)])
-def test_a_value_that_is_too_heavy_is_not_stored(limits: dict[str, int], stored: int) -> None:
+def test_value_that_is_too_heavy_is_not_stored(limits: dict[str, int], stored: int) -> None:
     cache = Cache[str, bytes](10, weigh=len, **limits)  # type: ignore[arg-type]
     assert cache.get("long", lambda: b"x" * 11) == b"x" * 11
     cache.put("short", b"x" * 6)
     assert cache.stats().entries == stored
 
 
-def test_a_cache_without_room_stores_nothing() -> None:
+def test_cache_without_capacity_stores_nothing() -> None:
     cache = Cache[str, bytes](0, weigh=len)
     assert cache.get("a", lambda: b"abc") == b"abc"
     assert cache.stats().entries == 0
 
 
-def test_an_error_is_raised_counted_and_not_cached() -> None:
+def test_error_is_raised_counted_and_not_cached() -> None:
     cache = Cache[str, int](2)
     with pytest.raises(ZeroDivisionError):
         cache.get("a", lambda: 1 // 0)
@@ -71,7 +71,7 @@ def test_an_error_is_raised_counted_and_not_cached() -> None:
     assert cache.get("a", lambda: 5) == 5
 
 
-def test_a_value_that_is_there_is_not_replaced() -> None:
+def test_existing_value_is_not_replaced() -> None:
     cache = Cache[str, int](2)
     assert [cache.put("a", 1), cache.put("a", 2), cache.get("a", lambda: 3)] == [1, 1, 1]
 
@@ -89,7 +89,7 @@ def test_threads_that_load_the_same_key_get_the_same_value() -> None:
     assert (cache.stats().entries, cache.stats().misses) == (1, 4)
 
 
-def test_many_threads_keep_the_limits() -> None:
+def test_limits_hold_with_concurrent_threads() -> None:
     cache = Cache[int, bytes](100, weigh=len, max_entries=10)
 
     def use(number: int) -> None:

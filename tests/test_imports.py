@@ -1,4 +1,4 @@
-"""Imports go down only, and a package uses no more libraries than its users must install."""
+"""Packages import only lower packages, and only libraries that their users must install."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
 
-# Importable by all, so it may import itself only.
+# All packages may import these, so these may import only each other.
 BOTTOM_ROW = {"model", "errors", "extras", "clock", "cache", "plugins", "config", "telemetry"}
 
-# What a package may import of ours, beside itself and the bottom row. A dotted name stands for that module only.
+# Our packages that a package may import besides itself and the bottom row. A dotted name means that module only.
 MAY_IMPORT: dict[str, set[str]] = {
     **{package: set() for package in BOTTOM_ROW},
     "airport": set(),
@@ -38,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
 
-# The plain install, `pip install skiway`, by the names its libraries are imported under. The library to write a server
-# with, its clients and what they stand on must live on that; modules with an extra of their own may use what it adds.
+# The plain install, `pip install skiway`, by the names its libraries are imported under. The library for
+# writing a server, its clients and their dependencies must work with it; modules with their own extra may use more.
 PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
@@ -49,14 +49,14 @@ MAY_USE: dict[str, set[str]] = {
     "plugins": set(),
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,
-    "client.airport.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server hands out
+    "client.airport.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server returns
     "telemetry.context": set(),
     "airport": PLAIN_INSTALL,
     "airport.memory": PLAIN_INSTALL | {"duckdb"},
     "airport.geometry": PLAIN_INSTALL | {"geoarrow", "numpy", "shapely"},
 }
 
-# The storage layout of the metastore is its own business: others call its functions.
+# The storage layout of the metastore is private: other packages call its functions.
 METASTORE_PRIVATE = {f"skiway.metastore.records.{module}" for module in ("keys", "kinds", "repository")}
 STORES = {"pointers", "blobs"}
 MAY_KNOW_THE_LAYOUT = {
@@ -74,26 +74,26 @@ MANAGES_TABLES = {
 HEAVY = {"boto3", "deltalake", "duckdb", "pyiceberg", "pyspark", "shapely"}
 
 
-def test_our_packages_import_downwards_only() -> None:
+def test_packages_import_only_lower_packages() -> None:
     assert list(violations(SOURCE)) == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Neither at import time, nor inside functions, nor for type checking only."""
-    assert circles(SOURCE) == []
+def test_there_are_no_import_cycles() -> None:
+    """Imports inside functions and for type checking count too."""
+    assert import_cycles(SOURCE) == []
 
 
-def test_a_planted_circle_is_found(tmp_path: Path) -> None:
+def test_planted_cycle_is_detected(tmp_path: Path) -> None:
     plant(tmp_path, "lake/table.py", "def f():\n    from skiway.lake import schema")
     plant(tmp_path, "lake/schema.py", "if TYPE_CHECKING:\n    from skiway.lake.table import Table")
-    assert circles(tmp_path) == [["skiway.lake.schema", "skiway.lake.table"]]
+    assert import_cycles(tmp_path) == [["skiway.lake.schema", "skiway.lake.table"]]
 
 
 def test_modules_import_only_what_others_export() -> None:
     assert list(private_imports(SOURCE)) == []
 
 
-def test_a_planted_private_import_is_found(tmp_path: Path) -> None:
+def test_planted_private_import_is_detected(tmp_path: Path) -> None:
     plant(tmp_path, "lake/table.py", "__all__ = ['Table']\nclass Table: ...\ndef helper(): ...")
     plant(tmp_path, "lake/rows.py", "from skiway.lake.table import Table, helper")
     plant(tmp_path, "lake/parts.py", "from skiway.lake import table\ntable.helper()")
@@ -125,17 +125,17 @@ def test_only_the_metastore_knows_its_storage_layout() -> None:
         ("rpc/tables.py", "def f(stores):\n    return stores.blobs"),
     ],
 )
-def test_a_planted_use_of_the_storage_layout_is_found(tmp_path: Path, module: str, line: str) -> None:
+def test_planted_use_of_the_storage_layout_is_detected(tmp_path: Path, module: str, line: str) -> None:
     plant(tmp_path, module, line)
     assert [found for found, _ in layout_uses(tmp_path)] == [f"skiway.{module.removesuffix('.py').replace('/', '.')}"]
 
 
-def test_the_metastore_uses_formats_by_their_interface() -> None:
+def test_metastore_uses_formats_through_their_interface() -> None:
     assert list(format_uses(SOURCE)) == []
 
 
 @pytest.mark.parametrize(
-    ("module", "line", "complaint"),
+    ("module", "line", "violation"),
     [
         ("managed/tables.py", "from skiway.formats.delta.log import x", "skiway.formats.delta.log.x"),
         ("managed/tables.py", "from skiway.formats import secret", "skiway.formats.secret"),
@@ -143,11 +143,11 @@ def test_the_metastore_uses_formats_by_their_interface() -> None:
         ("reconcile/profiling.py", "def f():\n    import skiway.formats.parquet", "skiway.formats.parquet"),
     ],
 )
-def test_a_planted_use_of_a_format_is_found(tmp_path: Path, module: str, line: str, complaint: str) -> None:
+def test_planted_use_of_a_format_is_detected(tmp_path: Path, module: str, line: str, violation: str) -> None:
     plant(tmp_path, "formats/__init__.py", "__all__ = ['open_source']")
     plant(tmp_path, f"metastore/{module}", line)
     name = f"skiway.metastore.{module.removesuffix('.py').replace('/', '.')}"
-    assert list(format_uses(tmp_path)) == [f"{name} imports {complaint}"]
+    assert list(format_uses(tmp_path)) == [f"{name} imports {violation}"]
 
 
 def test_architecture_page_shows_the_same_table() -> None:
@@ -157,7 +157,7 @@ def test_architecture_page_shows_the_same_table() -> None:
         assert set(re.findall(r"`([\w.]+)`", shown[package])) == MAY_IMPORT[package], package
 
 
-def test_architecture_page_says_which_packages_exist() -> None:
+def test_architecture_page_lists_the_existing_packages() -> None:
     shown = {package for package, row in architecture_table().items() if row[3] != "not yet"}
     walked = {package_of(module.name.partition(".")[2]) for module in modules(SOURCE)} - {""}
     assert shown == walked, "docs/architecture.md, column 'status', is not up to date"
@@ -174,7 +174,7 @@ def test_importing_a_package_loads_no_heavy_library(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "line", "complaint"),
+    ("module", "line", "violation"),
     [
         ("airport/server.py", "import skiway.metastore.gc", "skiway.airport.server imports skiway.metastore.gc"),
         ("airport/server.py", "from skiway import client", "skiway.airport.server imports skiway.client"),
@@ -191,9 +191,9 @@ def test_importing_a_package_loads_no_heavy_library(module: str) -> None:
         ("airport/server.py", "from google.cloud import storage", "skiway.airport.server uses google.cloud.storage"),
     ],
 )
-def test_a_planted_violation_is_found(tmp_path: Path, module: str, line: str, complaint: str) -> None:
+def test_planted_violation_is_detected(tmp_path: Path, module: str, line: str, violation: str) -> None:
     plant(tmp_path, module, line)
-    assert list(violations(tmp_path)) == [complaint]
+    assert list(violations(tmp_path)) == [violation]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, module: str, line: str, co
         ("cli/serve.py", "import skiway.runtime, skiway.web"),
     ],
 )
-def test_a_permitted_import_is_left_alone(tmp_path: Path, module: str, line: str) -> None:
+def test_permitted_import_is_accepted(tmp_path: Path, module: str, line: str) -> None:
     plant(tmp_path, module, line)
     assert list(violations(tmp_path)) == []
 
@@ -235,7 +235,7 @@ class Module:
     tree: ast.Module
 
     def imports(self) -> Iterator[str]:
-        """The full names imported anywhere in the text, also inside functions."""
+        """The full names imported anywhere in the module, including inside functions."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
@@ -244,7 +244,7 @@ class Module:
 
     @cached_property
     def exports(self) -> set[str] | None:
-        """The names in `__all__`; None where there is none."""
+        """The names in `__all__`, or None if it is missing."""
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and any(
                 isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
@@ -268,19 +268,19 @@ class Module:
         return found
 
     def used_names(self, known: Set[str]) -> Iterator[tuple[str, str]]:
-        """Each name that is taken from a module in `known`, with that module: imported, or reached by a dot."""
-        spaces: dict[str, str] = {}
+        """Each name used from a module in `known`, with that module: imported, or accessed as an attribute."""
+        aliases: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom):
                 origin = self._origin(node)
                 for alias in node.names:
                     if f"{origin}.{alias.name}" in known:
-                        spaces[alias.asname or alias.name] = f"{origin}.{alias.name}"
+                        aliases[alias.asname or alias.name] = f"{origin}.{alias.name}"
                     elif origin in known:
                         yield origin, alias.name
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in spaces:
-                yield spaces[node.value.id], node.attr
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+                yield aliases[node.value.id], node.attr
 
     def _origin(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -299,7 +299,7 @@ def modules(root: Path) -> Iterator[Module]:
 
 
 def violations(root: Path) -> Iterator[str]:
-    """Every import under `root` that the tables above do not permit, as a sentence."""
+    """A message for every import under `root` that the tables above do not permit."""
     for module in modules(root):
         _, _, path = module.name.partition(".")
         if path and package_of(path) not in MAY_IMPORT.keys() | MAY_IMPORT_ALL:
@@ -313,8 +313,8 @@ def violations(root: Path) -> Iterator[str]:
                 yield f"{module.name} uses {name}"
 
 
-def circles(root: Path) -> list[list[str]]:
-    """Groups of modules that reach each other by imports."""
+def import_cycles(root: Path) -> list[list[str]]:
+    """Groups of modules that import each other, directly or indirectly."""
     found = {module.name: module for module in modules(root)}
     graph: dict[str, set[str]] = {name: set() for name in found}
     for name, module in found.items():
@@ -337,7 +337,7 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def private_imports(root: Path) -> Iterator[str]:
-    """Every name that a module takes from another one without its being in `__all__` there."""
+    """A message for every name that a module uses from another one that does not export it."""
     found = {module.name: module for module in modules(root) if within(module.name, {"skiway"})}
     for module in found.values():
         for origin, name in module.used_names(found.keys()):
@@ -347,7 +347,7 @@ def private_imports(root: Path) -> Iterator[str]:
 
 
 def layout_uses(root: Path) -> Iterator[tuple[str, str]]:
-    """Every use of the metastore's keys, kinds, repositories or stores outside of it: the module, and a sentence."""
+    """Every use of the metastore's keys, kinds, repositories or stores by other packages: module and message."""
     for module in modules(root):
         if within(module.name, {"skiway.metastore", "skiway.storage"}):
             continue
@@ -364,7 +364,7 @@ def _is_stores(node: ast.expr) -> bool:
 
 
 def format_uses(root: Path) -> Iterator[str]:
-    """Every import of the metastore from `formats` beyond its public names, and Iceberg where tables are managed."""
+    """Every import of the metastore from `formats` except public names, and Iceberg where tables are managed."""
     found = {module.name: module for module in modules(root)}
     interface = {f"skiway.formats.{name}" for name in found["skiway.formats"].exports or ()} - found.keys()
     for module in found.values():
@@ -381,7 +381,7 @@ def may_import(path: str, name: str) -> bool:
         return True
     package = package_of(path)
     if not package:
-        return False  # the root: what it imported, everybody would load
+        return False  # the root package, whose imports every user would load
     return package in MAY_IMPORT_ALL or within(name, MAY_IMPORT[package] | {package} | BOTTOM_ROW)
 
 

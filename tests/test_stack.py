@@ -31,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def duck(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB with the extensions of the wheels, installed into a folder of the test's own."""
+    """A DuckDB connection with the extensions from wheels, installed into a temporary folder."""
     import duckdb
     from duckdb_extensions import import_extension
 
@@ -44,7 +44,7 @@ def duck(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.fixture
 def iceberg_metadata(tmp_path: Path) -> str:
-    """Where the metadata of an Iceberg table with PEOPLE, appended in two commits, is."""
+    """The metadata location of an Iceberg table with PEOPLE, appended in two commits."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     files = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
@@ -79,7 +79,7 @@ def test_engines_formats_and_grpc_share_one_process(
 
 
 @pytest.mark.needs("java", "spark")
-def test_session_is_quiet_closed_and_in_utc(spark: SparkSession) -> None:
+def test_session_is_quiet_local_and_in_utc(spark: SparkSession) -> None:
     for name, value in {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -104,7 +104,7 @@ def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
 
 
 @pytest.mark.needs("java", "spark")
-def test_running_session_is_given_again_with_its_runtime_settings_changed(spark: SparkSession) -> None:
+def test_running_session_is_reused_with_new_runtime_settings(spark: SparkSession) -> None:
     assert session("again", "local[2]", **{"spark.sql.shuffle.partitions": 3}) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
     spark.conf.unset("spark.sql.shuffle.partitions")
@@ -112,43 +112,43 @@ def test_running_session_is_given_again_with_its_runtime_settings_changed(spark:
 
 @pytest.mark.needs("java", "spark")
 @pytest.mark.parametrize(
-    ("master", "settings", "complaint"),
+    ("master", "settings", "message_pattern"),
     [
         ("local[1]", {}, r"spark\.master=local\[1\]: this process runs one where it is local\[2\]"),
         ("local[2]", {"spark.driver.memory": "3g"}, r"spark\.driver\.memory=3g: .* where it is not set"),
     ],
 )
-def test_running_session_is_not_passed_off_as_another(
-    spark: SparkSession, master: str, settings: dict[str, str], complaint: str
+def test_running_session_with_other_static_settings_is_rejected(
+    spark: SparkSession, master: str, settings: dict[str, str], message_pattern: str
 ) -> None:
-    with ThreadPoolExecutor() as threads, pytest.raises(PreconditionFailed, match=complaint):
+    with ThreadPoolExecutor() as threads, pytest.raises(PreconditionFailed, match=message_pattern):
         threads.submit(session, "other", master, **settings).result()
     assert spark.conf.get("spark.master") == "local[2]"
 
 
-def test_setting_that_spark_would_ignore_is_refused() -> None:
+def test_setting_that_spark_would_ignore_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="'driver_memory' is not a Spark setting"):
         session("typo", driver_memory="2g")
 
 
-def test_cluster_may_reach_the_driver_but_a_local_session_is_closed() -> None:
+def test_driver_is_reachable_by_a_cluster_but_local_otherwise() -> None:
     assert settings_for("spark://host:7077").keys().isdisjoint({"spark.driver.host", "spark.driver.bindAddress"})
     assert settings_for("local[4]")["spark.driver.bindAddress"] == "127.0.0.1"
 
 
-def test_own_settings_win_over_defaults() -> None:
+def test_explicit_settings_override_defaults() -> None:
     assert settings_for("local[4]", **{"spark.ui.enabled": True})["spark.ui.enabled"] is True
 
 
 def fetch(frame: DataFrame) -> pa.Table:
     with warnings.catch_warnings():
-        # Spark leaves the socket that rows arrived through to the garbage collector.
+        # Spark leaves closing the result socket to the garbage collector.
         warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning, module="socket")
         return frame.toArrow()
 
 
 def call_over_grpc(request: bytes) -> bytes:
-    """The answer of a server in this process to one unary call on loopback."""
+    """Make one unary call on loopback to a server in this process."""
     import grpc
 
     def upper(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -161,7 +161,7 @@ def call_over_grpc(request: bytes) -> bytes:
         server.start()
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/stack.Echo/Upper")
-                return ask(request, timeout=10)
+                upper_call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/stack.Echo/Upper")
+                return upper_call(request, timeout=10)
         finally:
             server.stop(grace=None).wait()

@@ -74,8 +74,8 @@ def test_that_is_killed(tmp_path):
 
 @pytest.mark.needs("postgres")
 @pytest.mark.skipif(sys.platform != "linux", reason="the watchdog reads /proc")
-def test_a_killed_run_leaves_no_processes(tmp_path: Path) -> None:
-    """Neither a database that became a daemon, nor a server, nor a process in a session of its own."""
+def test_killed_run_leaves_no_processes(tmp_path: Path) -> None:
+    """No daemonized database, no server, and no process in its own session."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_leaving.py").write_text(LEAVING_PROCESSES)
     started = tmp_path / "run"

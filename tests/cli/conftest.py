@@ -1,4 +1,4 @@
-"""One real server for all tests of commands, with a lake that was synced and profiled once."""
+"""One real server for all command tests, with a lake that is synced and profiled once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPARK_S = 500
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -49,24 +49,24 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("cli")
     with started(root / "home") as server:
         write_sources(root / "data")
-        told = {"SKIWAY_SERVER": server.address}
-        made = skiway("connectors", "create", "raw", "--kind", "parquet", "--uri", root / "data", **told)
+        env = {"SKIWAY_SERVER": server.address}
+        made = skiway("connectors", "create", "raw", "--kind", "parquet", "--uri", root / "data", **env)
         assert made.returncode == 0, made.stderr
-        synced = skiway("connectors", "sync", "raw", "--mode", "metadata", **told)
+        synced = skiway("connectors", "sync", "raw", "--mode", "metadata", **env)
         assert synced.returncode == 0, synced.stderr
         yield server
 
 
 @pytest.fixture(scope="session")
 def profiled(lake: Server) -> str:
-    """What a sync with statistics said; it starts Spark, in the server. Tests that use it need a longer timeout."""
+    """The output of a sync with statistics, which starts Spark in the server. Tests that use it need a longer timeout."""
     synced = skiway("connectors", "sync", "raw", "--watch", timeout_s=SPARK_S, SKIWAY_SERVER=lake.address)
     assert synced.returncode == 0, synced.stderr
     return synced.stderr + synced.stdout
 
 
 def write_sources(folder: Path) -> None:
-    """Two tables of Parquet: six files of orders, one for each of some months, and one of people."""
+    """Write two Parquet tables: six files of orders, one for each month, and one file of people."""
     (folder / "orders").mkdir(parents=True)
     for month in range(6):
         numbers = range(month * ROWS // 6, (month + 1) * ROWS // 6)
@@ -85,20 +85,20 @@ def write_sources(folder: Path) -> None:
 
 @pytest.fixture
 def run(lake: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process, as `main` does it, against the server."""
+    """Run a command against the server through `main`, in this process."""
     for name in ("SKIWAY_TOKEN", "SKIWAY_ACCOUNT", "SKIWAY_HOME", "SKIWAY_CREDENTIAL", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SKIWAY_SERVER", lake.address)
 
-    def run_(*arguments: str | Path, given: str = "") -> Done:
+    def run_(*arguments: str | Path, stdin_text: str = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["skiway", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin_text))
         code = 0
         try:
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
 
     return run_

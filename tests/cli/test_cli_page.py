@@ -1,4 +1,4 @@
-"""The page about the command line: what it shows is what happens, and it leaves out no command."""
+"""The command line page is accurate: its examples produce the output shown, and it covers every command."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ COMMAND = re.compile(r"^\$ (.*)$")
 
 
 def examples() -> list[tuple[str, list[str]]]:
-    """Commands with the lines that they are said to write."""
+    """The commands on the page, each with the output lines the page shows."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
-            if asked := COMMAND.match(line):
-                found.append((asked[1], []))
+            if prompt := COMMAND.match(line):
+                found.append((prompt[1], []))
             else:
                 found[-1][1].append(line)
     return found
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("profiled")  # it has Spark started, so that the page need not wait for it
-def test_every_example_does_what_the_page_says(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("profiled")  # it starts Spark, so that the examples need not wait for it
+def test_every_example_produces_the_output_shown(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(examples()) > 30
     for line, expected in examples():
-        written = performed(run, line)
+        written = run_line(run, line)
         fails = bool(expected) and expected[0].startswith("skiway: ")
         assert written.code == (1 if fails else 0), f"{line}: {written.err}"
         check(line, expected, written.err if fails else written.out)
 
 
-def performed(run: Run, line: str) -> Done:
-    """What a line writes, all of its commands together."""
+def run_line(run: Run, line: str) -> Done:
+    """Run all commands of a line and combine their output."""
     out, err, code = "", "", 0
     for part in line.split(" && "):
         program, *arguments = shlex.split(part)
@@ -54,7 +54,7 @@ def performed(run: Run, line: str) -> Done:
 
 
 def check(line: str, expected: list[str], written: str) -> None:
-    """Each line that is expected must come, in order; `…` stands for anything, and blanks do not count."""
+    """Assert that the expected lines appear in order; `…` matches anything, and whitespace is ignored."""
     left = [" ".join(each.split()) for each in written.splitlines()]
     for each in expected:
         words = " ".join(each.split())
@@ -66,7 +66,7 @@ def check(line: str, expected: list[str], written: str) -> None:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Every command about the lake: its noun, and its verb."""
+    """Every lake command, as noun and verb."""
     root = typer.main.get_command(app)
     found = []
     for name in LAKE:
@@ -83,8 +83,8 @@ def test_every_command_is_on_the_page() -> None:
         assert not verb or f"`{verb}`" in rows[name], f"{name} {verb}"
 
 
-def test_every_option_is_said_once_more_than_in_its_help(run: Run) -> None:
-    """The options of commands that are special are on the page; those of every noun are in its first table."""
+def test_every_special_option_is_on_the_page(run: Run) -> None:
+    """The page describes options specific to a command; options shared by all nouns are in its first table."""
     for name, verb in (("sql", ""), ("connectors", "create"), ("connectors", "sync"), ("connectors", "update")):
         text = run(name, *([verb] if verb else []), "--help").out
         options = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help", "--property", "--table", "--kind", "--file"}
@@ -92,7 +92,7 @@ def test_every_option_is_said_once_more_than_in_its_help(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("name", "verb"), commands())
-def test_every_help_says_what_it_does_and_fits_a_terminal(run: Run, name: str, verb: str) -> None:
+def test_every_help_text_describes_its_command_and_fits_a_terminal(run: Run, name: str, verb: str) -> None:
     shown = run(name, *([verb] if verb else []), "--help")
     assert shown.code == 0
     lines = shown.out.splitlines()

@@ -1,4 +1,4 @@
-"""The command `skiway`, as people type it."""
+"""The `skiway` command, as users run it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_the_script_is_the_module():
+def test_script_and_module_are_equivalent():
     script = Path(sys.executable).with_name("skiway")
     shown = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == skiway("--version").stdout == f"skiway {__version__}\n"
 
 
-def test_help_names_every_command():
+def test_help_lists_every_command():
     shown = skiway("--help")
     assert shown.returncode == 0
     for name in ("serve", "worker", "demo", "gc", "config", "tokens", *NOUNS):
@@ -44,12 +44,12 @@ def test_help_names_every_command():
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
-def test_help_is_there_at_once():
-    """Processor time, which others on the machine do not add to; the best of some, as caches may be cold."""
-    assert min(_processor_s() for _ in range(5)) < HELP_S
+def test_help_is_fast():
+    """Measure CPU time, which other load does not affect, and take the best of five runs because caches may be cold."""
+    assert min(_cpu_time_s() for _ in range(5)) < HELP_S
 
 
-def _processor_s() -> float:
+def _cpu_time_s() -> float:
     before = os.times()
     subprocess.run(command("--help"), check=True, stdout=subprocess.DEVNULL)
     after = os.times()
@@ -67,7 +67,7 @@ def _processor_s() -> float:
         ["tables", "describe", "--help"],
     ],
 )
-def test_help_loads_nothing_heavy(arguments):
+def test_help_imports_no_heavy_libraries(arguments):
     program = (
         "import sys\nfrom skiway.cli import main\n"
         f"sys.argv = ['skiway', *{arguments!r}]\n"
@@ -79,7 +79,7 @@ def test_help_loads_nothing_heavy(arguments):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["serv"], "No such command 'serv'"),
         (["table", "list"], "No such command 'table'. Did you mean 'tables'?"),
@@ -96,10 +96,10 @@ def test_help_loads_nothing_heavy(arguments):
         (["tokens", "new", "ada", "--account", "default", "--days", "0"], "greater than or equal to 1"),
     ],
 )
-def test_wrong_usage_is_told_and_ends_with_2(arguments, said):
+def test_usage_error_is_reported_with_exit_code_2(arguments, message):
     ended = skiway(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -131,7 +131,7 @@ def test_settings_are_shown_with_their_origin(home):
     assert found["auth.tokens.file"] == (str(home / "tokens.toml"), "default")
 
 
-def test_a_short_form_is_shown_as_the_setting_it_stands_for(home):
+def test_short_form_is_shown_as_the_setting_it_abbreviates(home):
     assert shown_settings("--home", home, "--set", "kv=memory")["kv.backend"] == ("memory", "set on the command line")
 
 
@@ -145,7 +145,7 @@ def test_secrets_are_hidden(home):
     assert shown_settings(*arguments)["kv.password"][0] == "****"
 
 
-def test_a_table_has_a_line_for_every_setting_whatever_the_terminal(home):
+def test_table_has_one_line_per_setting_in_a_narrow_terminal(home):
     shown = skiway("config", "--home", home, "--set", "gc.cas.page_size=12345", COLUMNS="40")
     assert shown.returncode == 0
     lines = [line.split() for line in shown.stdout.splitlines()[1:]]
@@ -153,7 +153,7 @@ def test_a_table_has_a_line_for_every_setting_whatever_the_terminal(home):
     assert ["gc.cas.page_size", "12345", "set", "on", "the", "command", "line"] in lines
 
 
-def test_wrong_settings_are_told_one_by_one(home):
+def test_each_invalid_setting_is_reported(home):
     ended = skiway("config", "--home", home, "--set", "gc.cas.page_size=no", "--set", "kv.backend=paper")
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 2
@@ -164,7 +164,7 @@ def test_wrong_settings_are_told_one_by_one(home):
 # --- tokens -------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_printed_once_and_its_hash_is_kept(home):
+def test_token_is_printed_once_and_only_its_hash_is_stored(home):
     made = [skiway("tokens", "new", name, "--account", "default", "--home", home) for name in ("ada", "grace")]
     assert [each.returncode for each in made] == [0, 0]
     tokens = [each.stdout.strip() for each in made]
@@ -176,31 +176,31 @@ def test_a_token_is_printed_once_and_its_hash_is_kept(home):
     assert not any(token in text for token in tokens)
 
 
-def test_tokens_made_at_the_same_time_are_all_kept(home):
-    asked = [command("tokens", "new", f"t{n}", "--account", "default", "--home", home) for n in range(4)]
+def test_tokens_created_concurrently_are_all_stored(home):
+    commands = [command("tokens", "new", f"t{n}", "--account", "default", "--home", home) for n in range(4)]
     running = [
         subprocess.Popen(each, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for each in asked
+        for each in commands
     ]
     assert [each.wait(60) for each in running] == [0, 0, 0, 0]
     assert sorted(re.findall(r'name = "(\w+)"', (home / "tokens.toml").read_text())) == ["t0", "t1", "t2", "t3"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--account", "default", "--role", "king"], "role 'king' does not exist: choose from administrator"),
         (["--account", ""], "only for the role platform-admin"),
     ],
 )
-def test_a_token_that_would_be_good_for_nothing_is_not_made(home, arguments, said):
+def test_useless_token_is_not_created(home, arguments, message):
     ended = skiway("tokens", "new", "ada", *arguments, "--home", home)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert not (home / "tokens.toml").exists()
 
 
-def test_a_broken_tokens_file_is_told_and_left_as_it_is(home):
+def test_malformed_tokens_file_is_reported_and_not_overwritten(home):
     home.mkdir()
     (home / "tokens.toml").write_text("[[tokens]\n")
     ended = skiway("tokens", "new", "ada", "--account", "default", "--home", home)
@@ -212,7 +212,7 @@ def test_a_broken_tokens_file_is_told_and_left_as_it_is(home):
 # --- gc -----------------------------------------------------------------------------------------------------------
 
 
-def test_gc_lists_what_would_go_and_then_removes_it(home):
+def test_gc_dry_run_lists_what_gc_then_deletes(home):
     home.mkdir()
     with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
         seed_home(stores)
@@ -223,13 +223,13 @@ def test_gc_lists_what_would_go_and_then_removes_it(home):
     dry = skiway("gc", "--dry-run", *swept)
     assert (dry.returncode, dry.stdout) == (0, f"pointer  {stray}\n")
     assert "would delete 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in dry.stderr
-    wet = skiway("gc", *swept)
-    assert (wet.returncode, wet.stdout) == (0, f"pointer  {stray}\n")
-    assert "deleted 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in wet.stderr
+    real = skiway("gc", *swept)
+    assert (real.returncode, real.stdout) == (0, f"pointer  {stray}\n")
+    assert "deleted 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in real.stderr
     assert skiway("gc", *swept).stdout == ""
 
 
-def test_gc_of_a_home_that_is_not_there_makes_none(home):
+def test_gc_does_not_create_a_missing_home(home):
     ended = skiway("gc", "--home", home)
     assert ended.returncode == 1
     assert f"there is no home {home}" in ended.stderr
@@ -239,39 +239,39 @@ def test_gc_of_a_home_that_is_not_there_makes_none(home):
 # --- serve on a terminal ------------------------------------------------------------------------------------------
 
 
-def test_a_terminal_is_greeted_with_what_to_type_next(home):
+def test_serve_prints_next_steps_on_a_terminal(home):
     controller, terminal = pty.openpty()
-    asked = command("serve", "--home", home, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    with subprocess.Popen(asked, env=environment(TERM="dumb", COLUMNS="100"), stderr=terminal) as process:
+    commands = command("serve", "--home", home, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    with subprocess.Popen(commands, env=environment(TERM="dumb", COLUMNS="100"), stderr=terminal) as process:
         try:
             os.close(terminal)
-            said = _read_until(controller, "Ctrl-C")
-            told = json.loads((home / "ready.json").read_text())
-            assert told["rpc"] in said
+            message = _read_until(controller, "Ctrl-C")
+            addresses = json.loads((home / "ready.json").read_text())
+            assert addresses["rpc"] in message
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         finally:
             process.kill()
             os.close(controller)
     assert not (home / "ready.json").exists()
-    assert f"skiway {__version__}" in said
-    address = re.search(r"rpc +(127\.0\.0\.1:\d+)", said)
+    assert f"skiway {__version__}" in message
+    address = re.search(r"rpc +(127\.0\.0\.1:\d+)", message)
     assert address
-    assert f'Metastore("{address[1]}")' in said
-    assert str(home) in said
-    assert "dev" in said
-    assert '{"time"' not in said
+    assert f'Metastore("{address[1]}")' in message
+    assert str(home) in message
+    assert "dev" in message
+    assert '{"time"' not in message
 
 
 def _read_until(controller: int, word: str) -> str:
-    said = ""
+    message = ""
     deadline = time.monotonic() + 60
-    while word not in said:
-        assert time.monotonic() < deadline, said
-        said += os.read(controller, 4096).decode()
-    return said
+    while word not in message:
+        assert time.monotonic() < deadline, message
+        message += os.read(controller, 4096).decode()
+    return message
 
 
-def test_home_may_come_from_the_environment(tmp_path):
+def test_home_can_be_set_in_the_environment(tmp_path):
     assert shown_settings(SKIWAY_HOME=str(tmp_path / "x"))["auth.tokens.file"][0] == str(tmp_path / "x" / "tokens.toml")
-    assert not (tmp_path / "x").exists(), "looking at settings makes nothing"
+    assert not (tmp_path / "x").exists(), "showing settings must not create the home"

@@ -1,4 +1,4 @@
-"""Commands about connectors and jobs."""
+"""Commands for connectors and jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_relative_path_is_completed_where_it_was_typed(
+def test_relative_path_is_resolved_against_the_working_directory(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
@@ -42,7 +42,7 @@ def test_a_relative_path_is_completed_where_it_was_typed(
     ]
 
 
-def test_addresses_that_are_no_paths_are_left_as_they_are(run: Run) -> None:
+def test_uris_that_are_not_paths_are_unchanged(run: Run) -> None:
     for number, uri in enumerate(("s3://bucket/lake", "http://127.0.0.1:1/catalog", "file:///nowhere")):
         name = f"address{number}"
         run("connectors", "create", name, "--kind", "iceberg", "--uri", uri, "--source-namespace", "db")
@@ -50,13 +50,13 @@ def test_addresses_that_are_no_paths_are_left_as_they_are(run: Run) -> None:
         assert run("connectors", "delete", name).code == 0
 
 
-def test_a_folder_of_iceberg_tables_needs_no_namespace(run: Run, folder: Path) -> None:
+def test_folder_of_iceberg_tables_needs_no_namespace(run: Run, folder: Path) -> None:
     assert run("connectors", "create", "ice", "--kind", "iceberg", "--uri", folder).code == 0
     assert run("connectors", "get", "ice", "-o", "json").json["properties"] == {"iceberg.source": "filesystem"}
     run("connectors", "delete", "ice")
 
 
-def test_what_is_given_of_a_connector_is_kept(run: Run, folder: Path) -> None:
+def test_options_of_a_connector_are_stored(run: Run, folder: Path) -> None:
     made = run(
         *("connectors", "create", "full", "--kind", "parquet", "--uri", folder, "--namespace", "inbox.raw"),
         *("--include", "p*", "--exclude", "*_old", "--property", "a.b=c", "--description", "all of it"),
@@ -72,7 +72,7 @@ def test_what_is_given_of_a_connector_is_kept(run: Run, folder: Path) -> None:
     assert run("connectors", "list", "--kind", "delta", "-o", "json").json == []
 
 
-def test_a_connector_is_changed_paused_and_deleted(run: Run, folder: Path) -> None:
+def test_connector_is_updated_paused_and_deleted(run: Run, folder: Path) -> None:
     run("connectors", "create", "before", "--kind", "parquet", "--uri", folder, "--description", "old")
     assert run("connectors", "update", "before", "--name", "after", "--pause").out == "updated connector after\n"
     shown = run("connectors", "get", "after", "-o", "json").json
@@ -88,7 +88,7 @@ def test_a_connector_is_changed_paused_and_deleted(run: Run, folder: Path) -> No
     assert run("connectors", "get", "after").code == 1
 
 
-def test_a_connector_is_synced_by_itself_if_told_how_often(run: Run, folder: Path) -> None:
+def test_sync_interval_is_set_changed_and_removed(run: Run, folder: Path) -> None:
     assert run("connectors", "create", "often", "--kind", "parquet", "--uri", folder, "--every", "1h").code == 0
     assert run("connectors", "get", "often", "-o", "json").json["every"] == 3600
     assert run("connectors", "update", "often", "--every", "2d").code == 0
@@ -101,7 +101,7 @@ def test_a_connector_is_synced_by_itself_if_told_how_often(run: Run, folder: Pat
     run("connectors", "delete", "often")
 
 
-def test_a_source_is_tried(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_validate_checks_the_source(run: Run, folder: Path, tmp_path: Path) -> None:
     run("connectors", "create", "there", "--kind", "parquet", "--uri", folder)
     run("connectors", "create", "missing", "--kind", "parquet", "--uri", tmp_path / "nothing")
     assert run("connectors", "validate", "there", "-o", "json").json["ok"] is True
@@ -110,20 +110,20 @@ def test_a_source_is_tried(run: Run, folder: Path, tmp_path: Path) -> None:
     assert "there is nothing at" in bad.out
 
 
-def test_a_pass_that_fails_for_a_table_is_a_failure_and_the_others_go_on(run: Run, folder: Path) -> None:
+def test_failure_of_one_table_fails_the_sync_but_not_the_other_tables(run: Run, folder: Path) -> None:
     (folder / "broken.parquet").write_bytes(b"no parquet at all")
     run("connectors", "create", "partly", "--kind", "parquet", "--uri", folder)
     ended = run("connectors", "sync", "partly", "--mode", "metadata")
     assert (ended.code, ended.out) == (1, "metadata: 2 tables, 1 changed, 1 failed\n")
     assert re.search(r"^  broken: .*corrupt", ended.err, re.MULTILINE)
     assert run("tables", "get", "lake.partly.people").code == 0
-    told = run("connectors", "sync", "partly", "--mode", "metadata", "-o", "json")
-    assert told.code == 1
-    assert '"broken"' in told.out
-    assert told.err == ""
+    result = run("connectors", "sync", "partly", "--mode", "metadata", "-o", "json")
+    assert result.code == 1
+    assert '"broken"' in result.out
+    assert result.err == ""
 
 
-def test_a_job_that_fails_ends_with_1_and_says_why(run: Run, tmp_path: Path) -> None:
+def test_failed_job_is_explained_with_exit_code_1(run: Run, tmp_path: Path) -> None:
     run("connectors", "create", "void", "--kind", "parquet", "--uri", tmp_path / "nothing")
     ended = run("connectors", "sync", "void", "--watch")
     assert ended.code == 1
@@ -139,13 +139,13 @@ def test_a_job_that_fails_ends_with_1_and_says_why(run: Run, tmp_path: Path) -> 
     assert run("jobs", "cancel", job[1]).out == f"job {job[1]} has already failed\n"
 
 
-def test_only_jobs_look_at_everything_again(run: Run) -> None:
+def test_full_sync_requires_a_job(run: Run) -> None:
     ended = run("connectors", "sync", "raw", "--mode", "metadata", "--full")
     assert (ended.code, "--full is only for jobs" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         (f"type=bearer,tokn={SECRET}", "credentials of type bearer have no field tokn; their fields are token"),
         (f"type=bearer,{SECRET}", "part 2 of the credentials is not NAME=VALUE"),
@@ -156,25 +156,25 @@ def test_only_jobs_look_at_everything_again(run: Run) -> None:
         ("type=bearer", "token"),
     ],
 )
-def test_wrong_credentials_are_told_without_repeating_them(run: Run, folder: Path, spec: str, said: str) -> None:
+def test_error_about_credentials_does_not_repeat_them(run: Run, folder: Path, spec: str, message: str) -> None:
     ended = run("connectors", "create", "secretive", "--kind", "parquet", "--uri", folder, "--credential", spec)
     assert ended.code == 1
-    assert said in ended.err
+    assert message in ended.err
     assert SECRET not in ended.out + ended.err
 
 
-@pytest.mark.parametrize("way", ["plain", "file", "variable", "environment"])
+@pytest.mark.parametrize("passed_as", ["plain", "file", "variable", "environment"])
 def test_credentials_are_stored_and_never_shown(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed_as: str
 ) -> None:
     (tmp_path / "token").write_text(f"{SECRET}\n")
     monkeypatch.setenv("MY_TOKEN", SECRET)
     specs = {"plain": SECRET, "file": f"@{tmp_path}/token", "variable": "$MY_TOKEN", "environment": SECRET}
-    spec = f"type=bearer,token={specs[way]}"
-    asked = [
+    spec = f"type=bearer,token={specs[passed_as]}"
+    arguments = [
         "connectors",
         "create",
-        way,
+        passed_as,
         "--kind",
         "iceberg",
         "--uri",
@@ -182,32 +182,37 @@ def test_credentials_are_stored_and_never_shown(
         "--source-namespace",
         "a",
     ]
-    if way == "environment":
+    if passed_as == "environment":
         monkeypatch.setenv("SKIWAY_CREDENTIAL", spec)
         assert SECRET not in run("connectors", "create", "--help").out
     else:
-        asked += ["--credential", spec]
-    made = run(*asked, "-o", "json")
+        arguments += ["--credential", spec]
+    made = run(*arguments, "-o", "json")
     assert made.json["credentials"] is True
-    texts = [made, run("connectors", "get", way), run("connectors", "validate", way), run("connectors", "list")]
+    texts = [
+        made,
+        run("connectors", "get", passed_as),
+        run("connectors", "validate", passed_as),
+        run("connectors", "list"),
+    ]
     assert not any(SECRET in each.out + each.err for each in texts)
-    run("connectors", "delete", way)
+    run("connectors", "delete", passed_as)
 
 
-# --- jobs that nobody works on ------------------------------------------------------------------------------------
+# --- jobs without a worker -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that leaves its jobs to workers, of which there are none."""
+    """A server that leaves its jobs to remote workers, of which there are none."""
     root = tmp_path_factory.mktemp("idle")
     with started(root / "home", "--set", "reconciler.backend=remote") as server:
         yield server
 
 
 @pytest.fixture
-def waiting(idle: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of a job that waits."""
+def queued_job(idle: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a queued job."""
     monkeypatch.setenv("SKIWAY_SERVER", idle.address)
     assert run("connectors", "create", tmp_path.name, "--kind", "parquet", "--uri", tmp_path).code == 0
     begun = run("connectors", "sync", tmp_path.name, "-o", "json").json
@@ -215,27 +220,27 @@ def waiting(idle: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return str(begun["id"])
 
 
-def test_an_equal_sync_answers_with_the_job_that_waits(run: Run, tmp_path: Path, waiting: str) -> None:
+def test_identical_sync_returns_the_queued_job(run: Run, tmp_path: Path, queued_job: str) -> None:
     again = run("connectors", "sync", tmp_path.name)
-    assert again.out == f"job {waiting} is queued; follow it with: skiway jobs watch {waiting}\n"
+    assert again.out == f"job {queued_job} is queued; follow it with: skiway jobs watch {queued_job}\n"
 
 
-def test_a_job_that_waits_is_cancelled_at_once(run: Run, waiting: str) -> None:
-    assert run("jobs", "cancel", waiting).out == f"job {waiting} is cancelled\n"
-    watched = run("jobs", "watch", waiting)
-    assert (watched.code, watched.out) == (1, f"job {waiting} cancelled\n")
-    assert ["state", "cancelled"] in run("jobs", "get", waiting).lines
+def test_queued_job_is_cancelled_immediately(run: Run, queued_job: str) -> None:
+    assert run("jobs", "cancel", queued_job).out == f"job {queued_job} is cancelled\n"
+    watched = run("jobs", "watch", queued_job)
+    assert (watched.code, watched.out) == (1, f"job {queued_job} cancelled\n")
+    assert ["state", "cancelled"] in run("jobs", "get", queued_job).lines
 
 
-def test_ctrl_c_leaves_the_job_and_says_how_to_follow_it(run: Run, idle: Server, waiting: str) -> None:
+def test_ctrl_c_keeps_the_job_and_prints_how_to_follow_it(run: Run, idle: Server, queued_job: str) -> None:
     env = environment(SKIWAY_SERVER=idle.address)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with launch("jobs", "watch", waiting, env=env, **pipes) as watcher:
+    with launch("jobs", "watch", queued_job, env=env, **pipes) as watcher:
         assert watcher.stderr is not None
-        assert watcher.stderr.readline() == f"job {waiting}: queued, waiting for a worker\n"
+        assert watcher.stderr.readline() == f"job {queued_job}: queued, waiting for a worker\n"
         os.kill(watcher.pid, signal.SIGINT)
         out, err = watcher.communicate(timeout=60)
     assert (watcher.returncode, out) == (130, "")
-    assert f"job {waiting} keeps running: follow it with `skiway jobs watch {waiting}`" in err
+    assert f"job {queued_job} keeps running: follow it with `skiway jobs watch {queued_job}`" in err
     assert "Traceback" not in err
-    assert run("jobs", "get", waiting, "-o", "json").json["state"] == "queued"
+    assert run("jobs", "get", queued_job, "-o", "json").json["state"] == "queued"

@@ -1,4 +1,4 @@
-"""`skiway tables describe`, over what Spark found out; and the postcard that leads there."""
+"""`skiway tables describe` with the statistics that Spark computed, and the sync that computes them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from skiway.model import v1
 
 
 @pytest.mark.timeout(600)
-def test_a_sync_is_followed_through_both_passes(profiled: str) -> None:
-    told = [line.partition(": ")[2] for line in profiled.splitlines() if ": " in line]
-    assert any(re.fullmatch(r"statistics, \d of 2 tables.*", line) for line in told), profiled
+def test_sync_shows_the_progress_of_both_passes(profiled: str) -> None:
+    messages = [line.partition(": ")[2] for line in profiled.splitlines() if ": " in line]
+    assert any(re.fullmatch(r"statistics, \d of 2 tables.*", line) for line in messages), profiled
     assert re.search(r"^job \S+ succeeded: 2 tables, \d changed, 0 failed$", profiled, re.MULTILINE)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("profiled")
-def test_columns_are_described_with_figures_and_pictures(run: Run) -> None:
+def test_columns_are_described_with_numbers_and_histograms(run: Run) -> None:
     shown = run("tables", "describe", "lake.raw.orders")
     assert shown.code == 0
     lines = {line[0]: line for line in shown.lines if line}
@@ -42,7 +42,7 @@ def test_columns_are_described_with_figures_and_pictures(run: Run) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("profiled")
-def test_programs_get_every_figure_with_its_quality(run: Run) -> None:
+def test_json_has_every_number_with_its_quality(run: Run) -> None:
     found = run("tables", "describe", "lake.raw.orders", "-o", "json").json
     assert (found["rows"], found["rows_quality"], found["rows_profiled"]) == (ROWS, "exact", ROWS)
     columns = {each["name"]: each for each in found["columns"]}
@@ -56,7 +56,7 @@ def test_programs_get_every_figure_with_its_quality(run: Run) -> None:
     assert len(ids["bounds"]) == len(ids["counts"]) + 1
 
 
-def test_a_managed_table_that_was_not_profiled_shows_what_its_files_tell(run: Run) -> None:
+def test_unprofiled_managed_table_shows_the_statistics_of_its_files(run: Run) -> None:
     run("sql", "CREATE SCHEMA lake.desc_; CREATE TABLE lake.desc_.t AS SELECT 10 AS n, 'b' AS s")
     run("sql", "INSERT INTO lake.desc_.t VALUES (9, 'a'), (NULL, 'ß')")
     shown = run("tables", "describe", "lake.desc_.t")
@@ -69,7 +69,7 @@ def test_a_managed_table_that_was_not_profiled_shows_what_its_files_tell(run: Ru
     assert columns[0]["quality"]["min"] == "bound"
 
 
-def test_an_older_snapshot_is_described_as_it_was(run: Run) -> None:
+def test_older_snapshot_can_be_described(run: Run) -> None:
     run("sql", "CREATE SCHEMA lake.desc2; CREATE TABLE lake.desc2.t AS SELECT 1 AS n")
     first = run("snapshots", "list", "lake.desc2.t", "-o", "json").json[0]["id"]
     run("sql", "INSERT INTO lake.desc2.t VALUES (5)")
@@ -82,7 +82,7 @@ def test_an_older_snapshot_is_described_as_it_was(run: Run) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("profiled")
-def test_a_managed_table_is_profiled_when_asked_for(run: Run) -> None:
+def test_managed_table_is_profiled_on_request(run: Run) -> None:
     run("sql", "CREATE SCHEMA lake.desc3; CREATE TABLE lake.desc3.t AS SELECT i % 3 AS n FROM range(30) r(i)")
     done = run("stats", "profile", "lake.desc3.t", "--watch")
     assert (done.code, "succeeded" in done.out) == (0, True), done.err
@@ -95,7 +95,7 @@ def test_a_managed_table_is_profiled_when_asked_for(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "counts", "shown"),
+    ("positions", "counts", "shown"),
     [
         ([0.0, 1.0, 2.0], [10, 30], "▃▃██"),
         ([0.0, 4.0], [8], "████"),
@@ -105,11 +105,11 @@ def test_a_managed_table_is_profiled_when_asked_for(run: Run) -> None:
         ([0.0, 4.0, 4.0], [4, 12], "▁▁▁█"),
     ],
 )
-def test_a_histogram_is_drawn_in_bins_of_equal_width(places: list[float], counts: list[int], shown: str) -> None:
-    assert histogram_bars(places, counts, 4) == shown
+def test_histogram_is_drawn_in_bins_of_equal_width(positions: list[float], counts: list[int], shown: str) -> None:
+    assert histogram_bars(positions, counts, 4) == shown
 
 
-def test_bounds_lie_on_a_line() -> None:
+def test_bounds_have_numeric_positions() -> None:
     assert numeric_position("2.5") == 2.5
     assert numeric_position("x") is None
     day, next_day = numeric_position("2025-01-01"), numeric_position("2025-01-02")
@@ -121,7 +121,7 @@ def test_bounds_lie_on_a_line() -> None:
     assert numeric_position("00:01:00") == 60
 
 
-def test_what_is_not_stored_is_unknown() -> None:
+def test_missing_statistics_are_unknown() -> None:
     nothing = ColumnProfile.of(v1.ColumnStats(column_name="a", value_count=3), "int")
     assert (nothing.nulls, nothing.distinct, nothing.min, nothing.null_share, nothing.histogram()) == (
         None,
@@ -135,7 +135,7 @@ def test_what_is_not_stored_is_unknown() -> None:
     assert DistinctCount.of(v1.Ndv()) is None
 
 
-def test_bounds_of_files_are_merged_by_value_not_by_letters() -> None:
+def test_bounds_of_files_are_merged_by_value_not_as_strings() -> None:
     parts = [
         v1.ColumnStats(value_count=2, null_count=0, min=low, max=high) for low, high in (("9", "9"), ("-3", "100"))
     ]

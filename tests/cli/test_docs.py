@@ -1,4 +1,4 @@
-"""The page about running a server names what there is, and nothing else."""
+"""The page about running a server lists exactly the settings, options and sweeps that exist."""
 
 from __future__ import annotations
 

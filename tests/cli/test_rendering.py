@@ -1,4 +1,4 @@
-"""How answers look, and what programs get."""
+"""Output for people and for programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skiway.model import v1
 
 
 class Terminal(io.StringIO):
-    """A screen that is so many columns wide."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -55,14 +55,14 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_rows_fit_the_terminal_and_ids_stay_whole(screen: Any, width: int) -> None:
+def test_rows_fit_the_terminal_and_ids_are_not_shortened(screen: Any, width: int) -> None:
     lines = screen(width)
     assert len(lines) == 3
     assert max(map(len, lines)) <= width
     assert all(Fact.job_id in line and "1,234,567" in line for line in lines[1:])
 
 
-def test_a_narrow_terminal_shortens_texts_first_and_then_leaves_out_the_last_columns(screen: Any) -> None:
+def test_narrow_terminal_first_shortens_text_and_then_drops_the_last_columns(screen: Any) -> None:
     assert "size" not in screen(80)[0]
     assert screen(80)[1].rstrip().endswith("a name that is long, and th…")
     wide = screen(200)
@@ -70,7 +70,7 @@ def test_a_narrow_terminal_shortens_texts_first_and_then_leaves_out_the_last_col
     assert "and then some more of it" in wide[1]
 
 
-def test_a_pipe_gets_whole_lines_without_colours_or_trailing_blanks(
+def test_pipe_gets_complete_lines_without_colors_or_trailing_spaces(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
@@ -82,7 +82,7 @@ def test_a_pipe_gets_whole_lines_without_colours_or_trailing_blanks(
     assert not any("\x1b" in line for line in lines)
 
 
-def test_what_people_read() -> None:
+def test_values_are_formatted_for_people() -> None:
     shown = rendering.format_value
     assert [shown(None), shown(True), shown(1234), shown(7, "snapshot_id")] == ["-", "yes", "1,234", "7"]
     assert [shown(1023, "size_bytes"), shown(1536, "size_bytes")] == ["1023 B", "1.5 KiB"]
@@ -91,7 +91,7 @@ def test_what_people_read() -> None:
     assert shown("two\n lines") == "two lines"
 
 
-def test_what_programs_read() -> None:
+def test_values_are_formatted_for_programs() -> None:
     value = {
         "when": datetime(2025, 1, 2, tzinfo=UTC),
         "local": datetime(2025, 1, 2, 3),
@@ -103,15 +103,20 @@ def test_what_programs_read() -> None:
         "odd": [float("nan"), float("inf"), 1.5, None],
         "fact": Fact(),
     }
-    told = json.loads(rendering.json_text(value))
-    assert told["when"] == "2025-01-02T00:00:00Z"
-    assert told["local"] == "2025-01-02T03:00:00"
-    assert (told["day"], told["took"], told["money"], told["raw"]) == ("2025-01-02", 1.5, "1.10", "00ff")
-    assert told["odd"] == ["nan", "inf", 1.5, None]
-    assert told["fact"]["size_bytes"] == 5 * 1024 * 1024
+    document = json.loads(rendering.json_text(value))
+    assert document["when"] == "2025-01-02T00:00:00Z"
+    assert document["local"] == "2025-01-02T03:00:00"
+    assert (document["day"], document["took"], document["money"], document["raw"]) == (
+        "2025-01-02",
+        1.5,
+        "1.10",
+        "00ff",
+    )
+    assert document["odd"] == ["nan", "inf", 1.5, None]
+    assert document["fact"]["size_bytes"] == 5 * 1024 * 1024
 
 
-def test_near_names_come_first_and_without_any_the_first_there_are() -> None:
+def test_suggestions_are_similar_names_or_else_the_first_ones() -> None:
     assert suggestion("peple", ["orders", "people"]) == "did you mean people?"
     assert suggestion("people", ["peoples", "peeople", "orders"]) == "did you mean peoples or peeople?"
     assert suggestion("ab", ["abc", "abd", "abe"]) == "did you mean abe, abd or abc?"
@@ -122,13 +127,13 @@ def test_near_names_come_first_and_without_any_the_first_there_are() -> None:
 
 
 def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
-    told = v1.JobProgress(**counts)
-    setattr(told, "pass", mode)
-    return told
+    progress_ = v1.JobProgress(**counts)
+    setattr(progress_, "pass", mode)
+    return progress_
 
 
 @pytest.mark.parametrize(
-    ("state", "told", "shown"),
+    ("state", "job_progress", "shown"),
     [
         (v1.JS_QUEUED, None, "queued, waiting for a worker"),
         (v1.JS_RUNNING, None, "running"),
@@ -145,27 +150,27 @@ def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
         (v1.JS_FAILED, progress(v1.CAP_METADATA_ONLY_CORE, tables_total=3), "failed"),
     ],
 )
-def test_a_job_tells_its_phase_and_how_far_it_is(
-    state: v1.JobState.ValueType, told: v1.JobProgress | None, shown: str
+def test_progress_of_a_job_shows_phase_and_counts(
+    state: v1.JobState.ValueType, job_progress: v1.JobProgress | None, shown: str
 ) -> None:
-    assert describe_progress(Job(v1.Job(state=state, progress=told))) == shown
+    assert describe_progress(Job(v1.Job(state=state, progress=job_progress))) == shown
 
 
 @pytest.mark.parametrize(
     ("state", "failed", "code"), [("succeeded", 0, 0), ("succeeded", 1, 1), ("failed", 0, 1), ("cancelled", 0, 1)]
 )
-def test_only_a_job_of_which_all_succeeded_ends_with_0(
+def test_exit_code_is_0_only_if_all_tables_succeeded(
     capsys: pytest.CaptureFixture[str], state: str, failed: int, code: int
 ) -> None:
     errors = {f"t{number}": "broken" for number in range(failed)}
-    told = v1.Job(job_id="j", tables_scanned=2, errors=failed, state=v1.JobState.Value(f"JS_{state.upper()}"))
-    told.table_errors.extend(v1.TableError(table=table, message=said) for table, said in errors.items())
+    job = v1.Job(job_id="j", tables_scanned=2, errors=failed, state=v1.JobState.Value(f"JS_{state.upper()}"))
+    job.table_errors.extend(v1.TableError(table=table, message=message) for table, message in errors.items())
     ended = 0
     try:
-        report_end(Call(), JobRecord.of(Job(told), {}))
+        report_end(Call(), JobRecord.of(Job(job), {}))
     except typer.Exit as exit_:
         ended = exit_.exit_code
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert ended == code
-    assert said.out == f"job j {state}: 2 tables, 0 changed, {failed} failed\n"
-    assert said.err == ("  t0: broken\n" if failed else "")
+    assert captured.out == f"job j {state}: 2 tables, 0 changed, {failed} failed\n"
+    assert captured.err == ("  t0: broken\n" if failed else "")

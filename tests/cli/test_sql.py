@@ -23,12 +23,12 @@ from skiway.client.airport.predicates import And, Between, Column, Comparison, I
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_shown_as_sql_prints_them(run: Run) -> None:
+def test_rows_are_printed_as_a_table(run: Run) -> None:
     shown = run("sql", "SELECT * FROM lake.raw.people ORDER BY id")
     assert shown.out == "id  name\n 1  Ada\n 2  Grace\n 3  NULL\n"
 
 
-def test_programs_get_one_document(run: Run) -> None:
+def test_json_output_is_one_document(run: Run) -> None:
     assert run("sql", "SELECT * FROM lake.raw.people ORDER BY id", "-o", "json").json == [
         {"id": 1, "name": "Ada"},
         {"id": 2, "name": "Grace"},
@@ -38,7 +38,7 @@ def test_programs_get_one_document(run: Run) -> None:
     assert run("sql", "SELECT 1 AS a; SELECT 2 AS a, 3 AS a", "-o", "json").json == [[{"a": 1}], [{"a": 2, "a_2": 3}]]
 
 
-def test_it_is_duckdb_with_joins_windows_and_files(run: Run, tmp_path: Path) -> None:
+def test_duckdb_features_work_such_as_joins_aggregates_and_files(run: Run, tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("name,city\nAda,London\nGrace,New York\n")
     rows = run(
         *("sql", "-o", "json"),
@@ -54,27 +54,27 @@ def test_it_is_duckdb_with_joins_windows_and_files(run: Run, tmp_path: Path) -> 
     ]
 
 
-def test_columns_may_be_named_in_full_and_tables_without_their_catalog(run: Run) -> None:
+def test_columns_can_be_fully_qualified_and_tables_can_omit_the_catalog(run: Run) -> None:
     assert run(
         "sql", "SELECT lake.raw.people.name AS n FROM lake.raw.people WHERE people.id = 1", "-o", "json"
     ).json == [{"n": "Ada"}]
     assert run("sql", "SELECT count(*) AS n FROM raw.people", "--catalog", "lake", "-o", "json").json == [{"n": 3}]
 
 
-def test_a_table_may_be_read_twice_with_different_filters(run: Run) -> None:
+def test_table_can_be_read_twice_with_different_filters(run: Run) -> None:
     both = "SELECT (SELECT name FROM lake.raw.people WHERE id = 1) AS a, (SELECT name FROM lake.raw.people WHERE id = 2) AS b"
     assert run("sql", both, "-o", "json").json == [{"a": "Ada", "b": "Grace"}]
 
 
-def test_geometries_are_shown_as_texts(run: Run) -> None:
-    asked = "SELECT 'POINT (1 2)'::GEOMETRY AS place UNION ALL SELECT NULL"
-    assert run("sql", asked).out == "place\nPOINT (1 2)\nNULL\n"
-    assert run("sql", asked, "-o", "json").json == [{"place": "POINT (1 2)"}, {"place": None}]
+def test_geometries_are_shown_as_text(run: Run) -> None:
+    query = "SELECT 'POINT (1 2)'::GEOMETRY AS place UNION ALL SELECT NULL"
+    assert run("sql", query).out == "place\nPOINT (1 2)\nNULL\n"
+    assert run("sql", query, "-o", "json").json == [{"place": "POINT (1 2)"}, {"place": None}]
 
 
-def test_filters_reach_the_server(run: Run) -> None:
-    asked = "SELECT count(*) AS n FROM lake.raw.orders WHERE id >= 5500 AND paid AND id + 0 < 5600"
-    assert run("sql", asked, "-o", "json").json == [{"n": 75}]
+def test_filters_are_sent_to_the_server(run: Run) -> None:
+    query = "SELECT count(*) AS n FROM lake.raw.orders WHERE id >= 5500 AND paid AND id + 0 < 5600"
+    assert run("sql", query, "-o", "json").json == [{"n": 75}]
     planned = run(
         *("sql", "-o", "json"),
         "SELECT filter, files_considered, files_pruned FROM lake.skiway.plans"
@@ -86,7 +86,7 @@ def test_filters_reach_the_server(run: Run) -> None:
     assert "5600" not in planned["filter"]
 
 
-def test_an_older_state_is_read_by_version_and_time(run: Run) -> None:
+def test_time_travel_by_version_and_timestamp(run: Run) -> None:
     run("sql", "CREATE SCHEMA lake.travel; CREATE TABLE lake.travel.t AS SELECT 1 AS id")
     first = run("snapshots", "list", "lake.travel.t", "-o", "json").json[0]
     run("sql", "INSERT INTO lake.travel.t VALUES (2); ALTER TABLE lake.travel.t ADD COLUMN note VARCHAR")
@@ -101,7 +101,7 @@ def test_an_older_state_is_read_by_version_and_time(run: Run) -> None:
     assert run("sql", "SELECT * FROM lake.travel.t AT (VERSION => 5)").code == 1
 
 
-def test_nan_is_the_greatest_number_as_it_is_to_duckdb(run: Run, table: str) -> None:
+def test_nan_is_the_greatest_number_as_in_duckdb(run: Run, table: str) -> None:
     run(
         "sql",
         f"CREATE OR REPLACE TABLE {table} AS SELECT x, {{'y': x}} AS s FROM (VALUES (1.0::DOUBLE), ('nan'), (9)) v(x)",
@@ -116,7 +116,7 @@ def test_nan_is_the_greatest_number_as_it_is_to_duckdb(run: Run, table: str) -> 
     assert then.json == [{"x": 9.0}, {"x": "nan"}]
 
 
-def test_a_long_answer_is_cut_for_people_and_says_so(run: Run) -> None:
+def test_long_result_is_truncated_with_a_notice_for_people(run: Run) -> None:
     cut = run("sql", "SELECT id FROM lake.raw.orders", "--max-rows", "10")
     assert len(cut.lines) == 11
     assert "only the first 10 rows are shown" in cut.err
@@ -124,18 +124,18 @@ def test_a_long_answer_is_cut_for_people_and_says_so(run: Run) -> None:
     assert len(run("sql", "SELECT id FROM lake.raw.orders", "--max-rows", "10", "-o", "json").json) == ROWS
 
 
-def test_columns_are_described_and_rows_copied_out(run: Run, tmp_path: Path) -> None:
+def test_describe_and_copy_work(run: Run, tmp_path: Path) -> None:
     assert [each["column_name"] for each in run("sql", "DESCRIBE lake.raw.people", "-o", "json").json] == ["id", "name"]
     assert run("sql", f"COPY (SELECT * FROM lake.raw.people) TO '{tmp_path}/out.csv'").code == 0
     assert (tmp_path / "out.csv").read_text() == "id,name\n1,Ada\n2,Grace\n3,\n"
 
 
-# --- changing -----------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def table(run: Run, request: pytest.FixtureRequest) -> str:
-    """A managed table with three rows, of its own."""
+    """A managed table with three rows, only for this test."""
     schema = f"lake.t{abs(hash(request.node.name))}"
     made = run("sql", f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t (id BIGINT NOT NULL, name VARCHAR, day DATE)")
     assert made.code == 0, made.err
@@ -159,7 +159,7 @@ def test_rows_are_inserted_by_position_by_column_and_by_name(run: Run, table: st
     assert len(rows(run, table)) == 5
 
 
-def test_rows_come_back_if_asked_for(run: Run, table: str) -> None:
+def test_returning_returns_the_affected_rows(run: Run, table: str) -> None:
     back = run(
         "sql", f"INSERT INTO {table} VALUES (7, 'new', NULL) RETURNING id * 10 AS ten, t.name", "-o", "json"
     ).json
@@ -170,25 +170,25 @@ def test_rows_come_back_if_asked_for(run: Run, table: str) -> None:
     assert gone == [{"name": "new"}]
 
 
-def test_rows_are_updated_by_whatever_duckdb_computes(run: Run, table: str) -> None:
-    asked = (
+def test_rows_are_updated_with_any_duckdb_expression(run: Run, table: str) -> None:
+    query = (
         f"UPDATE {table} AS x SET name = concat(x.name, '!'), day = (SELECT max(day) FROM {table}) WHERE x.id IN (2, 3)"
     )
-    assert run("sql", asked, "-o", "json").json == {"statement": "update", "count": 2, "message": "updated 2 rows"}
+    assert run("sql", query, "-o", "json").json == {"statement": "update", "count": 2, "message": "updated 2 rows"}
     assert rows(run, table)[1:] == [(2, "Grace!", "1815-12-10"), (3, "!", "1815-12-10")]
     assert run("sql", f"UPDATE {table} SET id = NULL").code == 1
     assert run("sql", f"UPDATE {table} SET nope = 1").code == 1
 
 
-def test_rows_are_deleted_by_any_condition(run: Run, table: str) -> None:
-    asked = f"DELETE FROM {table} WHERE id IN (SELECT id FROM lake.raw.people WHERE name IS NOT NULL)"
-    assert run("sql", asked).out == "deleted 2 rows\n"
+def test_rows_are_deleted_with_any_condition(run: Run, table: str) -> None:
+    query = f"DELETE FROM {table} WHERE id IN (SELECT id FROM lake.raw.people WHERE name IS NOT NULL)"
+    assert run("sql", query).out == "deleted 2 rows\n"
     assert [row[0] for row in rows(run, table)] == [3]
     assert run("sql", f"TRUNCATE {table}").out == "deleted 1 row\n"
     assert rows(run, table) == []
 
 
-def test_tables_are_made_from_queries_with_their_types(run: Run, table: str) -> None:
+def test_tables_are_created_from_queries_with_their_types(run: Run, table: str) -> None:
     made = run(
         "sql", f"CREATE TABLE {table}2 AS SELECT id, uuid() AS u, true AS b, sum(id) AS s FROM {table} GROUP BY id"
     )
@@ -203,12 +203,12 @@ def test_tables_are_made_from_queries_with_their_types(run: Run, table: str) -> 
     assert rows(run, f"{table}2") == [(2,), (3,)]
 
 
-def test_a_query_that_fails_half_way_leaves_no_table_or_the_one_there_was(run: Run, table: str) -> None:
+def test_query_that_fails_midway_creates_and_replaces_no_table(run: Run, table: str) -> None:
     failing = "SELECT i, CASE WHEN i > 99990 THEN error('no') END AS x FROM range(100000) r(i)"
-    told = run("sql", f"CREATE TABLE {table}3 AS {failing}")
-    assert (told.code, told.err) == (1, "skiway: Invalid Input Error: no\n")
-    assert run("sql", failing, "--max-rows", "0").err == told.err
-    assert run("sql", f"INSERT INTO {table} (id, name) {failing}").err == told.err
+    failed = run("sql", f"CREATE TABLE {table}3 AS {failing}")
+    assert (failed.code, failed.err) == (1, "skiway: Invalid Input Error: no\n")
+    assert run("sql", failing, "--max-rows", "0").err == failed.err
+    assert run("sql", f"INSERT INTO {table} (id, name) {failing}").err == failed.err
     assert run("sql", f"SELECT * FROM {table}3").code == 1
     assert run("sql", f"CREATE OR REPLACE TABLE {table} AS {failing}").code == 1
     assert len(rows(run, table)) == 3
@@ -231,7 +231,7 @@ def test_tables_are_altered_and_dropped(run: Run, table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "expected_error"),
     [
         ("BEGIN", "every statement commits on its own"),
         (
@@ -259,10 +259,10 @@ def test_tables_are_altered_and_dropped(run: Run, table: str) -> None:
         ("", "there is no statement to run"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_changes_nothing(run: Run, statement: str, said: str) -> None:
+def test_unsupported_statement_is_rejected_without_changes(run: Run, statement: str, expected_error: str) -> None:
     ended = run("sql", statement)
     assert (ended.code, ended.out) == (1, "")
-    assert said in ended.err
+    assert expected_error in ended.err
     assert "Traceback" not in ended.err
     assert run("sql", "SELECT count(*) AS n FROM lake.raw.people", "-o", "json").json == [{"n": 3}]
 
@@ -270,8 +270,8 @@ def test_what_cannot_be_done_is_told_and_changes_nothing(run: Run, statement: st
 # --- where statements come from -----------------------------------------------------------------------------------
 
 
-def test_statements_come_from_the_standard_input_or_a_file(run: Run, tmp_path: Path) -> None:
-    assert run("sql", given="SELECT 1 AS a;\n-- and no more\n").out == "a\n1\n"
+def test_statements_are_read_from_stdin_or_a_file(run: Run, tmp_path: Path) -> None:
+    assert run("sql", stdin_text="SELECT 1 AS a;\n-- and no more\n").out == "a\n1\n"
     (tmp_path / "q.sql").write_text("SELECT 'a;b' AS text; SELECT 2 AS b")
     assert run("sql", "-f", tmp_path / "q.sql").out == "text\na;b\nb\n2\n"
     both = run("sql", "SELECT 1", "-f", tmp_path / "q.sql")
@@ -280,12 +280,12 @@ def test_statements_come_from_the_standard_input_or_a_file(run: Run, tmp_path: P
     assert (missing.code, "cannot read the file" in missing.err and "No such file" in missing.err) == (1, True)
 
 
-def test_a_statement_that_fails_ends_the_others(run: Run) -> None:
+def test_failed_statement_stops_the_following_ones(run: Run) -> None:
     ended = run("sql", "SELECT 1 AS a; SELECT nope; SELECT 2 AS b")
     assert (ended.code, ended.out) == (1, "a\n1\n")
 
 
-def test_on_a_terminal_it_is_a_prompt(lake: Server) -> None:
+def test_terminal_gets_an_interactive_prompt(lake: Server) -> None:
     controller, terminal = pty.openpty()
     env = environment(SKIWAY_SERVER=lake.address, TERM="dumb", COLUMNS="80")
     with subprocess.Popen(command("sql"), env=env, stdin=terminal, stdout=terminal, stderr=terminal) as process:
@@ -306,11 +306,11 @@ def test_on_a_terminal_it_is_a_prompt(lake: Server) -> None:
 
 
 def _read_until(controller: int, word: str) -> str:
-    said, deadline = "", time.monotonic() + 60
-    while word not in said:
-        assert time.monotonic() < deadline, said
-        said += os.read(controller, 4096).decode()
-    return said
+    expected_error, deadline = "", time.monotonic() + 60
+    while word not in expected_error:
+        assert time.monotonic() < deadline, expected_error
+        expected_error += os.read(controller, 4096).decode()
+    return expected_error
 
 
 # --- pushdown -----------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def pushed(condition: str, source: str = "lake.s.t") -> object:
 
 
 @pytest.mark.parametrize(
-    ("condition", "wanted"),
+    ("condition", "expected"),
     [
         ("id = 5", Comparison(Op.EQUAL, "id", 5)),
         ("ID = 5", Comparison(Op.EQUAL, "id", 5)),
@@ -352,11 +352,11 @@ def pushed(condition: str, source: str = "lake.s.t") -> object:
         ("id = 5 AND name LIKE 'x%'", Comparison(Op.EQUAL, "id", 5)),
     ],
 )
-def test_conditions_between_a_column_and_constants_are_pushed_down(condition: str, wanted: object) -> None:
-    assert pushed(condition) == wanted
+def test_comparisons_of_a_column_with_constants_are_pushed_down(condition: str, expected: object) -> None:
+    assert pushed(condition) == expected
 
 
-def test_moments_and_decimals_are_pushed_down_as_such() -> None:
+def test_temporal_values_and_decimals_keep_their_types_in_pushdown() -> None:
     assert "datetime.date(2025, 1, 2)" in repr(pushed("day > '2025-01-02'"))
     assert "datetime.date(2025, 1, 2)" in repr(pushed("day > DATE '2025-01-02'"))
     assert "datetime.datetime(2025, 1, 2, 3, 0)" in repr(pushed("at <= TIMESTAMP '2025-01-02 03:00:00'"))
@@ -386,7 +386,7 @@ def test_moments_and_decimals_are_pushed_down_as_such() -> None:
         "name ILIKE 'x'",
     ],
 )
-def test_what_duckdb_may_see_otherwise_is_left_to_it(condition: str) -> None:
+def test_conditions_with_duckdb_specific_semantics_are_not_pushed_down(condition: str) -> None:
     assert pushed(condition) is None
 
 
@@ -402,16 +402,16 @@ def test_what_duckdb_may_see_otherwise_is_left_to_it(condition: str) -> None:
         ("lake.s.t x TABLESAMPLE 10%", False),
     ],
 )
-def test_filters_pass_inner_joins_only(source: str, *, is_pushed: bool) -> None:
+def test_filters_are_pushed_through_inner_joins_only(source: str, *, is_pushed: bool) -> None:
     assert (pushed("x.id = 5", source) is not None) == is_pushed
     if "," in source or "JOIN" in source:
-        assert pushed("id = 5", source) is None, "whose column that is, is not known"
+        assert pushed("id = 5", source) is None, "the column is ambiguous"
 
 
-def test_json_stays_one_document_however_many_rows_there_are(lake: Server) -> None:
-    """As a process of its own: written as it is read, in parts."""
-    asked = ("sql", "SELECT id, customer FROM lake.raw.orders ORDER BY id", "-o", "json")
-    done = skiway(*asked, timeout_s=100, SKIWAY_SERVER=lake.address)
+def test_json_is_one_document_for_any_number_of_rows(lake: Server) -> None:
+    """Run in its own process, because the output is streamed."""
+    query = ("sql", "SELECT id, customer FROM lake.raw.orders ORDER BY id", "-o", "json")
+    done = skiway(*query, timeout_s=100, SKIWAY_SERVER=lake.address)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [row["id"] for row in found] == list(range(ROWS))

@@ -1,4 +1,4 @@
-"""Commands about catalogs, namespaces, tables, snapshots, queries and statistics."""
+"""Commands for catalogs, namespaces, tables, snapshots, queries and statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cli.conftest import ROWS, Run, write_sources
 from runtime.servers import Server, skiway, started
 
 
-def test_catalogs_are_made_listed_shown_and_deleted(run: Run) -> None:
+def test_catalogs_are_created_listed_shown_and_deleted(run: Run) -> None:
     made = run("catalogs", "create", "spare", "--description", "for later", "--property", "owner=ada")
     assert (made.code, made.out) == (0, "created catalog spare\n")
     listed = run("catalogs", "list")
@@ -22,12 +22,12 @@ def test_catalogs_are_made_listed_shown_and_deleted(run: Run) -> None:
     assert (shown["name"], shown["description"], shown["properties"]) == ("spare", "for later", {"owner": "ada"})
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", shown["created_at"])
     assert run("catalogs", "delete", "spare").out == "deleted catalog spare\n"
-    gone = run("catalogs", "get", "spare")
-    assert (gone.code, gone.out) == (1, "")
-    assert "there is no catalog spare" in gone.err
+    missing = run("catalogs", "get", "spare")
+    assert (missing.code, missing.out) == (1, "")
+    assert "there is no catalog spare" in missing.err
 
 
-def test_namespaces_are_listed_below_one_and_below_all(run: Run) -> None:
+def test_namespaces_are_listed_below_one_parent_and_recursively(run: Run) -> None:
     run("namespaces", "create", "lake.deep.er", "--description", "two at once")
     assert [each["name"] for each in run("namespaces", "list", "lake.deep", "-o", "json").json] == ["lake.deep.er"]
     flat = [each["name"] for each in run("namespaces", "list", "-o", "json").json]
@@ -42,14 +42,14 @@ def test_namespaces_are_listed_below_one_and_below_all(run: Run) -> None:
     assert run("namespaces", "get", "lake.deep").code == 1
 
 
-def test_a_catalog_that_holds_something_is_deleted_only_if_told_so(run: Run) -> None:
+def test_nonempty_catalog_is_deleted_only_with_cascade(run: Run) -> None:
     run("catalogs", "create", "full")
     run("namespaces", "create", "full.a")
     assert "--cascade" in run("catalogs", "delete", "full").err
     assert run("catalogs", "delete", "full", "--cascade", "-o", "json").json["name"] == "full"
 
 
-def test_tables_show_where_they_come_from_and_how_large_they_are(run: Run) -> None:
+def test_tables_are_listed_with_origin_and_size(run: Run) -> None:
     listed = run("tables", "list", "lake.raw")
     assert listed.out.splitlines()[0].split() == ["name", "format", "origin", "rows", "data", "files", "size"]
     assert listed.lines[1][:3] == ["lake.raw.orders", "parquet", "raw"]
@@ -58,7 +58,7 @@ def test_tables_show_where_they_come_from_and_how_large_they_are(run: Run) -> No
     assert {each["name"] for each in run("tables", "list", "lake", "-o", "json").json} <= everywhere.keys()
 
 
-def test_a_table_is_made_shown_and_deleted(run: Run) -> None:
+def test_table_is_created_shown_and_deleted(run: Run) -> None:
     run("namespaces", "create", "lake.made")
     made = run("tables", "create", "lake.made.things", "id BIGINT NOT NULL", "name VARCHAR", "tags VARCHAR[]")
     assert (made.code, made.out) == (0, "created table lake.made.things\n")
@@ -74,7 +74,7 @@ def test_a_table_is_made_shown_and_deleted(run: Run) -> None:
     assert run("tables", "get", "lake.made.things").code == 1
 
 
-def test_a_mirrored_table_is_deleted_and_comes_back_with_the_next_sync(run: Run, tmp_path: Path) -> None:
+def test_deleted_mirrored_table_returns_with_the_next_sync(run: Run, tmp_path: Path) -> None:
     write_sources(tmp_path)
     run("connectors", "create", "twice", "--kind", "parquet", "--uri", tmp_path)
     assert run("connectors", "sync", "twice", "--mode", "metadata").out == "metadata: 2 tables, 2 changed, 0 failed\n"
@@ -99,7 +99,7 @@ def test_snapshots_are_listed_with_the_current_one_marked(run: Run) -> None:
     assert run("snapshots", "get", "lake.hist.t", "77").code == 1
 
 
-def test_a_table_without_snapshots_says_so(run: Run) -> None:
+def test_table_without_snapshots_prints_a_notice(run: Run) -> None:
     run("sql", "CREATE SCHEMA IF NOT EXISTS lake.hist; CREATE TABLE lake.hist.empty (id INT)")
     listed = run("snapshots", "list", "lake.hist.empty")
     assert (listed.code, listed.out) == (0, "")
@@ -108,12 +108,12 @@ def test_a_table_without_snapshots_says_so(run: Run) -> None:
     assert run("tables", "describe", "lake.hist.empty").code == 0
 
 
-def test_an_older_snapshot_of_a_mirror_is_made_current(run: Run) -> None:
+def test_older_snapshot_of_a_mirrored_table_can_be_made_current(run: Run) -> None:
     assert run("snapshots", "set-current", "lake.raw.orders", "1").code == 0
     assert run("snapshots", "set-current", "lake.raw.orders", "99").code == 1
 
 
-def test_queries_begin_live_and_end(run: Run) -> None:
+def test_queries_begin_are_renewed_and_end(run: Run) -> None:
     begun = run("queries", "begin", "lake.raw.people", "--id", "its-own", "--ttl", "30", "-o", "json").json
     assert (begun["id"], begun["state"]) == ("its-own", "active")
     assert [each["table"] for each in begun["tables"]] == ["lake.raw.people"]
@@ -125,7 +125,7 @@ def test_queries_begin_live_and_end(run: Run) -> None:
     assert run("queries", "end", "never").code == 1
 
 
-def test_a_query_of_a_time_before_everything_is_refused(run: Run) -> None:
+def test_query_as_of_a_time_before_the_first_snapshot_is_rejected(run: Run) -> None:
     ended = run("queries", "begin", "lake.raw.people", "--as-of", "1999-01-01")
     assert (ended.code, ended.out) == (1, "")
 
@@ -139,7 +139,7 @@ def test_files_of_a_table_are_listed(run: Run) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("profiled")
-def test_statistics_of_tables_tell_how_much_is_known(run: Run) -> None:
+def test_statistics_of_tables_show_how_many_rows_were_profiled(run: Run) -> None:
     listed = {line[0]: line for line in run("stats", "list", "lake.raw").lines}
     assert listed["lake.raw.orders"][1:4] == [f"{ROWS:,}", "exact", f"{ROWS:,}"]
     shown = run("stats", "show", "lake.raw.orders", "-o", "json").json
@@ -148,7 +148,7 @@ def test_statistics_of_tables_tell_how_much_is_known(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["tables", "get", "lake.raw.order"], "did you mean lake.raw.orders"),
         (["tables", "get", "lake.rwa.orders"], "did you mean lake.raw"),
@@ -162,10 +162,10 @@ def test_statistics_of_tables_tell_how_much_is_known(run: Run) -> None:
         (["sql", "SELECT * FROM lakes.raw.orders"], "catalog lakes does not exist; did you mean lake?"),
     ],
 )
-def test_an_unknown_name_is_told_with_the_nearest_ones(run: Run, arguments: list[str], said: str) -> None:
+def test_unknown_name_is_reported_with_similar_names(run: Run, arguments: list[str], message: str) -> None:
     ended = run(*arguments)
     assert (ended.code, ended.out) == (1, "")
-    assert said in ended.err
+    assert message in ended.err
     assert ended.err.startswith("skiway: ")
     assert ended.err.count("\n") == 1
 
@@ -173,13 +173,13 @@ def test_an_unknown_name_is_told_with_the_nearest_ones(run: Run, arguments: list
 @pytest.mark.parametrize(
     "arguments", [["catalogs", "list"], ["tables", "get", "a.b.c"], ["sql", "SELECT 1 FROM a.b.c"]]
 )
-def test_without_a_server_one_is_told_how_to_start_it(run: Run, arguments: list[str]) -> None:
+def test_error_without_a_server_explains_how_to_start_one(run: Run, arguments: list[str]) -> None:
     ended = run(*arguments, "--server", "127.0.0.1:1")
     assert (ended.code, ended.out) == (1, "")
     assert "no server answers at 127.0.0.1:1: start one with `skiway serve`" in ended.err
 
 
-def test_no_answer_is_an_empty_list_for_programs_and_a_sentence_for_people(run: Run) -> None:
+def test_empty_result_is_an_empty_list_for_programs_and_a_sentence_for_people(run: Run) -> None:
     run("namespaces", "create", "lake.bare")
     people = run("tables", "list", "lake.bare")
     assert (people.code, people.out) == (0, "")
@@ -187,9 +187,7 @@ def test_no_answer_is_an_empty_list_for_programs_and_a_sentence_for_people(run: 
     assert run("tables", "list", "lake.bare", "-o", "json").json == []
 
 
-def test_the_server_of_the_home_is_found(
-    run: Run, lake: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_is_found_by_its_home(run: Run, lake: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SKIWAY_SERVER")
     monkeypatch.setenv("SKIWAY_HOME", str(tmp_path))
     (tmp_path / "ready.json").write_text(json.dumps(lake.addresses))
@@ -199,7 +197,7 @@ def test_the_server_of_the_home_is_found(
     assert run("catalogs", "list", "--server", lake.address).code == 0
 
 
-def test_a_token_is_asked_for_where_the_server_wants_one(run: Run, tmp_path: Path) -> None:
+def test_error_asks_for_a_token_if_the_server_requires_one(run: Run, tmp_path: Path) -> None:
     made = skiway(
         "tokens", "new", "ada", "--account", "default", "--role", "administrator", "--home", tmp_path / "home"
     )
@@ -216,6 +214,6 @@ def test_a_token_is_asked_for_where_the_server_wants_one(run: Run, tmp_path: Pat
         assert "skiway_wrong-one" not in wrong.err
 
 
-def test_sql_goes_by_the_token_not_by_an_account(run: Run) -> None:
+def test_sql_rejects_an_account_option(run: Run) -> None:
     ended = run("sql", "SELECT * FROM lake.raw.people", "--account", "other")
     assert (ended.code, "leave out --account" in ended.err) == (1, True)

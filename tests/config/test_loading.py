@@ -1,4 +1,4 @@
-"""Settings from everywhere: who wins, what is refused, and in which words."""
+"""Settings from all sources: which source wins, what is rejected, and with which message."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def write(home: Path, text: str) -> Path:
     return file
 
 
-def refusal(**arguments) -> str:
+def error_message(**arguments) -> str:
     with pytest.raises(InvalidArgument) as caught:
         load(**arguments)
     assert caught.value.__cause__ is None
     return caught.value.message
 
 
-def test_without_any_source_all_is_default():
+def test_all_settings_have_defaults():
     assert load() == Settings()
 
 
-def test_flags_win_over_the_environment_that_over_the_file_and_that_over_the_defaults(home: Path):
+def test_precedence_is_flags_environment_file_defaults(home: Path):
     write(home, "[gc.cas]\npage_size = 1\nmin_age_ms = 10001\ntick_every = '1s'\n")
     environ = {"SKIWAY__GC__CAS__MIN_AGE_MS": "10002", "SKIWAY__GC__CAS__TICK_EVERY": "2s"}
     cas = load(home, environ=environ, flags={"gc.cas.tick_every": "3s"}).gc.cas
@@ -46,7 +46,7 @@ def test_flags_win_over_the_environment_that_over_the_file_and_that_over_the_def
     assert cas.max_tick_millis == 4000
 
 
-def test_a_named_file_takes_the_place_of_the_one_in_the_home(home: Path):
+def test_explicit_file_replaces_the_one_in_the_home(home: Path):
     write(home, "query.max_size = 1")
     other = home / "other.toml"
     other.write_text("query.default_ttl_ms = 2")
@@ -54,7 +54,7 @@ def test_a_named_file_takes_the_place_of_the_one_in_the_home(home: Path):
     assert (query.max_size, query.default_ttl_ms) == (10_000, 2)
 
 
-def test_other_variables_and_empty_ones_are_left_alone():
+def test_unrelated_and_empty_variables_are_ignored():
     assert load(environ={"SKIWAY_HOME": "/x", "PATH": "/bin", "SKIWAY__LOG__LEVEL": ""}) == Settings()
 
 
@@ -68,83 +68,83 @@ def test_other_variables_and_empty_ones_are_left_alone():
         ("7d", timedelta(days=7)),
     ],
 )
-def test_durations_are_read_with_their_units(text: str, expected: timedelta):
+def test_durations_are_parsed_with_their_units(text: str, expected: timedelta):
     assert load(flags={"gc.cas.tick_every": text}).gc.cas.tick_every == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [("true", True), ("Yes", True), ("0", False), ("off", False)])
-def test_flags_are_read_as_people_write_them(text: str, expected: bool):
+def test_booleans_have_several_spellings(text: str, expected: bool):
     assert load(flags={"seed.enabled": text}).seed.enabled is expected
 
 
 @pytest.mark.parametrize("short", ["kv", "blob", "secrets"])
-def test_a_section_with_a_backend_can_be_said_in_one_word(home: Path, short: str):
+def test_section_name_is_short_for_its_backend(home: Path, short: str):
     flags = {"kv": "memory", short: "memory"}
     assert getattr(load(flags=flags), short).backend == "memory"
     write(home, "".join(f"{key} = 'memory'\n" for key in flags))
     assert getattr(load(home), short).backend == "memory"
 
 
-def test_the_job_store_can_be_said_in_one_word():
+def test_job_store_is_short_for_its_backend():
     environ = {"SKIWAY__RECONCILER__JOB_STORE": "memory", "SKIWAY__RECONCILER__JOB_STORE__MAX_ATTEMPTS": "3"}
     jobs = load(environ=environ).reconciler.job_store
     assert (jobs.backend, jobs.max_attempts) == ("memory", 3)
 
 
-def test_places_under_home_are_filled_in_and_can_be_set(home: Path):
+def test_paths_default_to_the_home_and_can_be_set(home: Path):
     settings = load(home, flags={"secrets.file.directory": "/elsewhere"})
     assert settings.audit.directory == home / "audit"
     assert settings.auth.tokens.file == home / "tokens.toml"
     assert settings.secrets.file.directory == Path("/elsewhere")
 
 
-def test_a_relative_path_in_a_file_is_meant_from_the_file(home: Path):
+def test_relative_path_in_a_file_is_relative_to_the_file(home: Path):
     write(home, "log.file = 'logs/skiway.log'")
     assert load(home).log.file == home / "logs" / "skiway.log"
     assert load(home, environ={"SKIWAY__LOG__FILE": "here.log"}).log.file == Path("here.log")
 
 
-def test_settings_never_change():
+def test_settings_are_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         load().gc.cas.page_size = 3  # type: ignore[misc]
     assert isinstance(hash(load()), int)
 
 
-def test_every_setting_has_its_variable_and_takes_its_own_default(home: Path):
+def test_every_setting_has_a_variable_that_accepts_its_default(home: Path):
     environ = {each.environment: each.default for each in describe() if not each.under_home}
     assert load(home, environ=environ) == load(home)
 
 
-# -- refusals, as sentences
+# -- error messages
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_one():
-    assert refusal(environ={"SKIWAY__GC__CAS__MIN_AGEMS": "1"}) == (
+def test_unknown_key_is_rejected_with_the_most_similar_one():
+    assert error_message(environ={"SKIWAY__GC__CAS__MIN_AGEMS": "1"}) == (
         "unknown setting gc.cas.min_agems (set by SKIWAY__GC__CAS__MIN_AGEMS): did you mean gc.cas.min_age_ms?"
     )
 
 
-def test_an_unknown_key_in_a_file_is_refused_with_its_line(home: Path):
+def test_unknown_key_in_a_file_is_rejected_with_its_line(home: Path):
     file = write(home, "# mine\n[query]\nmax_size = 3\n\n[gc.cas]\nmin-age-ms = 4\n")
-    assert refusal(home=home) == (
+    assert error_message(home=home) == (
         f"unknown setting gc.cas.min-age-ms (set in {file}, line 6): did you mean gc.cas.min_age_ms?"
     )
 
 
-def test_a_key_like_none_is_refused_with_the_way_to_the_list():
-    assert refusal(flags={"zebra": "1"}) == (
+def test_key_unlike_any_other_is_rejected_with_how_to_list_all():
+    assert error_message(flags={"zebra": "1"}) == (
         "unknown setting zebra (set on the command line): `skiway config` lists all settings"
     )
 
 
-def test_a_section_is_no_setting():
-    assert refusal(environ={"SKIWAY__GC": "off"}) == (
+def test_section_is_not_a_setting():
+    assert error_message(environ={"SKIWAY__GC": "off"}) == (
         "gc (set by SKIWAY__GC) is a section, not a setting: set one of its settings, such as gc.idempotency.enabled"
     )
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "takes"),
+    ("key", "text", "expectation"),
     [
         ("gc.cas.page_size", "many", "a whole number, at least 1"),
         ("gc.cas.page_size", "0", "a whole number, at least 1"),
@@ -168,8 +168,11 @@ def test_a_section_is_no_setting():
         ("interceptor.session.header", "X-Session", "a header name in lower case, such as x-account"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_what_is_taken(key: str, text: str, takes: str):
-    assert refusal(flags={key: text}) == f"{key} = {text!r} (set on the command line) is invalid: expected {takes}"
+def test_invalid_value_is_rejected_with_what_is_expected(key: str, text: str, expectation: str):
+    assert (
+        error_message(flags={key: text})
+        == f"{key} = {text!r} (set on the command line) is invalid: expected {expectation}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,39 +188,39 @@ def test_a_value_that_cannot_be_is_refused_with_what_is_taken(key: str, text: st
         "gc.cas.tick_every = 60",
     ],
 )
-def test_a_value_of_the_wrong_type_in_a_file_is_not_bent_into_shape(home: Path, line: str):
+def test_value_of_the_wrong_type_in_a_file_is_not_converted(home: Path, line: str):
     file = write(home, line)
-    assert refusal(home=home).startswith(f"{line} (set in {file}, line 1) is invalid: expected ")
+    assert error_message(home=home).startswith(f"{line} (set in {file}, line 1) is invalid: expected ")
 
 
-def test_all_mistakes_are_told_at_once():
-    said = refusal(flags={"gc.cas.page_size": "0", "log.level": "LOUD"}).splitlines()
-    assert [line.partition(" ")[0] for line in said] == ["gc.cas.page_size", "log.level"]
+def test_all_errors_are_reported_at_once():
+    documented = error_message(flags={"gc.cas.page_size": "0", "log.level": "LOUD"}).splitlines()
+    assert [line.partition(" ")[0] for line in documented] == ["gc.cas.page_size", "log.level"]
 
 
-def test_a_file_that_is_not_toml_is_refused_with_the_line(home: Path):
+def test_invalid_toml_is_rejected_with_the_line(home: Path):
     file = write(home, "[gc\n")
-    assert refusal(home=home).startswith(f"the settings file {file} is not valid TOML: ")
-    assert "line 1" in refusal(home=home)
+    assert error_message(home=home).startswith(f"the settings file {file} is not valid TOML: ")
+    assert "line 1" in error_message(home=home)
 
 
-def test_a_named_file_must_exist(home: Path):
+def test_explicit_file_must_exist(home: Path):
     missing = home / "missing.toml"
-    assert refusal(file=missing) == f"the settings file {missing} does not exist: create it, or omit the option"
+    assert error_message(file=missing) == f"the settings file {missing} does not exist: create it, or omit the option"
 
 
-def test_a_file_in_another_encoding_is_refused(home: Path):
+def test_file_in_another_encoding_is_rejected(home: Path):
     file = home / FILE_NAME
     file.write_bytes("kv.table = 'tést'".encode("latin-1"))
-    assert refusal(home=home) == f"the settings file {file} cannot be read: it is not UTF-8 text"
+    assert error_message(home=home) == f"the settings file {file} cannot be read: it is not UTF-8 text"
 
 
 @pytest.mark.parametrize("door", ["grpc", "http"])
 @pytest.mark.parametrize("address", ["0.0.0.0:50051", "[::]:50051", "lake.example.com:443", "10.0.0.1:1"])
-def test_other_machines_are_not_served_without_tls(door: str, address: str):
+def test_remote_clients_require_tls(door: str, address: str):
     name = f"server.{door}"
     flags = {f"{name}.address": address, "auth.mode": "token", "auth.tokens.file": "tokens.toml"}
-    assert refusal(flags=flags) == (
+    assert error_message(flags=flags) == (
         f"{name}.address = '{address}' (set on the command line) is invalid: other machines could connect "
         f"without TLS: set {name}.tls.cert and {name}.tls.key, listen on 127.0.0.1, or set {name}.insecure = true"
     )
@@ -225,9 +228,9 @@ def test_other_machines_are_not_served_without_tls(door: str, address: str):
     assert load(flags={**flags, f"{name}.tls.cert": "cert.pem", f"{name}.tls.key": "key.pem"})
 
 
-def test_other_machines_are_not_served_without_authentication():
+def test_remote_clients_require_authentication():
     flags = {"server.grpc.address": "0.0.0.0:50051", "server.grpc.insecure": "true"}
-    assert refusal(flags=flags) == (
+    assert error_message(flags=flags) == (
         "server.grpc.address = '0.0.0.0:50051' (set on the command line) is invalid: other machines could connect "
         "without authentication: set auth.mode to token or oidc, listen on 127.0.0.1, or set auth.insecure = true"
     )
@@ -235,12 +238,12 @@ def test_other_machines_are_not_served_without_authentication():
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.8.8.8:1", "[::1]:50051", "localhost:50051"])
-def test_this_machine_is_served_without_more(address: str):
+def test_loopback_addresses_require_neither(address: str):
     assert load(flags={"server.grpc.address": address}).server.grpc.address == address
 
 
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
+    ("flags", "message"),
     [
         (
             {"auth.mode": "oidc", "auth.oidc.audience": "lake"},
@@ -292,8 +295,8 @@ def test_this_machine_is_served_without_more(address: str):
         ),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(flags: dict[str, str], sentence: str):
-    assert refusal(flags=flags) == sentence
+def test_inconsistent_settings_are_rejected(flags: dict[str, str], message: str):
+    assert error_message(flags=flags) == message
 
 
 # -- secrets
@@ -311,7 +314,7 @@ SECRETS = {
 }
 
 
-def test_secrets_are_in_no_repr_and_no_dump():
+def test_secrets_do_not_appear_in_repr_or_dumps():
     settings = load(flags=SECRETS)
     assert settings.storage.aws.secret_access_key is not None
     assert settings.storage.aws.secret_access_key.reveal() == SECRET
@@ -320,14 +323,14 @@ def test_secrets_are_in_no_repr_and_no_dump():
     assert not any(SECRET in text for text in everything)
 
 
-def test_the_password_of_a_url_becomes_a_setting_of_its_own():
+def test_password_in_a_url_becomes_its_own_setting():
     kv = load(flags={"kv.url": "postgresql://me:p%40ss@db/lake", "blob.url": "s3://b"}).kv
     assert kv.url == "postgresql://me@db/lake"
     assert kv.password is not None
     assert kv.password.reveal() == "p@ss"
 
 
-def test_a_password_that_is_set_wins_over_that_of_the_url():
+def test_password_setting_overrides_the_password_in_the_url():
     flags = {"kv.url": "postgresql://me:one@db/lake", "kv.password": "two", "blob.url": "s3://b"}
     kv = load(flags=flags).kv
     assert kv.password is not None
@@ -348,18 +351,18 @@ def test_a_password_that_is_set_wins_over_that_of_the_url():
         {"kv": "sqlite", "kv.url": f"postgresql://me:{SECRET}@db/lake", "blob.url": "s3://b"},
     ],
 )
-def test_secrets_are_in_no_refusal(flags: dict[str, str]):
-    assert SECRET not in refusal(flags=flags)
+def test_secrets_do_not_appear_in_error_messages(flags: dict[str, str]):
+    assert SECRET not in error_message(flags=flags)
 
 
-def test_a_secret_of_the_wrong_type_is_refused_unseen(home: Path):
+def test_secret_of_the_wrong_type_is_rejected_without_showing_it(home: Path):
     file = write(home, "kv.password = 271828")
-    assert refusal(home=home) == (
+    assert error_message(home=home) == (
         f"kv.password = **** (set in {file}, line 1) is invalid: expected text, which is never shown"
     )
 
 
-def test_importing_settings_is_quick():
+def test_loading_settings_imports_no_heavy_libraries():
     program = "import sys, skiway.config; skiway.config.load(); print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     heavy = {"pydantic", "opentelemetry", "prometheus_client", "grpc", "pyarrow", "sqlalchemy", "boto3", "msgspec"}
@@ -393,15 +396,15 @@ def test_settings_without_effect_are_listed_when_they_are_set():
     assert {setting.key for setting in describe() if setting.without_effect} == WITHOUT_EFFECT.keys()
 
 
-def test_a_setting_without_effect_may_be_set_to_its_default():
+def test_setting_without_effect_is_not_listed_at_its_default():
     flags = {each.key: each.default for each in describe() if each.without_effect and each.default}
     assert list(without_effect(load(flags=flags))) == []
 
 
-def test_a_setting_with_an_effect_is_not_listed():
+def test_setting_with_an_effect_is_not_listed():
     assert list(without_effect(load(flags={"metadata.hint.cache_max_weight": "1", "kv": "memory"}))) == []
 
 
-def test_the_reference_says_which_settings_have_no_effect():
-    said = {setting.key for setting in describe() if "without effect" in setting.description}
-    assert said == WITHOUT_EFFECT.keys()
+def test_descriptions_say_which_settings_have_no_effect():
+    documented = {setting.key for setting in describe() if "without effect" in setting.description}
+    assert documented == WITHOUT_EFFECT.keys()

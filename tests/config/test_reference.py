@@ -16,7 +16,7 @@ KEYS = {setting.key for setting in describe()} | SHORT_FORMS.keys()
 REQUIRED = Path(__file__).with_name("required_settings.txt").read_text().splitlines()[1:]
 
 
-def test_the_page_shows_the_settings_as_they_are():
+def test_reference_on_the_page_is_up_to_date():
     assert page_with_reference(PAGE) == PAGE, "run: .venv/bin/python -m skiway.config docs/configuration.md"
 
 
@@ -24,7 +24,7 @@ def test_every_key_is_on_the_page():
     assert [setting.key for setting in describe() if f"| `{setting.key}` |" not in PAGE] == []
 
 
-def test_the_examples_on_the_page_load(tmp_path: Path):
+def test_examples_on_the_page_load(tmp_path: Path):
     examples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert examples
     for number, example in enumerate(examples):
@@ -33,7 +33,7 @@ def test_the_examples_on_the_page_load(tmp_path: Path):
         load(tmp_path, file)
 
 
-def test_the_mistakes_on_the_page_are_told_like_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_error_messages_on_the_page_are_accurate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (shown,) = re.findall(r"```text\n(.*?)\n```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lake").mkdir()
@@ -53,7 +53,7 @@ def test_every_required_setting_exists():
     assert [key for key in REQUIRED if not is_setting(key)] == []
 
 
-def test_the_documented_defaults_hold():
+def test_defaults_are_as_documented():
     settings = load()
     query, jobs = settings.query, settings.reconciler.job_store
     assert (query.default_ttl_ms, query.ended_grace_ms, query.max_size, query.safety_expiry_minutes) == (
@@ -69,12 +69,12 @@ def test_the_documented_defaults_hold():
 
 
 @pytest.mark.parametrize("key", ["gc.zebra.tick_every", "zebra.*", "server.zebra", "kv.zebra"])
-def test_a_key_that_is_no_setting_is_found(key: str):
+def test_unknown_key_is_detected(key: str):
     assert not is_setting(key)
 
 
 def is_setting(key: str) -> bool:
-    """Whether there is a setting `key`, or for `a.*` a section `a`."""
+    """Whether the setting `key` exists, or for `a.*` the section `a`."""
     if key.endswith(".*"):
         return any(each.startswith(key[:-1]) for each in KEYS)
     return key in KEYS

@@ -1,4 +1,4 @@
-"""What settings say about stores opens them."""
+"""Stores are opened as the settings describe them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from skiway.storage import ABSENT, Stores, open_blobs, open_pointers
 from storage.homes import running_aws
 
 
-def test_the_default_is_a_file_and_a_directory_in_the_home(tmp_path: Path):
+def test_default_stores_are_a_file_and_a_directory_in_the_home(tmp_path: Path):
     urls = store_urls(load(tmp_path), tmp_path)
-    with opened(urls) as stores:
+    with open_urls(urls) as stores:
         uri = stores.blobs.put(b"a", folder="f")
         stores.pointers.compare_and_set("/a", uri, expect=ABSENT)
     assert (tmp_path / "pointers.db").is_file()
     assert (tmp_path / "blobs").is_dir()
-    with opened(urls) as stores:
+    with open_urls(urls) as stores:
         assert stores.blobs.get(uri) == b"a"
 
 
-def test_a_relative_home_is_meant_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_relative_home_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert store_urls(Settings(), Path("lake home")) == store_urls(Settings(), tmp_path / "lake home")
-    opened(store_urls(Settings(), Path("lake home"))).close()
+    open_urls(store_urls(Settings(), Path("lake home"))).close()
     assert (tmp_path / "lake home" / "pointers.db").is_file()
 
 
-def test_memory_needs_no_home():
+def test_memory_stores_need_no_home():
     urls = store_urls(load(flags={"kv": "memory"}), None)
     assert urls == StoreUrls("memory://", "memory://")
-    opened(urls).close()
+    open_urls(urls).close()
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_memory_needs_no_home():
         ({"kv.url": "etcd://one", "blob.url": "ipfs://two"}, "etcd://one", "ipfs://two"),
     ],
 )
-def test_urls_are_made_from_the_parts(flags: dict[str, str], pointers: str, blobs: str):
+def test_urls_are_built_from_settings(flags: dict[str, str], pointers: str, blobs: str):
     urls = store_urls(load(flags=flags), None)
     assert (urls.pointers, urls.blobs) == (pointers, blobs)
 
 
-def test_secrets_are_options_and_not_in_the_urls():
+def test_secrets_are_passed_as_options_and_not_in_urls():
     aws = {
         "storage.aws.access_key_id": "AKIA",
         "storage.aws.secret_access_key": "shh",
@@ -89,12 +89,12 @@ def test_secrets_are_options_and_not_in_the_urls():
     assert "shh" not in repr(urls) + urls.pointers + urls.blobs
 
 
-def test_the_password_is_an_option():
+def test_password_is_passed_as_an_option():
     urls = store_urls(load(flags={"kv.url": "postgresql://me:shh@db/lake", "blob.url": "s3://b"}), None)
     assert (urls.pointers, urls.pointer_options) == ("postgresql://me@db/lake", {"password": "shh"})
 
 
-def test_stores_in_aws_are_opened_by_what_is_made(caplog: pytest.LogCaptureFixture):
+def test_aws_stores_open_with_the_generated_urls(caplog: pytest.LogCaptureFixture):
     caplog.set_level("ERROR", logger="werkzeug")
     with running_aws() as endpoint:
         flags = {
@@ -108,7 +108,7 @@ def test_stores_in_aws_are_opened_by_what_is_made(caplog: pytest.LogCaptureFixtu
             "storage.aws.access_key_id": "test",
             "storage.aws.secret_access_key": "test",
         }
-        with opened(store_urls(load(flags=flags), None)) as stores:
+        with open_urls(store_urls(load(flags=flags), None)) as stores:
             uri = stores.blobs.put(b"a", folder="f")
             assert stores.pointers.compare_and_set("/a", uri, expect=ABSENT).blob_uri == uri
             assert stores.blobs.get(uri) == b"a"
@@ -119,17 +119,17 @@ def test_embedded_stores_need_a_home():
         store_urls(load(), None)
 
 
-def test_a_home_that_no_url_can_say_is_refused(tmp_path: Path):
+def test_home_that_does_not_fit_in_a_url_is_rejected(tmp_path: Path):
     with pytest.raises(InvalidArgument, match=r"contains a \?: choose another directory$"):
         store_urls(load(), tmp_path / "what?")
 
 
-def test_settings_made_by_hand_are_checked_too():
+def test_settings_created_in_code_are_validated_too():
     with pytest.raises(InvalidArgument, match=r"^kv.url is invalid: kv.backend postgresql requires it"):
         store_urls(Settings(kv=Kv(backend="postgresql")), None)
 
 
-def opened(urls: StoreUrls) -> Stores:
+def open_urls(urls: StoreUrls) -> Stores:
     return Stores(
         open_pointers(urls.pointers, options=urls.pointer_options),
         open_blobs(urls.blobs, options=urls.blob_options),

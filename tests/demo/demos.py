@@ -1,4 +1,4 @@
-"""Run `skiway demo` for tests, in a process of its own."""
+"""Run `skiway demo` for tests, in its own process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from runtime.servers import launch, skiway
 
 MAKING_S = 500
-"""How long the first start may take: two minutes on a quiet machine, and this one may be anything but quiet."""
+"""Timeout of the first start, which takes two minutes on an idle machine and longer on a busy one."""
 
 ATTACH = re.compile(r"LOCATION '(grpc://[\d.:]+)'")
 
@@ -29,7 +29,7 @@ def demo(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess
 
 
 def made_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A home with a whole demo, and what its first start printed; one for all processes that run tests."""
+    """A home with a complete demo, and the output of its first start; shared by all test processes."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     home, printed = base / "demo-home", base / "demo.out"
@@ -44,7 +44,7 @@ def made_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @dataclass
 class Serving:
-    """A demo that runs in the background; what it has printed so far is in `output`."""
+    """A demo that runs in the background; its output so far is in the file `output`."""
 
     process: subprocess.Popen[str]
     output: Path
@@ -54,29 +54,29 @@ class Serving:
         return self.output.read_text()
 
     def wait_for(self, text: str, *, within_s: float = MAKING_S) -> str:
-        """What was printed, once that is part of it."""
+        """Wait until the text is printed and return the output."""
         until = time.monotonic() + within_s
         while text not in self.printed():
-            assert self.process.poll() is None, f"it ended: {self.printed()}{self.errors.read_text()}"
+            assert self.process.poll() is None, f"the demo ended: {self.printed()}{self.errors.read_text()}"
             assert time.monotonic() < until, f"{text!r} was not printed, but: {self.printed()}"
             time.sleep(0.05)
         return self.printed()
 
     def location(self) -> str:
-        """Where DuckDB is told to attach."""
+        """The location in the printed ATTACH statement."""
         found = ATTACH.search(self.wait_for("Ctrl-C"))
         assert found
         return found[1]
 
     def ended(self, number: signal.Signals) -> int:
-        """The exit code after that signal."""
+        """Send the signal and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(60)
 
 
 @contextmanager
 def serving(home: Path, scratch: Path, *arguments: str) -> Iterator[Serving]:
-    """A demo that is being started on free ports; killed at the end of the block, unless it has ended."""
+    """Start a demo on free ports; it is killed at the end of the block unless it has ended."""
     output, errors = scratch / "output", scratch / "errors"
     doors = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
     with output.open("w") as out, errors.open("w") as err:
@@ -89,7 +89,7 @@ def serving(home: Path, scratch: Path, *arguments: str) -> Iterator[Serving]:
 
 
 def answers(printed: str) -> list[list[list[str]]]:
-    """The cells of the three answers, without their headers."""
+    """The cells of the three printed results, without headers."""
     found = []
     for part in re.split(r"^\d  .*$", printed, flags=re.MULTILINE)[1:]:
         _, table = re.split(r"^ *─+ *\n", part, maxsplit=1, flags=re.MULTILINE)

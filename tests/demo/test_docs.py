@@ -1,4 +1,4 @@
-"""The page to start with is true: its statements, programs and commands run on a demo."""
+"""The getting started page is accurate: its statements, programs and commands run on a demo."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
 PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
 STATEMENTS = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 ((PROGRAM, PRINTED),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-CLEARED = "DROP TABLE IF EXISTS lake.mine.black_trails; DROP SCHEMA IF EXISTS lake.mine;"
+CLEANUP = "DROP TABLE IF EXISTS lake.mine.black_trails; DROP SCHEMA IF EXISTS lake.mine;"
 COMMANDS = re.findall(r"^skiway (.*)$", PAGE, re.MULTILINE)
 
 
 def skiway(served: Serving, *arguments: str, at: Path | None = None) -> str:
-    """What a command prints that asks the demo."""
+    """The output of a command run against the demo."""
     location = served.location().removeprefix("grpc://")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with launch(*arguments, env=environment(SKIWAY_SERVER=location), cwd=at, **pipes) as run:
@@ -35,16 +35,16 @@ def skiway(served: Serving, *arguments: str, at: Path | None = None) -> str:
     return out
 
 
-def test_the_three_questions_are_those_of_the_demo() -> None:
+def test_queries_on_the_page_are_those_of_the_demo() -> None:
     assert [each.strip() for each in STATEMENTS[1:4]] == [query.sql for query in QUERIES]
 
 
-def test_the_page_names_every_table() -> None:
+def test_every_table_is_on_the_page() -> None:
     tables = {f"{schema}.{table}" for each in SOURCES for schema, names in each.tables.items() for table in names}
     assert {name for name in tables if f"`{name}`" not in PAGE} == set()
 
 
-def test_every_block_is_run() -> None:
+def test_every_code_block_is_run() -> None:
     blocks = re.findall(r"^```(\w+)$", PAGE, re.MULTILINE)
     assert (blocks.count("sql"), blocks.count("python"), blocks.count("text")) == (len(STATEMENTS), 1, 1)
     assert re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) == [
@@ -62,14 +62,14 @@ def test_statements_programs_and_commands_run(home: Path, tmp_path: Path, capsys
         assert attach.replace("grpc://127.0.0.1:50051", served.location()).splitlines()[1] in served.printed()
         printed = re.findall(r"^   (?:geometry|write) +(.*;)$", served.printed(), re.MULTILINE)
         assert len(printed) == 2
-        shown = skiway(served, "sql", CLEARED + "\n".join([*printed, *statements]))
+        shown = skiway(served, "sql", CLEANUP + "\n".join([*printed, *statements]))
         assert shown.rstrip().endswith("updated 1 row")
         (rest,) = re.findall(r"(http://\S+/iceberg)", served.printed())
         program = PROGRAM.replace("grpc://127.0.0.1:50051", served.location())
         exec(program.replace("http://127.0.0.1:8181/iceberg", rest), {})
         assert capsys.readouterr().out == PRINTED
-        said = [skiway(served, *each.split(), at=tmp_path) for each in COMMANDS]
+        outputs = [skiway(served, *each.split(), at=tmp_path) for each in COMMANDS]
         with Metastore(served.location().removeprefix("grpc://")) as lake:
             lake.connectors.delete("files")
             lake.tables.delete("lake.files.people")
-    assert "name" in said[-1]
+    assert "name" in outputs[-1]

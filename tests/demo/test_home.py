@@ -1,4 +1,4 @@
-"""Where a demo is kept, and which directories are left alone."""
+"""The home of a demo, and directories that a demo must not touch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "home"
 
 
-def test_an_empty_place_becomes_the_home_of_a_demo(path: Path) -> None:
+def test_missing_directory_becomes_the_home_of_a_demo(path: Path) -> None:
     home = DemoHome.at(path)
     assert not home.is_complete
     assert path.stat().st_mode & 0o777 == 0o700
@@ -29,7 +29,7 @@ def test_an_empty_place_becomes_the_home_of_a_demo(path: Path) -> None:
     assert DemoHome.at(path).is_complete
 
 
-def test_the_home_of_a_server_is_left_alone(path: Path) -> None:
+def test_home_of_a_server_is_not_touched(path: Path) -> None:
     path.mkdir(parents=True)
     (path / "pointers.db").write_bytes(b"of somebody")
     before = files(path)
@@ -40,7 +40,7 @@ def test_the_home_of_a_server_is_left_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layout", "age"), [(LAYOUT + 1, "a newer"), (LAYOUT - 1, "an older")])
-def test_another_layout_is_left_alone(path: Path, layout: int, age: str) -> None:
+def test_home_with_another_layout_is_not_touched(path: Path, layout: int, age: str) -> None:
     DemoHome.at(path).completed()
     facts = json.loads((path / "demo.json").read_text())
     (path / "demo.json").write_text(json.dumps({**facts, "layout": layout}))
@@ -50,28 +50,28 @@ def test_another_layout_is_left_alone(path: Path, layout: int, age: str) -> None
     assert files(path) == before
 
 
-@pytest.mark.parametrize("nonsense", ["", "[]", "{}", '{"layout": "x", "home": "", "complete": true}'])
-def test_a_file_that_no_demo_wrote_is_left_alone(path: Path, nonsense: str) -> None:
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"layout": "x", "home": "", "complete": true}'])
+def test_invalid_demo_file_is_rejected(path: Path, content: str) -> None:
     path.mkdir(parents=True)
-    (path / "demo.json").write_text(nonsense)
+    (path / "demo.json").write_text(content)
     with pytest.raises(PreconditionFailed, match=r"demo\.json is not a valid demo file: delete"):
         DemoHome.at(path)
 
 
-def test_a_demo_that_was_moved_is_told_from_one_that_is_in_its_place(path: Path, tmp_path: Path) -> None:
+def test_moved_demo_is_rejected(path: Path, tmp_path: Path) -> None:
     DemoHome.at(path).completed()
     path.rename(tmp_path / "moved")
     with pytest.raises(PreconditionFailed, match=f"was created in {path}, and its tables refer to files there"):
         DemoHome.at(tmp_path / "moved")
 
 
-def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_home_that_is_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable, match="choose"):
         DemoHome.at(tmp_path / "file")
 
 
-def test_two_do_not_make_one_demo_at_the_same_time(path: Path) -> None:
+def test_demo_is_not_built_by_two_processes_at_once(path: Path) -> None:
     home = DemoHome.at(path)
     with (
         home.making(),

@@ -1,4 +1,4 @@
-"""A first start that does not come to its end is mended by the next."""
+"""An interrupted first start is completed by the next one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ STOPS = (
 )
 
 
-def test_a_demo_that_was_stopped_and_killed_again_and_again_is_made_whole(
-    made: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_repeatedly_interrupted_demo_is_completed(made: tuple[Path, str], tmp_path: Path) -> None:
     home = tmp_path / "home"
-    for number, last_words in STOPS:
+    for number, last_output in STOPS:
         with serving(home, tmp_path) as stopped:
-            stopped.wait_for(last_words)
+            stopped.wait_for(last_output)
             ended = stopped.ended(number)
             if number == signal.SIGKILL:
                 assert ended == -signal.SIGKILL
@@ -42,7 +40,7 @@ def test_a_demo_that_was_stopped_and_killed_again_and_again_is_made_whole(
     assert "statistics  weather.readings" in run.stdout
 
 
-def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_source_is_reported(tmp_path: Path) -> None:
     home = DemoHome.at(tmp_path / "home")
     list(written(home.sources))
     (home.sources / "ticket-desk" / "sales" / "prices" / "_delta_log" / f"{1:020}.json").write_text("torn")

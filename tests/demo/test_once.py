@@ -1,4 +1,4 @@
-"""`skiway demo --once` answers three questions, and others find the same in the sources."""
+"""`skiway demo --once` runs three queries, whose results match those of other readers of the sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skiway.demo.queries import QUERIES
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
 
 SECOND_START_S = 5
-SLOWER = 4  # what a slower machine, or one that has more to do, may take
+SLOWER = 4  # allowance for slow or busy machines
 
 
 @pytest.fixture
@@ -33,9 +33,7 @@ def rides(home: Path) -> Iterator[IcebergTable]:
 
 
 @pytest.mark.needs("duckdb extensions")
-def test_the_join_is_what_duckdb_finds_in_the_sources(
-    made: tuple[Path, str], rides: IcebergTable, tmp_path: Path
-) -> None:
+def test_join_matches_duckdb_on_the_sources(made: tuple[Path, str], rides: IcebergTable, tmp_path: Path) -> None:
     home, printed = made
     sources = {
         "lake.weather.readings": (
@@ -56,17 +54,19 @@ def test_the_join_is_what_duckdb_finds_in_the_sources(
     ]
 
 
-def test_prices_before_and_after_are_those_of_delta(made: tuple[Path, str]) -> None:
+def test_old_and_new_prices_match_delta(made: tuple[Path, str]) -> None:
     home, printed = made
     path = f"{home}/sources/ticket-desk/sales/prices"
-    was, now = (prices(path, version) for version in (0, 1))
+    before_change, after_change = (prices(path, version) for version in (0, 1))
     found = {product: (before, after) for product, before, after, _ in answers(printed)[1]}
-    assert found == {product: (str(was[product]), str(now[product])) for product in was}
+    assert found == {product: (str(before_change[product]), str(after_change[product])) for product in before_change}
     percents = [float(row[3]) for row in answers(printed)[1]]
-    assert percents == sorted((round(float(100 * now[each] / was[each] - 100), 1) for each in was), reverse=True)
+    assert percents == sorted(
+        (round(float(100 * after_change[each] / before_change[each] - 100), 1) for each in before_change), reverse=True
+    )
 
 
-def test_statistics_are_those_of_the_rows(made: tuple[Path, str], rides: IcebergTable) -> None:
+def test_statistics_match_the_rows(made: tuple[Path, str], rides: IcebergTable) -> None:
     rows = rides.scan().to_arrow()
     found = {name: cells for name, *cells in answers(made[1])[2]}
     assert list(found) == rows.column_names
@@ -77,10 +77,10 @@ def test_statistics_are_those_of_the_rows(made: tuple[Path, str], rides: Iceberg
         assert [low, high] == [text(bound) for bound in pc.min_max(rows[name]).values()]
 
 
-def test_there_are_tables_of_three_formats_with_all_their_snapshots(made: tuple[Path, str]) -> None:
+def test_tables_of_three_formats_have_all_their_snapshots(made: tuple[Path, str]) -> None:
     listing = dict(re.findall(r"^   (\w+\.\w+) +(\w+ +[\d,]+ +\d+ +\d+ +\S+)", made[1], re.MULTILINE))
-    told = {name: tuple(cells.split()) for name, cells in listing.items()}
-    assert {name: (cells[0], cells[3], cells[4]) for name, cells in told.items()} == {
+    tables = {name: tuple(cells.split()) for name, cells in listing.items()}
+    assert {name: (cells[0], cells[3], cells[4]) for name, cells in tables.items()} == {
         "lifts.lifts": ("iceberg", "1", "lift-operations"),
         "lifts.rides": ("iceberg", "5", "lift-operations"),
         "maps.trails": ("parquet", "1", "mountain-data"),
@@ -91,16 +91,16 @@ def test_there_are_tables_of_three_formats_with_all_their_snapshots(made: tuple[
     }
 
 
-def test_a_second_start_is_quick_and_starts_no_spark(made: tuple[Path, str], tmp_path: Path) -> None:
+def test_second_start_is_fast_and_does_not_start_spark(made: tuple[Path, str], tmp_path: Path) -> None:
     home, printed = made
     touched, java = tmp_path / "touched", tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\n: > '{touched}'\nexit 1\n")
     java.chmod(0o755)
     log = (home / "spark.log").read_bytes()
-    before = processor_s()
+    before = cpu_time_s()
     run = demo(home, "--once", JAVA_HOME=str(tmp_path), PATH=str(java.parent))
-    took = processor_s() - before
+    took = cpu_time_s() - before
     assert run.returncode == 0, run.stderr
     assert answers(run.stdout) == answers(printed)
     assert took < SECOND_START_S * SLOWER
@@ -111,8 +111,8 @@ def test_a_second_start_is_quick_and_starts_no_spark(made: tuple[Path, str], tmp
     assert run.stderr == ""
 
 
-def processor_s() -> float:
-    """What the processes that were started here and have ended took of processors: other work does not count."""
+def cpu_time_s() -> float:
+    """CPU time of the ended child processes, which other load on the machine does not affect."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
@@ -131,7 +131,7 @@ def text(bound: pa.Scalar) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def test_statements_are_what_duckdb_understands() -> None:
+def test_queries_are_valid_duckdb_statements() -> None:
     with duckdb.connect() as duck:
         for query in QUERIES:
             assert len(duck.extract_statements(query.sql)) == 1

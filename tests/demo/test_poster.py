@@ -1,4 +1,4 @@
-"""What is printed fits on a terminal, and what is to be typed is never folded."""
+"""The printed output fits on a terminal, and statements to copy are never wrapped."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def poster(width: int, *, terminal: bool) -> tuple[Poster, io.StringIO]:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_invitation_fits(width: int) -> None:
+def test_invitation_fits_the_terminal(width: int) -> None:
     shown, out = poster(width, terminal=True)
     shown.greet()
     shown.lake(LISTED)
     shown.invitation(ADDRESSES, Path("/home/ada/.skiway/demo"))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    said = "\n".join(line.strip() for line in lines)
-    assert "ATTACH 'lake' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');" in said
+    text = "\n".join(line.strip() for line in lines)
+    assert "ATTACH 'lake' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');" in text
     for query in QUERIES:
-        assert query.title in said
+        assert query.title in text
         for line in query.sql.splitlines():
-            assert line.strip() in said
+            assert line.strip() in text
 
 
-def test_an_answer_shows_every_value() -> None:
+def test_result_shows_every_value() -> None:
     shown, out = poster(80, terminal=False)
     rows = {
         "day": [datetime(2026, 1, 2, 3)],
@@ -63,7 +63,7 @@ def test_an_answer_shows_every_value() -> None:
     assert out.getvalue().splitlines()[-1].split() == ["2026-01-02", "03:00:00", "4.50", "12,345", "0.5"]
 
 
-def test_without_a_terminal_the_making_is_a_line_for_each_part() -> None:
+def test_without_a_terminal_progress_is_one_line_per_part() -> None:
     shown, out = poster(80, terminal=False)
     with shown.making() as watcher:
         watcher.begins(STEPS[0], "ticket-desk")
@@ -71,7 +71,7 @@ def test_without_a_terminal_the_making_is_a_line_for_each_part() -> None:
     assert out.getvalue() == "sources     ticket-desk         2 delta tables\n"
 
 
-def test_on_a_terminal_the_making_is_a_bar_for_each_step() -> None:
+def test_on_a_terminal_progress_is_one_bar_per_step() -> None:
     shown, out = poster(80, terminal=True)
     with shown.making() as watcher:
         for step in STEPS:

@@ -1,4 +1,4 @@
-"""`skiway demo` serves what it has made until it is told to stop."""
+"""`skiway demo` serves its lake until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_good_order(home: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_stops_the_demo_cleanly(home: Path, tmp_path: Path, number: signal.Signals) -> None:
     with serving(home, tmp_path) as served:
         served.location()
         assert served.ended(number) == 0
         assert served.errors.read_text() == ""
 
 
-def test_what_is_printed_can_be_attached_read_and_written(home: Path, tmp_path: Path) -> None:
+def test_printed_addresses_can_be_read_and_written(home: Path, tmp_path: Path) -> None:
     with serving(home, tmp_path) as served, AirportClient(served.location(), "lake") as db:
         weather = pq.read_table(home / "sources" / "mountain-data" / "weather" / "readings")
         assert db.count("weather.readings") == weather.num_rows
@@ -40,20 +40,20 @@ def test_what_is_printed_can_be_attached_read_and_written(home: Path, tmp_path: 
         assert catalog.load_table("planning.crews").scan().to_arrow().num_rows == before
 
 
-def test_trails_arrive_as_geometries(home: Path, tmp_path: Path) -> None:
+def test_trails_are_read_as_geometries(home: Path, tmp_path: Path) -> None:
     with serving(home, tmp_path) as served, AirportClient(served.location(), "lake") as db:
         trails = db.scan("maps.trails", columns=["trail", "route"]).read_all()
     assert extension_of(trails.schema.field("route")) == ("geoarrow.wkb", '{"crs": "OGC:CRS84"}')
     (kind,) = duckdb.sql("SELECT DISTINCT typeof(route) FROM trails").fetchone() or ("",)
     assert kind == "GEOMETRY('OGC:CRS84')"
     path = home / "sources" / "mountain-data" / "maps" / "trails" / "trails.parquet"
-    shown = "SELECT trail, ST_AsText(route) FROM {} ORDER BY 1"
-    assert duckdb.sql(shown.format("trails")).fetchall() == duckdb.sql(shown.format(f"'{path}'")).fetchall()
+    query = "SELECT trail, ST_AsText(route) FROM {} ORDER BY 1"
+    assert duckdb.sql(query.format("trails")).fetchall() == duckdb.sql(query.format(f"'{path}'")).fetchall()
 
 
-def test_a_port_that_is_taken_is_named_with_what_to_do(home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_port_in_use_is_reported_with_the_option_to_change(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         run = demo(home, "--grpc", address, "--http", "127.0.0.1:0")
     assert run.returncode == 1
     assert re.fullmatch(rf"skiway: cannot listen on {address}: address already in use; .*--grpc.*\n", run.stderr)

@@ -1,4 +1,4 @@
-"""What the company's systems hold is the same at every run, and whole."""
+"""The source systems of the demo are deterministic and complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_winter_is_the_same() -> None:
+def test_generated_data_is_deterministic() -> None:
     once, again = Winter.generate(), Winter.generate()
     for make in (dataset.rides, dataset.tickets, dataset.weather):
         assert make(once).equals(make(again))
@@ -28,7 +28,7 @@ def test_every_winter_is_the_same() -> None:
     assert dataset.lifts().equals(dataset.lifts())
 
 
-def test_the_winter_is_believable() -> None:
+def test_generated_data_is_plausible() -> None:
     winter = Winter.generate()
     assert 0.05 < (winter.fresh_cm >= 15).mean() < 0.2
     assert winter.fresh_cm.max() <= 85
@@ -36,7 +36,7 @@ def test_the_winter_is_believable() -> None:
     assert len(dataset.trails()) == sum(len(resort.trails) for resort in RESORTS)
 
 
-def test_rides_are_partitioned_and_got_a_column_on_the_way(folder: Path) -> None:
+def test_rides_are_partitioned_and_gain_a_column(folder: Path) -> None:
     with SqlCatalog("operations", uri=f"sqlite:///{folder}/lift-operations/catalog.db") as catalog:
         rides = catalog.load_table("lifts.rides")
     assert [str(field.transform) for field in rides.spec().fields] == ["month"]
@@ -46,7 +46,7 @@ def test_rides_are_partitioned_and_got_a_column_on_the_way(folder: Path) -> None
     assert rides.snapshot_by_name("opening-month") == first
 
 
-def test_tickets_were_refunded_on_one_day(folder: Path) -> None:
+def test_tickets_are_refunded_for_one_day(folder: Path) -> None:
     path = f"{folder}/ticket-desk/sales/tickets"
     resort, day = Winter.generate().worst_day
     rows = DeltaTable(path).to_pyarrow_table()
@@ -56,16 +56,16 @@ def test_tickets_were_refunded_on_one_day(folder: Path) -> None:
     assert not any(DeltaTable(path, version=version - 1).to_pyarrow_table()["refunded"].to_pylist())
 
 
-def test_a_source_that_was_not_finished_is_written_anew(folder: Path, tmp_path: Path) -> None:
-    begun = tmp_path / "lift-operations"
-    begun.mkdir()
-    (begun / "catalog.db").write_bytes(b"torn")
+def test_incomplete_source_is_rewritten(folder: Path, tmp_path: Path) -> None:
+    incomplete = tmp_path / "lift-operations"
+    incomplete.mkdir()
+    (incomplete / "catalog.db").write_bytes(b"torn")
     assert len(list(written(tmp_path))) == len(SOURCES)
-    with SqlCatalog("operations", uri=f"sqlite:///{begun}/catalog.db") as catalog:
+    with SqlCatalog("operations", uri=f"sqlite:///{incomplete}/catalog.db") as catalog:
         assert catalog.load_table("lifts.lifts").scan().to_arrow().num_rows == len(dataset.lifts())
 
 
-def test_a_source_that_is_there_is_not_written_again(folder: Path) -> None:
+def test_complete_source_is_not_rewritten(folder: Path) -> None:
     before = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
     list(written(folder))
     assert {each: each.stat().st_mtime_ns for each in folder.rglob("*")} == before

@@ -34,7 +34,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def available() -> bool:
-    """Whether commands are forked: on Linux, unless `SKIWAY_TESTS=all` asks for a new interpreter for each."""
+    """Whether commands are forked: on Linux, unless `SKIWAY_TESTS=all` requests a new interpreter for each."""
     return sys.platform == "linux" and os.environ.get("SKIWAY_TESTS") != "all"
 
 
@@ -44,7 +44,7 @@ class PreloadedProcess(subprocess.Popen[str]):
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
         cwd, env, pipes = rest[4], rest[5], rest[9:15]
         order = {"arguments": list(args), "folder": str(cwd or Path.cwd()), "environment": dict(env or os.environ)}
-        theirs = (pipes[0], pipes[3], pipes[5])  # -1 is the stream of this process
+        theirs = (pipes[0], pipes[3], pipes[5])  # -1 stands for the stream of this process
         streams = [stream if stream != -1 else number for number, stream in enumerate(theirs)]
         self.pid = _preloaded().fork(order, streams)
         self._child_created = True

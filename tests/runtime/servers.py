@@ -65,7 +65,7 @@ class Server:
     def address(self) -> str:
         return self.addresses["rpc"]
 
-    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
+    def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
     def ended(self) -> int:
@@ -73,18 +73,18 @@ class Server:
         return self.process.wait(END_S)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.tell(number)
+        self.send_signal(number)
         return self.ended()
 
     def output(self) -> str:
-        """What it wrote to its error stream; after its end."""
+        """The error stream of the ended server."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
 
 @contextmanager
 def started(home: Path, *arguments: str, ready_file: Path | None = None, fresh: bool = False) -> Iterator[Server]:
-    """A server that is ready; killed at the end of the block, unless it has ended."""
+    """Start a server and wait until it is ready; it is killed at the end of the block unless it has ended."""
     with starting(home, *arguments, ready_file=ready_file, fresh=fresh) as server:
         wait_until_ready(server)
         yield server
@@ -92,7 +92,7 @@ def started(home: Path, *arguments: str, ready_file: Path | None = None, fresh: 
 
 @contextmanager
 def starting(home: Path, *arguments: str, ready_file: Path | None = None, fresh: bool = False) -> Iterator[Server]:
-    """A server that begins to start."""
+    """Start a server without waiting until it is ready."""
     file = ready_file or home.parent / f"ready-{time.monotonic_ns()}.json"
     places = ("--home", home, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", file)
     with launch("serve", *places, *arguments, fresh=fresh, stderr=subprocess.PIPE) as process:
@@ -115,7 +115,7 @@ def eventually(condition: Callable[[], bool], *, within_s: float = END_S) -> Non
     """Wait until the condition holds."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within {within_s} s"
+        assert time.monotonic() < deadline, f"condition did not hold within {within_s} s"
         time.sleep(0.01)
 
 
@@ -127,7 +127,7 @@ def calling(address: str, token: str = "") -> Iterator[Caller]:
 
 @dataclass(frozen=True)
 class Caller:
-    """Calls by grpcio, without any code of ours between."""
+    """Calls through grpcio directly, without Skiway's client."""
 
     channel: grpc.Channel
     metadata: Sequence[tuple[str, str]] = ()
@@ -149,7 +149,7 @@ class Caller:
         return made
 
     def create_table(self) -> v1.ResourceId:
-        """A table with a snapshot, ready for statistics."""
+        """Create a table with a snapshot, ready for statistics."""
         catalog_id = self.create_catalog("made").resource_id
         spec = v1.NamespaceSpec(display_name="sales", catalog_id=catalog_id)
         request = v1.CreateNamespaceRequest(spec=spec)
@@ -164,18 +164,18 @@ class Caller:
         return made.resource_id
 
     def put_columns(self, requests: Iterator[v1.PutColumnStatsRequest]) -> Any:
-        """A call that the server has begun to serve; it answers once the requests have ended."""
+        """Start a call and wait until the server handles it; it ends when the requests end."""
         stub = self.channel.stream_unary(
             "/skiway.v1.TableStatisticsService/PutColumnStats",
             v1.PutColumnStatsRequest.SerializeToString,
             response_deserializer=v1.PutColumnStatsResponse.FromString,
         )
         running = stub.future(requests, timeout=END_S, metadata=self.metadata)
-        assert running.initial_metadata(), "these come from the server, so it is at work"
+        assert running.initial_metadata(), "initial metadata shows that the server handles the call"
         return running
 
 
 def columns(table_id: v1.ResourceId, number: int) -> v1.PutColumnStatsRequest:
-    """Statistics of one column, as a message of the stream."""
+    """A stream message with the statistics of one column."""
     stats = v1.ColumnStats(column_id=number, column_name=f"c{number}", value_count=1)
     return v1.PutColumnStatsRequest(table_id=table_id, snapshot_id=1, columns=[stats])

@@ -1,4 +1,4 @@
-"""Who may enter a running server: TLS, tokens, and the accounts behind them."""
+"""Access to a running server: TLS, tokens, and their accounts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_accounts_are_found_by_id_and_by_name():
         make_account(stores, "a1", "alpha")
         make_account(stores, "alpha", "another")
         assert directory.find("a2") == directory.find("Beta  & Söhne ") == "a2"
-        assert directory.find("alpha") == "alpha", "an id goes before a name"
+        assert directory.find("alpha") == "alpha", "an id takes precedence over a name"
         assert directory.first() == "a2"
         accounts.delete(Realm(stores, PLATFORM), v1.DeleteAccountRequest(account_id=v1.ResourceId(id="a2")))
         assert directory.find("a2") is None
 
 
-def test_a_server_with_tls_is_reached_by_those_who_know_its_authority(home, tmp_path):
+def test_tls_server_accepts_clients_that_trust_its_authority(home, tmp_path):
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     tls = ("--set", f"server.grpc.tls.cert={pair.certificate}", "--set", f"server.grpc.tls.key={pair.key}")
@@ -49,11 +49,11 @@ def test_a_server_with_tls_is_reached_by_those_who_know_its_authority(home, tmp_
         trusted = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
         with grpc.secure_channel(server.address, trusted) as channel:
             assert Caller(channel).catalogs() == ["lake"]
-        with calling(server.address) as in_the_clear, pytest.raises(grpc.RpcError):
-            in_the_clear.catalogs()
+        with calling(server.address) as plaintext, pytest.raises(grpc.RpcError):
+            plaintext.catalogs()
 
 
-def test_tokens_are_made_used_and_revoked_without_a_restart(home):
+def test_tokens_are_created_used_and_revoked_without_a_restart(home):
     made = skiway("tokens", "new", "ada", "--account", "default", "--role", "administrator", "--home", home)
     assert made.returncode == 0, made.stderr
     token = made.stdout.strip()
@@ -62,28 +62,28 @@ def test_tokens_are_made_used_and_revoked_without_a_restart(home):
         assert ada.catalogs() == ["lake"]
         ada.create_catalog("hers")
         with calling(server.address) as stranger:
-            assert refusal(stranger) is grpc.StatusCode.UNAUTHENTICATED
+            assert error_code(stranger) is grpc.StatusCode.UNAUTHENTICATED
         with calling(server.address, token + "x") as forger:
-            assert refusal(forger) is grpc.StatusCode.UNAUTHENTICATED
+            assert error_code(forger) is grpc.StatusCode.UNAUTHENTICATED
         reader = skiway("tokens", "new", "bob", "--account", "default", "--home", home).stdout.strip()
         with calling(server.address, reader) as bob:
-            eventually(lambda: refusal(bob) is None)
+            eventually(lambda: error_code(bob) is None)
             assert bob.catalogs() == ["hers", "lake"]
             with pytest.raises(grpc.RpcError) as denied:
                 bob.create_catalog("his")
             assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
         (home / "tokens.toml").write_text("")
-        eventually(lambda: refusal(ada) is grpc.StatusCode.UNAUTHENTICATED)
+        eventually(lambda: error_code(ada) is grpc.StatusCode.UNAUTHENTICATED)
 
 
-def test_a_message_over_the_limit_is_refused(home):
+def test_message_over_the_limit_is_rejected(home):
     with started(home, "--set", "server.grpc.max_message_bytes=65536") as server, calling(server.address) as caller:
         with pytest.raises(grpc.RpcError) as too_large:
             caller.create_catalog("x" * 70_000)
         assert too_large.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def refusal(caller: Caller) -> grpc.StatusCode | None:
+def error_code(caller: Caller) -> grpc.StatusCode | None:
     try:
         caller.catalogs()
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""The HTTP door: who is asked by operators, and where it listens."""
+"""The HTTP door: endpoints for operators, and where it listens."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def app(*, ready: bool = True) -> Any:
     return web_app(iceberg=PlainTextResponse("iceberg"), metrics=lambda: "metrics", is_ready=lambda: ready)
 
 
-def opened(address: str | None) -> tuple[HttpDoor, str]:
+def open_door(address: str | None) -> tuple[HttpDoor, str]:
     door = HttpDoor(app(), Http(address=address), drain_s=1)
     return door, door.start()["http"]
 
 
-def closed(door: HttpDoor) -> None:
+def close_door(door: HttpDoor) -> None:
     door.drain()
     door.close()
 
 
-def test_a_server_tells_that_it_lives_is_ready_and_what_it_measures(tmp_path) -> None:
+def test_server_reports_health_readiness_and_metrics(tmp_path) -> None:
     with started(tmp_path / "home") as server:
         http = server.addresses["http"]
         assert get(f"{http}/healthz") == (200, "ok\n")
@@ -57,39 +57,39 @@ def test_a_server_tells_that_it_lives_is_ready_and_what_it_measures(tmp_path) ->
         assert get(f"{http}/nothing")[0] == 404
 
 
-def test_a_server_that_is_not_ready_says_so() -> None:
+def test_readiness_probe_fails_if_the_server_is_not_ready() -> None:
     door = HttpDoor(app(ready=False), Http(address="127.0.0.1:0"), drain_s=1)
     try:
         assert get(f"{door.start()['http']}/readyz") == (503, "not ready\n")
     finally:
-        closed(door)
+        close_door(door)
 
 
-def test_a_closed_door_answers_no_more() -> None:
-    door, http = opened("127.0.0.1:0")
+def test_closed_door_refuses_connections() -> None:
+    door, http = open_door("127.0.0.1:0")
     assert get(f"{http}/healthz")[0] == 200
-    closed(door)
+    close_door(door)
     with pytest.raises(OSError, match="refused"):
         get(f"{http}/healthz")
 
 
-def test_a_taken_address_is_an_error_that_names_it() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_error_names_the_address_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(Unavailable, match=f"cannot listen on {address}: address already in use; choose another"):
             HttpDoor(app(), Http(address=address)).start()
 
 
-def test_without_an_address_the_usual_port_is_tried_first_and_then_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_port_is_tried_first_and_then_any_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        usual = f"127.0.0.1:{free.getsockname()[1]}"
-    monkeypatch.setattr(http_door, "DEFAULT_ADDRESS", usual)
-    first, http = opened(None)
-    second, elsewhere = opened(None)
+        default = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(http_door, "DEFAULT_ADDRESS", default)
+    first, http = open_door(None)
+    second, elsewhere = open_door(None)
     try:
-        assert http == f"http://{usual}"
+        assert http == f"http://{default}"
         assert elsewhere not in ("", http)
         assert get(f"{elsewhere}/healthz")[0] == 200
     finally:
-        closed(first)
-        closed(second)
+        close_door(first)
+        close_door(second)

@@ -1,7 +1,7 @@
-"""Eight writers on one table at the same time, DuckDB's way and Iceberg's: every row that was accepted is there once.
+"""Eight concurrent writers on one table, through Airport and Iceberg REST: every accepted row exists exactly once.
 
-Half of them speak Airport, inserting, updating and deleting rows of their own; the others append through Iceberg REST
-with PyIceberg. Who loses a race is told so in one of the documented ways, tries again, and gets through in time.
+Half of them use Airport to insert, update and delete their own rows; the others append through Iceberg REST with
+PyIceberg. A writer that loses a race gets one of the documented errors, retries, and succeeds in time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WRITERS = 8
 ROUNDS = 8 if os.environ.get("SKIWAY_FAULTS") == "all" else 2
 ROWS = 10
 IN_TIME_S = 30.0
-"""How long a writer may need for one statement, from its beginning until it is committed."""
+"""Time limit of one statement, from its start until it is committed."""
 
 LOST = re.compile("the table has changed|was changed by others")
 SCHEMA = pa.schema({"id": pa.int64(), "writer": pa.int64(), "state": pa.string()})
@@ -42,7 +42,7 @@ TABLE = "mixed.rows"
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Servers of one lake; writers take turns in belonging to the one and the other."""
+    """Servers of one lake; writers are distributed over them."""
 
     servers: tuple[Server, ...]
 
@@ -58,14 +58,14 @@ class Lake:
 
 @dataclass
 class Account:
-    """What one writer was told: the states that its rows must have, and what it had to wait for."""
+    """What one writer committed: the expected states of its rows, and its conflicts and waiting time."""
 
     states: dict[int, str] = field(default_factory=dict)
     conflicts: int = 0
     longest_s: float = 0.0
 
     def until_accepted(self, change: Callable[[], object]) -> None:
-        """Make the change, again for as long as others are faster; any other error is one too many."""
+        """Make the change, with retries while other writers win; any other error is a failure."""
         began = time.monotonic()
         while not accepted(change):
             self.conflicts += 1
@@ -75,7 +75,7 @@ class Account:
 
 
 def accepted(change: Callable[[], object]) -> bool:
-    """Whether the change was made, or refused in one of the ways that are documented for who loses a race."""
+    """True if the change was made, False if it failed with a documented error for lost races."""
     try:
         change()
     except (Conflict, CommitFailedException) as lost:
@@ -93,18 +93,18 @@ def rows(writer: int, round_: int) -> pa.Table:
 
 
 def shared_rows() -> pa.Table:
-    """A row of each writer, all in one file: who changes his own writes that of the others anew."""
+    """A row of each writer, all in one file: changing one row rewrites those of the others."""
     numbers = range(WRITERS)
     ids = [-1 - writer for writer in numbers]
     return pa.table({"id": ids, "writer": numbers, "state": ["shared"] * WRITERS}, schema=SCHEMA)
 
 
-def changes_by_airport(lake: Lake, writer: int, together: threading.Barrier) -> Account:
-    """Each round changes a row beside which others change theirs, inserts rows, marks some of them and deletes others."""
+def changes_by_airport(lake: Lake, writer: int, barrier: threading.Barrier) -> Account:
+    """Each round updates a row in the shared file, inserts rows, updates some of them and deletes others."""
     account, shared = Account(), -1 - writer
     with lake.airport(writer) as db:
-        assert db.count(TABLE) == WRITERS  # connected before it counts
-        together.wait(60)
+        assert db.count(TABLE) == WRITERS  # connect before the race starts
+        barrier.wait(60)
         for round_ in range(ROUNDS):
             state = {"state": f"round {round_}"}
             account.until_accepted(lambda: db.update(TABLE, state, where=col("id") == shared))  # noqa: B023
@@ -119,11 +119,11 @@ def changes_by_airport(lake: Lake, writer: int, together: threading.Barrier) -> 
     return account
 
 
-def appends_by_rest(lake: Lake, writer: int, together: threading.Barrier) -> Account:
+def appends_by_rest(lake: Lake, writer: int, barrier: threading.Barrier) -> Account:
     account = Account()
     with lake.rest(writer) as catalog:
         table = catalog.load_table(TABLE)
-        together.wait(60)
+        barrier.wait(60)
 
         def append(added: pa.Table) -> None:
             table.refresh()
@@ -137,11 +137,11 @@ def appends_by_rest(lake: Lake, writer: int, together: threading.Barrier) -> Acc
 
 
 def all_write(lake: Lake) -> list[Account]:
-    """What each writer was told; the even ones speak Airport."""
-    together = threading.Barrier(WRITERS)
+    """The account of each writer; even-numbered ones use Airport."""
+    barrier = threading.Barrier(WRITERS)
 
     def write(writer: int) -> Account:
-        return (appends_by_rest if writer % 2 else changes_by_airport)(lake, writer, together)
+        return (appends_by_rest if writer % 2 else changes_by_airport)(lake, writer, barrier)
 
     with ThreadPoolExecutor(WRITERS) as pool:
         return list(pool.map(write, range(WRITERS)))
@@ -160,28 +160,28 @@ def check(lake: Lake) -> None:
             for read in (db.scan(TABLE).read_all(), catalog.load_table(TABLE).scan().to_arrow()):
                 found = Counter(zip(read["id"].to_pylist(), read["state"].to_pylist(), strict=True))
                 assert set(found) == expected
-                assert set(found.values()) == {1}, "no row is there twice"
+                assert set(found.values()) == {1}, "no row exists twice"
     print(*(f"{each.conflicts} lost races, longest {each.longest_s:.1f} s" for each in accounts), sep="\n")
 
 
 @contextmanager
 def lake_of(folder: Path, *homes: str, settings: Sequence[str] = ()) -> Iterator[Lake]:
-    """Servers of these homes, all with the same settings."""
-    given = [part for each in settings for part in ("--set", each)]
+    """Start a server for each home, all with the same settings."""
+    arguments = [part for each in settings for part in ("--set", each)]
     with ExitStack() as parts:
-        servers = tuple(parts.enter_context(starting(folder / home, *given)) for home in homes)
+        servers = tuple(parts.enter_context(starting(folder / home, *arguments)) for home in homes)
         for server in servers:
             wait_until_ready(server)
         yield Lake(servers)
 
 
-def test_writers_of_both_doors_lose_nothing_and_none_starves(tmp_path: Path) -> None:
+def test_concurrent_writers_of_both_doors_lose_no_rows_and_do_not_starve(tmp_path: Path) -> None:
     with lake_of(tmp_path, "one") as lake:
         check(lake)
 
 
 @pytest.mark.needs("postgres")
-def test_the_same_holds_for_two_servers_of_one_store(tmp_path: Path) -> None:
+def test_concurrent_writers_on_two_servers_lose_no_rows(tmp_path: Path) -> None:
     with running_postgres() as url:
         shared = [
             f"kv.url={url}",

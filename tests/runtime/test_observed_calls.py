@@ -37,7 +37,7 @@ OPERATIONS = sorted({*ACTIONS, *EXCHANGES, *OTHER_METHODS.values(), "scan", "put
 
 @dataclass
 class Observed:
-    """What a server recorded about the calls, by operation."""
+    """The records that a server wrote about calls, by correlation id."""
 
     audited: dict[str, dict[str, Any]]
     spans: dict[str, dict[str, Any]]
@@ -45,7 +45,7 @@ class Observed:
 
 
 def send(raw: Raw, operation: str) -> None:
-    """One call of the operation; whether it succeeds does not matter here, errors are recorded too."""
+    """Call the operation once; it may fail, since errors are recorded too."""
     header = ("x-correlation-id", f"c-{operation}")
     with contextlib.suppress(grpc.RpcError):
         if operation in ACTIONS and operation != "delete":
@@ -100,8 +100,8 @@ def audit_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 def spans_of(receiver: Receiver) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    while not receiver.got.empty():
-        path, _, body = receiver.got.get()
+    while not receiver.received.empty():
+        path, _, body = receiver.received.get()
         if path.endswith("/v1/traces"):
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 for scope in resource.scope_spans:
@@ -123,7 +123,7 @@ def test_every_kind_of_call_is_audited_metered_and_traced(observed: Observed, op
     assert f'component="Airport",operation="{name}"' in observed.metrics
 
 
-def test_an_audit_record_names_table_rows_and_bytes(observed: Observed) -> None:
+def test_audit_record_has_table_rows_and_bytes(observed: Observed) -> None:
     record = observed.audited["c-scan"]
     assert (record["catalog"], record["schema"], record["table"], record["rows_out"]) == ("lake", "s", "t", 3)
     assert record["bytes_out"] > 0
@@ -132,5 +132,5 @@ def test_an_audit_record_names_table_rows_and_bytes(observed: Observed) -> None:
 
 
 def test_every_operation_is_declared() -> None:
-    """What this file sends is all there is: actions, exchanges, and the methods of Flight."""
+    """These tests cover all actions, exchanges and Flight methods."""
     assert set(METHODS) == {"DoAction", "DoExchange", "DoGet", "DoPut", *OTHER_METHODS}

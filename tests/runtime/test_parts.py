@@ -1,4 +1,4 @@
-"""The parts of a process, one by one, without a process."""
+"""The parts of a server process, tested individually."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from skiway.telemetry.metrics import Metrics
 
 
 def settings(home: Path | None = None, **flags: str) -> Settings:
-    """Settings by key, with underscores for dots: `auth__mode="token"`."""
+    """Settings by key, with double underscores for dots: `auth__mode="token"`."""
     return load(home, flags={key.replace("__", "."): value for key, value in flags.items()})
 
 
-class Known:
+class KnownAccounts:
     def find(self, id_or_name: str) -> str | None:
         return id_or_name if id_or_name == "default" else None
 
@@ -44,7 +44,7 @@ class Known:
 # --- the ready file -----------------------------------------------------------------------------------------------
 
 
-def test_the_ready_file_is_there_while_inside(tmp_path):
+def test_ready_file_exists_during_the_block(tmp_path):
     file = tmp_path / "new" / "ready.json"
     with announced(file, {"rpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}):
         assert json.loads(file.read_text()) == {"rpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}
@@ -52,14 +52,14 @@ def test_the_ready_file_is_there_while_inside(tmp_path):
     assert not file.exists()
 
 
-def test_the_ready_file_of_another_server_is_left_to_it(tmp_path):
+def test_ready_file_of_another_server_is_not_deleted(tmp_path):
     file = tmp_path / "ready.json"
     with announced(file, {"rpc": "127.0.0.1:1"}), announced(file, {"rpc": "127.0.0.1:2"}):
         file.write_text("mine")
     assert file.read_text() == "mine"
 
 
-def test_a_ready_file_that_somebody_removed_is_not_missed(tmp_path):
+def test_deleted_ready_file_is_not_an_error(tmp_path):
     file = tmp_path / "ready.json"
     with announced(file, {"rpc": "127.0.0.1:1"}):
         file.unlink()
@@ -79,7 +79,7 @@ def handlers():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_came_before_the_wait_is_heard_and_the_next_one_ends(handlers, number):
+def test_signal_before_the_wait_is_received_and_handlers_are_reset(handlers, number):
     with StopSignals() as signals:
         os.kill(os.getpid(), number)
         assert signals.wait() is number
@@ -113,33 +113,35 @@ def test_doors_drain_together():
     assert events == ["start rpc", "start http", "drain rpc", "drain http", "close http", "close rpc"]
 
 
-def test_a_door_that_does_not_open_closes_those_before_it():
+def test_door_that_fails_to_start_closes_the_others():
     events: list[str] = []
     with pytest.raises(InvalidArgument), opened([Recorder("rpc", events), Recorder("http", events, broken=True)]):
         pass
     assert events == ["start rpc", "drain rpc", "close rpc"]
 
 
-# --- who may enter ------------------------------------------------------------------------------------------------
+# --- authentication -----------------------------------------------------------------------------------------------
 
 
-def test_in_dev_mode_the_account_is_chosen_by_a_header():
-    dev = authenticator(settings(), Known())
+def test_dev_mode_takes_the_account_from_a_header():
+    dev = authenticator(settings(), KnownAccounts())
     assert dev.authenticate({}).account_id == "default"
     with pytest.raises(Unauthorized):
         dev.authenticate({"x-skiway-account": "other"})
-    renamed = authenticator(settings(interceptor__dev_account__header="x-who"), Known())
+    renamed = authenticator(settings(interceptor__dev_account__header="x-who"), KnownAccounts())
     with pytest.raises(Unauthorized):
         renamed.authenticate({"x-who": "other"})
 
 
 @pytest.mark.parametrize(("validated", "account_exists"), [("true", False), ("false", True)])
-def test_accounts_of_tokens_are_checked_unless_that_is_off(tmp_path, validated, account_exists):
+def test_accounts_of_tokens_are_validated_unless_disabled(tmp_path, validated, account_exists):
     from skiway.security import new_token
 
     made = new_token("ada", "elsewhere", roles=["administrator"])
     (tmp_path / "tokens.toml").write_text(made.entry.toml())
-    by_token = authenticator(settings(tmp_path, auth__mode="token", interceptor__validate__account=validated), Known())
+    by_token = authenticator(
+        settings(tmp_path, auth__mode="token", interceptor__validate__account=validated), KnownAccounts()
+    )
     headers = {"authorization": f"Bearer {made.text.reveal()}"}
     if account_exists:
         assert by_token.authenticate(headers).account_id == "elsewhere"
@@ -148,14 +150,14 @@ def test_accounts_of_tokens_are_checked_unless_that_is_off(tmp_path, validated, 
             by_token.authenticate(headers)
 
 
-def test_oidc_asks_for_a_token_in_the_headers_of_the_settings(tmp_path):
+def test_oidc_reads_tokens_from_the_configured_headers(tmp_path):
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
     pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     (tmp_path / "issuer.pem").write_bytes(pem)
-    chosen = settings(
+    configured = settings(
         auth__mode="oidc",
         auth__oidc__issuer="https://issuer.example",
         auth__oidc__audience="skiway",
@@ -163,25 +165,25 @@ def test_oidc_asks_for_a_token_in_the_headers_of_the_settings(tmp_path):
         interceptor__session__header="x-session",
     )
     with pytest.raises(Unauthorized, match="authorization or x-session"):
-        authenticator(chosen, Known()).authenticate({})
-    assert credential_headers(chosen) == ("x-session", "authorization")
+        authenticator(configured, KnownAccounts()).authenticate({})
+    assert credential_headers(configured) == ("x-session", "authorization")
 
 
-def test_an_issuers_key_that_cannot_be_read_is_told(tmp_path):
-    chosen = settings(
+def test_unreadable_issuer_key_is_reported(tmp_path):
+    configured = settings(
         auth__mode="oidc",
         auth__oidc__issuer="https://issuer.example",
         auth__oidc__audience="skiway",
         auth__oidc__public_key=str(tmp_path / "no.pem"),
     )
     with pytest.raises(InvalidArgument, match=r"no\.pem cannot be read: No such file"):
-        authenticator(chosen, Known())
+        authenticator(configured, KnownAccounts())
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------
 
 
-def test_secrets_are_encrypted_files_in_the_home_unless_said_otherwise(tmp_path):
+def test_secrets_are_encrypted_files_in_the_home_by_default(tmp_path):
     secrets = secrets_of(settings(tmp_path))
     secrets.put("default", "connectors", "c1", b"correct horse")
     assert secrets_of(settings(tmp_path)).get("default", "connectors", "c1") == b"correct horse"
@@ -193,7 +195,7 @@ def test_secrets_are_encrypted_files_in_the_home_unless_said_otherwise(tmp_path)
         memory.get("default", "connectors", "c1")
 
 
-def test_secrets_without_a_place_are_refused():
+def test_file_secrets_require_a_directory():
     with pytest.raises(InvalidArgument, match=r"secrets\.file\.directory"):
         secrets_of(settings())
 
@@ -202,7 +204,7 @@ def test_secrets_without_a_place_are_refused():
 
 
 def later() -> datetime:
-    """Blobs are as old as the machine says, so the collector's clock runs ahead of it."""
+    """A clock for the collector that is ahead, because the age of blobs comes from the system clock."""
     return datetime.now(UTC) + timedelta(hours=1)
 
 
@@ -212,8 +214,8 @@ def factory():
         yield ResourceFactory(stores)
 
 
-def outdated(factory: ResourceFactory) -> str:
-    """The address of a blob that nothing names any more."""
+def create_unused_blob(factory: ResourceFactory) -> str:
+    """Create a blob that is no longer referenced and return its URI."""
     catalog = factory.catalog()
     before = {pointer.blob_uri for pointer in factory.stores.pointers.scan()}
     spec = v1.CatalogSpec(description="changed")
@@ -223,7 +225,7 @@ def outdated(factory: ResourceFactory) -> str:
     return gone
 
 
-def gone_by(factory: ResourceFactory, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
+def deleted_by_gc(factory: ResourceFactory, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
     rounds = sweeps.once_round(factory.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
     found: dict[str, list[str]] = {}
     for name, done in rounds:
@@ -231,27 +233,27 @@ def gone_by(factory: ResourceFactory, *, dry_run: bool, **flags: str) -> dict[st
     return found
 
 
-def test_a_dry_round_names_what_the_next_one_removes(factory):
-    unused = outdated(factory)
+def test_dry_run_lists_what_the_next_run_deletes(factory):
+    unused = create_unused_blob(factory)
     nothing = {"pointer": [], "jobs": [], "secrets": [], "cas": []}
-    would_go = gone_by(factory, dry_run=True)
-    assert would_go == {**nothing, "cas": [unused]}
+    would_delete = deleted_by_gc(factory, dry_run=True)
+    assert would_delete == {**nothing, "cas": [unused]}
     assert factory.stores.blobs.head(unused) is not None
-    assert gone_by(factory, dry_run=False) == would_go
+    assert deleted_by_gc(factory, dry_run=False) == would_delete
     assert factory.stores.blobs.head(unused) is None
-    assert gone_by(factory, dry_run=False) == nothing
+    assert deleted_by_gc(factory, dry_run=False) == nothing
 
 
-def test_a_round_goes_through_all_pages(factory):
+def test_run_processes_all_pages(factory):
     for number in range(7):
         factory.catalog(f"c{number}")
-    unused = outdated(factory)
-    assert gone_by(factory, dry_run=True, gc__cas__page_size="2", gc__pointer__page_size="2")["cas"] == [unused]
+    unused = create_unused_blob(factory)
+    assert deleted_by_gc(factory, dry_run=True, gc__cas__page_size="2", gc__pointer__page_size="2")["cas"] == [unused]
 
 
-def test_the_age_that_blobs_must_have_is_a_setting(factory):
-    outdated(factory)
-    assert gone_by(factory, dry_run=True, gc__cas__min_age_ms="7200000")["cas"] == []
+def test_minimum_age_of_blobs_is_a_setting(factory):
+    create_unused_blob(factory)
+    assert deleted_by_gc(factory, dry_run=True, gc__cas__min_age_ms="7200000")["cas"] == []
 
 
 def sweep_named(factory: ResourceFactory, name: str, **flags: str) -> Sweep:
@@ -259,7 +261,7 @@ def sweep_named(factory: ResourceFactory, name: str, **flags: str) -> Sweep:
     return next(each for each in made if each.name == name)
 
 
-def test_sweeps_have_the_times_of_their_settings(factory):
+def test_sweeps_use_their_configured_intervals(factory):
     flags = {"gc__cas__tick_every": "90s", "gc__cas__max_tick_millis": "250", "gc__pointer__enabled": "false"}
     cas, pointer = sweep_named(factory, "cas", **flags), sweep_named(factory, "pointer", **flags)
     assert (cas.every_s, cas.slice_s, cas.enabled) == (90.0, 0.25, True)
@@ -268,13 +270,13 @@ def test_sweeps_have_the_times_of_their_settings(factory):
     assert (idempotency.every_s, idempotency.slice_s, idempotency.batch_limit) == (60.0, 1.5, 2000)
 
 
-def test_steps_of_sweeps_count_what_they_removed(factory):
-    outdated(factory)
+def test_sweep_steps_count_deletions(factory):
+    create_unused_blob(factory)
     done = sweep_named(factory, "cas").step(None)
     assert (done.removed, done.next_token) == (1, None)
 
 
-def test_expired_keys_are_freed_page_by_page(factory):
+def test_expired_keys_are_deleted_page_by_page(factory):
     for number in range(5):
         factory.stores.pointers.compare_and_set(
             f"/gone/{number}", "x", expect=0, expires_at=datetime(2020, 1, 1, tzinfo=UTC)
@@ -283,7 +285,7 @@ def test_expired_keys_are_freed_page_by_page(factory):
     assert [step(None).next_token is None for _ in range(3)] == [False, False, True]
 
 
-def test_finished_jobs_go_after_their_time(factory):
+def test_finished_jobs_are_deleted_after_their_retention(factory):
     from skiway.metastore.records.kinds import JOB
     from skiway.metastore.records.realm import timestamp
 
@@ -296,7 +298,7 @@ def test_finished_jobs_go_after_their_time(factory):
     assert not sweep_named(factory, "jobs", gc__reconcile_jobs__enabled="false").enabled
 
 
-def test_gc_is_measured():
+def test_gc_metrics_are_recorded():
     metrics = Metrics()
     gc = GcMetrics(metrics)
     sweep = Sweep("cas", lambda _: Progress(), every_s=1, slice_s=1)
@@ -317,7 +319,7 @@ def test_gc_is_measured():
         assert line in text
 
 
-def test_what_accounts_store_is_measured(factory):
+def test_storage_usage_of_accounts_is_measured(factory):
     factory.catalog()
     metrics = Metrics()
     measure_usage(metrics, factory.stores, settings().metrics.storage)
@@ -325,14 +327,14 @@ def test_what_accounts_store_is_measured(factory):
     assert f'skiway_service_storage_account_pointers{{account="a1"}} {pointers}.0' in metrics.prometheus_text()
 
 
-# --- all together -------------------------------------------------------------------------------------------------
+# --- the whole process --------------------------------------------------------------------------------------------
 
 
-def test_a_process_in_memory_tells_of_the_calls_it_served(tmp_path):
+def test_in_memory_process_records_its_calls(tmp_path):
     from runtime.servers import calling
 
-    chosen = settings(tmp_path, kv="memory", server__grpc__address="127.0.0.1:0", log__file=str(tmp_path / "log"))
-    with running(chosen, tmp_path) as process:
+    configured = settings(tmp_path, kv="memory", server__grpc__address="127.0.0.1:0", log__file=str(tmp_path / "log"))
+    with running(configured, tmp_path) as process:
         with calling(process.addresses["rpc"]) as caller:
             assert caller.catalogs() == ["lake"]
         text = process.observers.metrics.prometheus_text()
@@ -365,7 +367,7 @@ def test_startup_warns_once_about_each_setting_without_effect(capsys: pytest.Cap
     ]
 
 
-def test_startup_warns_of_nothing_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_startup_does_not_warn_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_configured(load()):
         pass
     assert capsys.readouterr().err == ""

@@ -1,7 +1,7 @@
-"""Secrets with a text of their own are given to a server in every way there is; afterwards none is found anywhere.
+"""Unique secrets are passed to a server in every possible way; afterwards none of them is found anywhere.
 
-A server at log level DEBUG, with its audit trail, a log file and debug details in its answers, is called rightly and
-wrongly, loses a blob, and loses its database. Then all that it wrote and all that it answered is searched.
+A server at log level DEBUG, with an audit log, a log file and debug details in its answers, gets valid and invalid
+calls, loses a blob, and loses its database. Then everything that it wrote and answered is searched.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from storage.homes import running_postgres
 pytestmark = pytest.mark.timeout(240)
 
 CANARY = "canary-7d1f0c"
-"""A correlation id: no secret, and to be found, which shows that the search looks where it should."""
+"""A correlation id, which is not secret and must be found: this shows that the search works."""
 
 
 def planted(what: str) -> str:
-    """A secret that cannot be anywhere by chance."""
+    """A random secret that cannot occur by chance."""
     return f"{what}{secrets.token_hex(16)}"
 
 
 @dataclass
 class Evidence:
-    """All that a server let out: what it wrote, answered and left on disk, by where it was found."""
+    """All output of a server: what it wrote, answered and left on disk, by location."""
 
     found: dict[str, bytes] = field(default_factory=dict)
 
@@ -62,15 +62,15 @@ class Evidence:
             if path.is_file():
                 self.add(str(path.relative_to(folder)), path.read_bytes())
 
-    def holding(self, text: str) -> list[str]:
-        """Where the text is, as it is or in a disguise."""
+    def locations_of(self, text: str) -> list[str]:
+        """Where the text occurs, plain or encoded."""
         data = text.encode()
-        disguises = {data, data.hex().encode(), quote(text, safe="").encode(), data[::-1], *_base64(data)}
-        return [where for where, content in self.found.items() if any(each in content for each in disguises)]
+        encodings = {data, data.hex().encode(), quote(text, safe="").encode(), data[::-1], *_base64(data)}
+        return [where for where, content in self.found.items() if any(each in content for each in encodings)]
 
 
 def _base64(data: bytes) -> Iterator[bytes]:
-    """Its Base64 wherever it begins in a longer text, without the ends that depend on what is around."""
+    """Its Base64 encodings at each offset in a longer text, without the ends that depend on the context."""
     for before in range(3):
         text = base64.b64encode(b"\0" * before + data)
         yield text[4 if before else 0 : -4]
@@ -79,7 +79,7 @@ def _base64(data: bytes) -> Iterator[bytes]:
 
 @contextmanager
 def watched(evidence: Evidence, home: Path, *arguments: str) -> Iterator[Server]:
-    """A server whose error stream is read all the time, and is evidence in the end."""
+    """Start a server whose error stream is read continuously and added to the evidence."""
     with ThreadPoolExecutor(1) as pool, started(home, *arguments) as server:
         assert server.process.stderr is not None
         errors: Future[str] = pool.submit(server.process.stderr.read)
@@ -89,13 +89,13 @@ def watched(evidence: Evidence, home: Path, *arguments: str) -> Iterator[Server]
 
 
 def settings_file(folder: Path, **values: str) -> tuple[str, str]:
-    """A file outside the home, so that it is not searched: there the secrets have to be."""
+    """Write a settings file outside the home; it contains the secrets and is not searched."""
     file = folder / "settings.toml"
     file.write_text("".join(f'{name.replace("__", ".")} = "{value}"\n' for name, value in values.items()))
     return "--config", str(file)
 
 
-LOUD = (
+VERBOSE = (
     *("--set", "log.level=DEBUG"),
     *("--set", "errors.debug_details=true"),
     *("--set", "audit.enabled=true"),
@@ -108,8 +108,8 @@ def evidence() -> Evidence:
 
 
 @dataclass(frozen=True)
-class Talk:
-    """Calls whose answers are evidence."""
+class RecordingClient:
+    """A client that adds all answers to the evidence."""
 
     channel: grpc.Channel
     evidence: Evidence
@@ -120,14 +120,14 @@ class Talk:
         return self.evidence.answer(operation, client(operation, request, **{"x_correlation_id": CANARY, **headers}))
 
 
-def assert_found_nowhere(evidence: Evidence, *planted: str, but_canary_in: tuple[str, ...]) -> None:
-    seen = " ".join(evidence.holding(CANARY))
-    assert [place for place in but_canary_in if place not in seen] == [], "the search finds what is there"
-    assert {secret: where for secret in planted if (where := evidence.holding(secret))} == {}
+def assert_found_nowhere(evidence: Evidence, *planted: str, canary_in: tuple[str, ...]) -> None:
+    seen = " ".join(evidence.locations_of(CANARY))
+    assert [place for place in canary_in if place not in seen] == [], "the search must find the canary"
+    assert {secret: where for secret in planted if (where := evidence.locations_of(secret))} == {}
 
 
 @pytest.mark.needs("postgres")
-def test_no_secret_of_callers_settings_or_connectors_is_found_anywhere(tmp_path, evidence, capfd):
+def test_secrets_of_callers_settings_and_connectors_are_not_leaked(tmp_path, evidence, capfd):
     home = tmp_path / "searched" / "home"
     home.mkdir(mode=0o700, parents=True)
     made = new_token("ada", "default", roles=["administrator"])
@@ -155,23 +155,23 @@ def test_no_secret_of_callers_settings_or_connectors_is_found_anywhere(tmp_path,
         shown = skiway("config", "--home", home, *config, "--output", "json")
         assert shown.returncode == 0, shown.stderr
         evidence.add("skiway config", shown.stdout + shown.stderr)
-        server = parts.enter_context(watched(evidence, home, *config, *LOUD))
+        server = parts.enter_context(watched(evidence, home, *config, *VERBOSE))
         channel = parts.enter_context(grpc.insecure_channel(server.address))
-        ada = Talk(channel, evidence, good)
+        ada = RecordingClient(channel, evidence, good)
 
-        _enter_wrongly(Talk(channel, evidence), wrong, claims)
-        table = _do_right_and_wrong(ada, in_property)
-        connector = _connect(ada, bearer, client_secret)
-        _connect_wrongly(ada, connector, in_uri=in_uri, in_property=in_property, in_header=in_header)
+        _authenticate_with_invalid_credentials(RecordingClient(channel, evidence), wrong, claims)
+        table = _make_valid_and_invalid_calls(ada, in_property)
+        connector = _create_connectors(ada, bearer, client_secret)
+        _update_connector_with_secrets(ada, connector, in_uri=in_uri, in_property=in_property, in_header=in_header)
         _replace_credentials(ada, connector, replaced)
         with open_stores(url, blobs) as stores:
             for pointer in stores.pointers.scan():
                 evidence.add(f"pointer {pointer.key}", f"{pointer.key} {pointer.blob_uri}")
-            whole = stores.pointers.get(f"/accounts/default/tables/by-id/{table.id}")
+            original = stores.pointers.get(f"/accounts/default/tables/by-id/{table.id}")
             lost = blob_uri(b"lost", folder=f"accounts/default/tables/by-id/{table.id}", suffix=".pb")
-            stores.pointers.compare_and_set(whole.key, lost, expect=whole.version)
+            stores.pointers.compare_and_set(original.key, lost, expect=original.version)
         assert ada("TableService/GetTable", v1.GetTableRequest(table_id=table)).code is grpc.StatusCode.INTERNAL
-        postgres.close()  # the database is gone, and the server has to say so
+        postgres.close()  # the server must report that the database is gone
         ada("CatalogService/ListCatalogs", v1.ListCatalogsRequest(), timeout=60)
     written = capfd.readouterr()
     evidence.add("streams of the tests", written.out + written.err)
@@ -181,7 +181,7 @@ def test_no_secret_of_callers_settings_or_connectors_is_found_anywhere(tmp_path,
         evidence,
         *(good, wrong, *jwt_parts, password, aws_id, aws_key, hidden),
         *(bearer, client_secret, replaced, in_uri, in_property, in_header),
-        but_canary_in=(
+        canary_in=(
             "error stream",
             "skiway.log",
             "audit/catalog.log",
@@ -191,7 +191,7 @@ def test_no_secret_of_callers_settings_or_connectors_is_found_anywhere(tmp_path,
     )
 
 
-def _enter_wrongly(stranger: Talk, wrong: str, claims: str) -> None:
+def _authenticate_with_invalid_credentials(stranger: RecordingClient, wrong: str, claims: str) -> None:
     for credentials in (
         f"Bearer {wrong}",
         wrong,
@@ -204,7 +204,7 @@ def _enter_wrongly(stranger: Talk, wrong: str, claims: str) -> None:
         assert answer.code is grpc.StatusCode.UNAUTHENTICATED
 
 
-def _do_right_and_wrong(ada: Talk, secret: str) -> v1.ResourceId:
+def _make_valid_and_invalid_calls(ada: RecordingClient, secret: str) -> v1.ResourceId:
     spec = v1.CatalogSpec(display_name="shop")
     key = v1.IdempotencyKey(key="not secret")
     request = v1.CreateCatalogRequest(spec=spec, idempotency=key)
@@ -228,8 +228,8 @@ def _do_right_and_wrong(ada: Talk, secret: str) -> v1.ResourceId:
     return table
 
 
-def _connect(ada: Talk, bearer: str, client_secret: str) -> v1.ResourceId:
-    given = (
+def _create_connectors(ada: RecordingClient, bearer: str, client_secret: str) -> v1.ResourceId:
+    all_credentials = (
         v1.ConnectorCredentials(bearer=v1.BearerToken(token=bearer)),
         v1.ConnectorCredentials(
             client=v1.ClientCredentials(
@@ -237,7 +237,7 @@ def _connect(ada: Talk, bearer: str, client_secret: str) -> v1.ResourceId:
             )
         ),
     )
-    for number, credentials in enumerate(given):
+    for number, credentials in enumerate(all_credentials):
         spec = v1.ConnectorSpec(
             display_name=f"upstream {number}",
             kind=v1.CK_ICEBERG,
@@ -255,7 +255,9 @@ def _connect(ada: Talk, bearer: str, client_secret: str) -> v1.ResourceId:
     return connector
 
 
-def _connect_wrongly(ada: Talk, connector: v1.ResourceId, *, in_uri: str, in_property: str, in_header: str) -> None:
+def _update_connector_with_secrets(
+    ada: RecordingClient, connector: v1.ResourceId, *, in_uri: str, in_property: str, in_header: str
+) -> None:
     for path, spec in (
         ("uri", v1.ConnectorSpec(uri=f"https://user:{in_uri}@catalog.example.com")),
         ("auth.properties", v1.ConnectorSpec(auth=v1.ConnectorAuthSpec(properties={"client_secret": in_property}))),
@@ -266,7 +268,7 @@ def _connect_wrongly(ada: Talk, connector: v1.ResourceId, *, in_uri: str, in_pro
         assert answer.code is grpc.StatusCode.INVALID_ARGUMENT, answer.text
 
 
-def _replace_credentials(ada: Talk, connector: v1.ResourceId, secret: str) -> None:
+def _replace_credentials(ada: RecordingClient, connector: v1.ResourceId, secret: str) -> None:
     credentials = v1.ConnectorCredentials(aws=v1.AwsCredentials(access_key_id=secret, secret_access_key=secret))
     request = v1.UpdateConnectorRequest(
         connector_id=connector,
@@ -276,7 +278,7 @@ def _replace_credentials(ada: Talk, connector: v1.ResourceId, secret: str) -> No
     assert ada("ConnectorService/UpdateConnector", request).code is grpc.StatusCode.OK
 
 
-def test_a_token_of_an_identity_provider_is_found_nowhere(tmp_path, evidence):
+def test_tokens_of_an_identity_provider_are_not_leaked(tmp_path, evidence):
     home = tmp_path / "home"
     with publishing(keys=[jwk(rsa_key(), "k1")]) as provider:
         settings = ("auth.mode=oidc", f"auth.oidc.issuer={provider.url}", f"auth.oidc.audience={AUDIENCE}")
@@ -288,23 +290,25 @@ def test_a_token_of_an_identity_provider_is_found_nowhere(tmp_path, evidence):
             token(rsa_key("eve"), kid="k1", iss=provider.url, jti=planted("forged")),
             token(rsa_key(), kid="k1", iss=provider.url, jti=planted("late"), exp=1, nbf=0, iat=0),
         ]
-        with watched(evidence, home, *arguments, *LOUD) as server, grpc.insecure_channel(server.address) as channel:
-            codes = [Talk(channel, evidence, each)("CatalogService/ListCatalogs").code.name for each in tokens]
+        with watched(evidence, home, *arguments, *VERBOSE) as server, grpc.insecure_channel(server.address) as channel:
+            codes = [
+                RecordingClient(channel, evidence, each)("CatalogService/ListCatalogs").code.name for each in tokens
+            ]
             assert codes == ["OK", "UNAUTHENTICATED", "UNAUTHENTICATED"]
     evidence.files(home)
     assert_found_nowhere(
-        evidence, *(part for each in tokens for part in each.split(".")[1:]), but_canary_in=("audit/catalog.log",)
+        evidence, *(part for each in tokens for part in each.split(".")[1:]), canary_in=("audit/catalog.log",)
     )
 
 
-def test_a_server_that_cannot_start_does_not_tell_the_password(tmp_path, evidence):
+def test_server_that_cannot_start_does_not_leak_the_password(tmp_path, evidence):
     password = planted("PgPassword")
     url = f"postgresql://{CANARY}:{password}@127.0.0.1:1/skiway"
     for url_given in (url, f"{url}?connect_timeout=x", url.replace("127.0.0.1:1", "127.0.0.1:port")):
         blobs = f"blob.url={(tmp_path / 'blobs').as_uri()}"
-        asked = ("serve", "--home", tmp_path / "home", "--grpc", "127.0.0.1:0", "--set", f"kv.url={url_given}")
-        ended = skiway(*asked, "--set", blobs, "--set", "log.level=DEBUG")
-        assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), "it says why in one sentence"
+        command = ("serve", "--home", tmp_path / "home", "--grpc", "127.0.0.1:0", "--set", f"kv.url={url_given}")
+        ended = skiway(*command, "--set", blobs, "--set", "log.level=DEBUG")
+        assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), "the reason is one line"
         evidence.add("error stream", ended.stdout + ended.stderr)
     evidence.files(tmp_path)
-    assert_found_nowhere(evidence, password, but_canary_in=("error stream",))
+    assert_found_nowhere(evidence, password, canary_in=("error stream",))

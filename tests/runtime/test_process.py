@@ -1,4 +1,4 @@
-"""A server as people run it: a process, a home, signals."""
+"""A server as users run it: a process with a home that handles signals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def home(tmp_path: Path) -> Path:
 
 
 class Stream:
-    """Requests that are sent when told."""
+    """Requests that are sent on demand."""
 
     def __init__(self) -> None:
         self._messages: queue.SimpleQueue[v1.PutColumnStatsRequest | None] = queue.SimpleQueue()
@@ -44,7 +44,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_is_ready_when_its_file_says_so_and_ends_when_told(home, tmp_path, number):
+def test_server_writes_its_ready_file_and_stops_on_a_signal(home, tmp_path, number):
     ready = tmp_path / "ready.json"
     with started(home, ready_file=ready, fresh=True) as server:
         assert json.loads(ready.read_text()) == {
@@ -61,12 +61,12 @@ def test_a_server_is_ready_when_its_file_says_so_and_ends_when_told(home, tmp_pa
         assert "Traceback" not in server.output()
 
 
-def test_a_new_home_is_for_its_owner_only(home):
+def test_new_home_is_accessible_only_to_its_owner(home):
     with started(home):
         assert home.stat().st_mode & 0o077 == 0
 
 
-def test_a_restarted_server_has_what_the_last_one_had(home):
+def test_restarted_server_keeps_its_data(home):
     with started(home) as server:
         with calling(server.address) as caller:
             made = caller.create_catalog("kept")
@@ -77,14 +77,14 @@ def test_a_restarted_server_has_what_the_last_one_had(home):
         assert caller.catalogs() == ["kept", "lake"]
 
 
-def test_a_killed_server_loses_nothing_that_it_acknowledged(home, tmp_path):
+def test_killed_server_loses_no_acknowledged_changes(home, tmp_path):
     ready = tmp_path / "ready.json"
     with started(home, ready_file=ready) as server:
         with calling(server.address) as caller:
             for number in range(10):
                 caller.create_catalog(f"c{number}")
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
-    stale = ready.read_text()  # nobody could remove it
+    stale = ready.read_text()  # left behind by the killed server
     with starting(home, ready_file=ready) as server:
         eventually(lambda: ready.read_text() != stale)
         wait_until_ready(server)
@@ -92,14 +92,14 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(home, tmp_path):
             assert caller.catalogs() == [*(f"c{number}" for number in range(10)), "lake"]
 
 
-def test_a_running_call_finishes_while_new_ones_are_refused(home):
+def test_running_call_finishes_while_new_calls_are_refused(home):
     with started(home, "--set", "server.grpc.drain_seconds=60") as server, calling(server.address) as caller:
         table_id, stream = caller.create_table(), Stream()
         running = caller.put_columns(iter(stream))
         stream.send(columns(table_id, 1))
         with calling(server.address) as other:
             assert other.catalogs() == ["lake", "made"]
-            server.tell()
+            server.send_signal()
             eventually(lambda: not server.ready_file.exists())
             eventually(lambda: _refused(other))
         assert not running.done()
@@ -108,11 +108,11 @@ def test_a_running_call_finishes_while_new_ones_are_refused(home):
         assert running.result(30).upserted == 2
         assert server.ended() == 0
     with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
-        kept = [each for each in stores.pointers.scan() if each.key.endswith("/stats/columns")]
-        assert len(kept) == 1
+        stored = [each for each in stores.pointers.scan() if each.key.endswith("/stats/columns")]
+        assert len(stored) == 1
 
 
-def test_a_call_that_outlasts_the_drain_is_cancelled(home):
+def test_call_that_exceeds_the_drain_time_is_cancelled(home):
     with started(home, "--set", "server.grpc.drain_seconds=0.2") as server, calling(server.address) as caller:
         table_id, stream = caller.create_table(), Stream()
         running = caller.put_columns(iter(stream))
@@ -123,12 +123,12 @@ def test_a_call_that_outlasts_the_drain_is_cancelled(home):
         stream.end()
 
 
-def test_a_second_signal_ends_the_server_at_once(home):
+def test_second_signal_stops_the_server_immediately(home):
     with started(home, "--set", "server.grpc.drain_seconds=600") as server, calling(server.address) as caller:
         table_id, stream = caller.create_table(), Stream()
         running = caller.put_columns(iter(stream))
         stream.send(columns(table_id, 1))
-        server.tell()
+        server.send_signal()
         eventually(lambda: not server.ready_file.exists())
         assert not running.done()
         assert server.stop() == -signal.SIGTERM
@@ -136,7 +136,7 @@ def test_a_second_signal_ends_the_server_at_once(home):
         stream.end()
 
 
-def test_health_is_told_of_the_server_and_of_each_service(home):
+def test_health_is_reported_for_the_server_and_each_service(home):
     with started(home) as server, grpc.insecure_channel(server.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for service in ("", "skiway.v1.CatalogService", "skiway.v1.DirectoryService"):
@@ -146,7 +146,7 @@ def test_health_is_told_of_the_server_and_of_each_service(home):
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_who_watches_health_is_told_of_the_end_and_does_not_delay_it(home):
+def test_health_watchers_are_notified_of_shutdown_and_do_not_delay_it(home):
     with (
         started(home, "--set", "server.grpc.drain_seconds=600") as server,
         grpc.insecure_channel(server.address) as channel,
@@ -154,12 +154,12 @@ def test_who_watches_health_is_told_of_the_end_and_does_not_delay_it(home):
         stub = health_pb2_grpc.HealthStub(channel)
         watches = [stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in ("", "", "unknown")]
         assert [next(watch).status == SERVING for watch in watches] == [True, True, False]
-        server.tell()
+        server.send_signal()
         assert [[each.status for each in watch] for watch in watches] == [[NOT_SERVING], [NOT_SERVING], []]
         assert server.ended() == 0
 
 
-def test_reflection_tells_the_services_and_their_messages(home):
+def test_reflection_lists_services_and_their_messages(home):
     with started(home) as server, grpc.insecure_channel(server.address) as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         services = database.get_services()
@@ -168,7 +168,7 @@ def test_reflection_tells_the_services_and_their_messages(home):
         assert service.methods_by_name["GetTable"].input_type.full_name == "skiway.v1.GetTableRequest"
 
 
-def test_reflection_can_be_switched_off(home):
+def test_reflection_can_be_disabled(home):
     with started(home, "--set", "server.grpc.reflection=false") as server:
         with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
             ProtoReflectionDescriptorDatabase(channel).get_services()
@@ -196,7 +196,7 @@ def test_two_servers_on_one_home_serve_the_same_lake(home):
 
 
 @pytest.mark.needs("postgres")
-def test_servers_with_homes_of_their_own_share_a_postgresql(tmp_path):
+def test_servers_with_separate_homes_share_a_postgresql_database(tmp_path):
     with running_postgres() as url:
         shared = ("--set", f"kv.url={url}", "--set", f"blob.url={(tmp_path / 'blobs').as_uri()}")
         with started(tmp_path / "one", *shared) as first, started(tmp_path / "two", *shared) as second:
@@ -208,17 +208,17 @@ def test_servers_with_homes_of_their_own_share_a_postgresql(tmp_path):
         assert not (tmp_path / "one" / "pointers.db").exists()
 
 
-def test_gc_runs_in_the_server_and_beside_it(home):
+def test_gc_runs_inside_the_server_and_in_another_process(home):
     with started(home) as server:
-        beside = skiway("gc", "--home", home, "--dry-run")
-        assert (beside.returncode, beside.stdout) == (0, "")
+        separate = skiway("gc", "--home", home, "--dry-run")
+        assert (separate.returncode, separate.stdout) == (0, "")
         with calling(server.address) as caller:
             assert caller.catalogs() == ["lake"]
         assert server.stop() == 0
     with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
-        turns = {each.key: json.loads(each.blob_uri) for each in stores.pointers.scan("/platform/gc/")}
-    assert {"/platform/gc/cas", "/platform/gc/idempotency", "/platform/gc/pointer"} <= turns.keys()
-    assert {turn["token"] for turn in turns.values()} == {None}
+        states = {each.key: json.loads(each.blob_uri) for each in stores.pointers.scan("/platform/gc/")}
+    assert {"/platform/gc/cas", "/platform/gc/idempotency", "/platform/gc/pointer"} <= states.keys()
+    assert {state["token"] for state in states.values()} == {None}
 
 
 def _refused(caller: Caller) -> bool:

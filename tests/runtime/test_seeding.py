@@ -60,7 +60,7 @@ def found_tables(stores: Stores, path: tuple[str, ...]) -> list[v1.ResourceId]:
     return [entry.resource_id for entry in directory.resolve_fq_tables(realm(stores), request).tables]
 
 
-def test_a_fresh_home_has_one_account_with_one_empty_catalog(stores):
+def test_new_home_has_one_account_with_one_empty_catalog(stores):
     assert seed_home(stores)
     found = accounts.list_(Realm(stores, PLATFORM), v1.ListAccountsRequest()).accounts
     assert [(each.resource_id.id, each.display_name) for each in found] == [("default", "default")]
@@ -68,7 +68,7 @@ def test_a_fresh_home_has_one_account_with_one_empty_catalog(stores):
     assert damage(stores) == []
 
 
-def test_sowing_twice_changes_nothing(stores):
+def test_seeding_twice_changes_nothing(stores):
     seed_home(stores)
     seed_demo(stores)
     before = pointers(stores)
@@ -77,7 +77,7 @@ def test_sowing_twice_changes_nothing(stores):
     assert pointers(stores) == before
 
 
-def test_ids_follow_from_names(stores):
+def test_ids_are_derived_from_names(stores):
     seed_home(stores)
     seed_demo(stores)
     with open_stores("memory://") as others:
@@ -86,7 +86,7 @@ def test_ids_follow_from_names(stores):
         assert [each.key for each in pointers(others)] == [each.key for each in pointers(stores)]
 
 
-def test_what_people_delete_does_not_come_back(stores):
+def test_deleted_resources_are_not_seeded_again(stores):
     seed_home(stores)
     seed_demo(stores)
     delete_catalog(stores, "lake")
@@ -96,7 +96,7 @@ def test_what_people_delete_does_not_come_back(stores):
     assert catalog_names(stores) == []
 
 
-def test_the_demo_has_tables_with_snapshots_and_statistics(stores):
+def test_demo_has_tables_with_snapshots_and_statistics(stores):
     seed_home(stores)
     seed_demo(stores)
     home = realm(stores)
@@ -106,8 +106,8 @@ def test_the_demo_has_tables_with_snapshots_and_statistics(stores):
         assert [each.display_name for each in found] == names
         for table in found:
             snapshot = snapshots.get(home, v1.GetSnapshotRequest(table_id=table.resource_id, snapshot=CURRENT)).snapshot
-            whole = v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
-            stats = statistics.get_table(home, whole).stats
+            by_table = v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
+            stats = statistics.get_table(home, by_table).stats
             assert stats.row_count == int(snapshot.summary["total-records"]) > 0
             by_file = v1.ListFileColumnStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
             files = statistics.list_files(home, by_file).files
@@ -120,7 +120,7 @@ def test_the_demo_has_tables_with_snapshots_and_statistics(stores):
     assert damage(stores) == []
 
 
-def test_the_demo_has_two_views_over_its_tables(stores):
+def test_demo_has_two_views_of_its_tables(stores):
     seed_home(stores)
     seed_demo(stores)
     request = v1.ResolveFQViewsRequest(prefix=v1.NameRef(catalog="examples", path=["iceberg"]))
@@ -129,17 +129,17 @@ def test_the_demo_has_two_views_over_its_tables(stores):
 
 
 @pytest.mark.parametrize("last", range(1, 60, 7))
-def test_a_server_that_dies_while_sowing_leaves_it_to_the_next(stores, monkeypatch, last):
+def test_interrupted_seeding_is_completed_by_the_next_server(stores, monkeypatch, last):
     apply, done = type(stores.pointers)._apply, []
 
-    def dies(self: Any, batch: Any) -> None:
+    def apply_then_die(self: Any, batch: Any) -> None:
         done.append(batch)
         if len(done) > last:
             raise Unavailable("the machine is gone")
         apply(self, batch)
 
     with monkeypatch.context() as broken:
-        broken.setattr(type(stores.pointers), "_apply", dies)
+        broken.setattr(type(stores.pointers), "_apply", apply_then_die)
         try:
             seed_home(stores)
             seed_demo(stores)
@@ -147,18 +147,18 @@ def test_a_server_that_dies_while_sowing_leaves_it_to_the_next(stores, monkeypat
             pass
     seed_home(stores)
     seed_demo(stores)
-    with open_stores("memory://") as whole:
-        seed_home(whole)
-        seed_demo(whole)
-        assert [each.key for each in pointers(stores)] == [each.key for each in pointers(whole)]
+    with open_stores("memory://") as complete:
+        seed_home(complete)
+        seed_demo(complete)
+        assert [each.key for each in pointers(stores)] == [each.key for each in pointers(complete)]
     assert damage(stores) == []
 
 
-def test_servers_that_start_together_sow_one_lake(on_disk):
-    together = Barrier(4)
+def test_servers_that_start_together_seed_one_lake(on_disk):
+    barrier = Barrier(4)
 
     def start() -> None:
-        together.wait()
+        barrier.wait()
         seed_home(on_disk)
         seed_demo(on_disk)
 
@@ -170,7 +170,7 @@ def test_servers_that_start_together_sow_one_lake(on_disk):
     assert damage(on_disk) == []
 
 
-def test_a_catalog_of_ones_own_is_not_taken_for_the_demo(stores):
+def test_demo_is_not_seeded_into_a_catalog_of_the_user(stores):
     seed_home(stores)
     catalogs.create(realm(stores), v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="examples")))
     before = pointers(stores)

@@ -1,4 +1,4 @@
-"""`seed.mode=iceberg`: demo tables that have rows, in the warehouse, read by others."""
+"""`seed.mode=iceberg`: demo tables with rows in the warehouse, readable by other engines."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def record(stores: Stores, name: str) -> v1.Table:
 
 
 def rows(stores: Stores, name: str) -> pa.Table:
-    """What PyIceberg reads."""
+    """The rows that PyIceberg reads."""
     return StaticTable.from_metadata(record(stores, name).metadata_location).scan().to_arrow()
 
 
-def assert_whole(stores: Stores) -> None:
-    """Every order once, with all of its items, for what they cost."""
+def assert_complete(stores: Stores) -> None:
+    """Every order exists once, with all of its items, and its price is their sum."""
     orders, items = rows(stores, "orders"), rows(stores, "lineitem")
     assert sorted(orders["o_orderkey"].to_pylist()) == list(range(1, ORDERS + 1))
     assert items.num_rows == ITEMS
@@ -67,21 +67,21 @@ def assert_whole(stores: Stores) -> None:
     assert wrong.fetchone() == (0,)
 
 
-def test_orders_and_their_items_are_iceberg_tables_in_the_warehouse(stores, warehouse, tmp_path):
+def test_orders_and_items_are_iceberg_tables_in_the_warehouse(stores, warehouse, tmp_path):
     seed_home(stores)
     assert seed_iceberg(stores, warehouse)
-    assert_whole(stores)
+    assert_complete(stores)
     for name, total in (("orders", ORDERS), ("lineitem", ITEMS)):
         table = record(stores, name)
         assert str(tmp_path / "warehouse") in table.metadata_location
         found = StaticTable.from_metadata(table.metadata_location)
         first, _ = found.snapshots()
         assert found.scan(snapshot_id=first.snapshot_id).to_arrow().num_rows == total * FIRST_LOAD // ORDERS
-        asked = v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
-        assert statistics.get_table(Realm(stores, DEFAULT_ACCOUNT), asked).stats.row_count == total
+        request = v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=CURRENT)
+        assert statistics.get_table(Realm(stores, DEFAULT_ACCOUNT), request).stats.row_count == total
 
 
-def test_sowing_twice_changes_nothing(stores, warehouse):
+def test_seeding_twice_changes_nothing(stores, warehouse):
     seed_home(stores)
     seed_iceberg(stores, warehouse)
     before = list(stores.pointers.scan())
@@ -91,11 +91,11 @@ def test_sowing_twice_changes_nothing(stores, warehouse):
 
 @pytest.mark.parametrize("last", range(5, 45, 4))
 @pytest.mark.parametrize("written", [False, True])
-def test_a_server_that_dies_while_sowing_leaves_it_to_the_next(stores, warehouse, monkeypatch, last, written):
+def test_interrupted_seeding_is_completed_by_the_next_server(stores, warehouse, monkeypatch, last, written):
     seed_home(stores)
     apply, done = type(stores.pointers)._apply, []
 
-    def dies(self: Any, batch: Any) -> None:
+    def apply_then_die(self: Any, batch: Any) -> None:
         done.append(batch)
         if len(done) <= last or (written and len(done) == last + 1):
             apply(self, batch)
@@ -103,45 +103,45 @@ def test_a_server_that_dies_while_sowing_leaves_it_to_the_next(stores, warehouse
             raise Unavailable("the machine is gone")
 
     with monkeypatch.context() as broken:
-        broken.setattr(type(stores.pointers), "_apply", dies)
+        broken.setattr(type(stores.pointers), "_apply", apply_then_die)
         with suppress(Unavailable):
             seed_iceberg(stores, warehouse)
     seed_iceberg(stores, warehouse)
-    assert_whole(stores)
+    assert_complete(stores)
 
 
-def test_servers_that_start_together_sow_one_lake(tmp_path, warehouse):
+def test_servers_that_start_together_seed_one_lake(tmp_path, warehouse):
     with open_stores(f"sqlite:///{tmp_path}/pointers.db") as stores:
         seed_home(stores)
-        together = Barrier(3)
+        barrier = Barrier(3)
 
         def start() -> None:
-            together.wait()
+            barrier.wait()
             seed_iceberg(stores, warehouse)
 
         with ThreadPoolExecutor(3) as pool:
             for outcome in [pool.submit(start) for _ in range(3)]:
                 outcome.result()
-        assert_whole(stores)
+        assert_complete(stores)
 
 
-def test_a_store_keeps_the_examples_that_it_has(stores, warehouse):
+def test_existing_examples_are_kept(stores, warehouse):
     seed_home(stores)
     seed_demo(stores)
     assert not seed_iceberg(stores, warehouse)
     assert not record(stores, "orders").metadata_location
 
 
-def test_tables_of_the_other_demo_are_not_taken_for_ours(stores, warehouse):
+def test_tables_of_the_other_seed_mode_are_rejected(stores, warehouse):
     seed_home(stores)
     seed_demo(stores)
     marker = stores.pointers.get("/platform/seeds/demo")
-    stores.pointers.compare_and_delete(marker.key, expect=marker.version)  # as if that one had died
+    stores.pointers.compare_and_delete(marker.key, expect=marker.version)  # as if that seeding had been interrupted
     with pytest.raises(PreconditionFailed, match=r"delete the catalog examples, or set seed\.mode=fake"):
         seed_iceberg(stores, warehouse)
 
 
-def test_a_server_serves_its_examples(tmp_path):
+def test_server_serves_its_examples(tmp_path):
     seeded = ("--set", "seed.enabled=true", "--set", "seed.mode=iceberg")
     with (
         started(tmp_path / "home", *seeded) as server,

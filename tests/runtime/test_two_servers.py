@@ -1,7 +1,7 @@
-"""Two servers on one PostgreSQL, eight writers at each, all at the same things at the same time.
+"""Two servers on one PostgreSQL database, each with eight writers that all change the same resources at once.
 
-Whatever they try, one of them wins each time, the others are told that they lost, and what is there in the end is what
-was accepted: nothing more, nothing less.
+In every race one writer wins and the others get an error, and the final state consists of exactly the accepted
+changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.needs("postgres"), pytest.mark.timeout(300)]
 WRITERS = 8
 SCHEMA = {"type": "struct", "fields": []}
 LONGEST_S = 10.0
-"""How long a writer may need to get one change in, however many others want the same."""
+"""Time limit of one change, regardless of the number of competing writers."""
 
 LOST = frozenset(
     {
@@ -40,18 +40,18 @@ LOST = frozenset(
         "store.contended",
         "namespace.closing",
         "namespace.not_empty",
-        "table",  # it is gone
+        "table",  # it was deleted
         "namespace",
     }
 )
-"""What the losers of a race are told."""
+"""The error keys that losers of a race may get."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two servers of one store, and writers that take turns in belonging to the one and the other."""
+    """Two servers of one store; writers alternate between them."""
 
     addresses: tuple[str, str]
     stores: tuple[str, str]
@@ -59,19 +59,19 @@ class Pair:
     def client(self, number: int) -> Metastore:
         return Metastore(self.addresses[number % 2], timeout_s=60)
 
-    def together(self, work: Callable[[Metastore, int], T]) -> list[T]:
-        """What each writer returns, the first at the first server; all of them begin at the same moment."""
-        everybody = range(2 * WRITERS)
-        ready = Barrier(len(everybody))
+    def run_writers(self, work: Callable[[Metastore, int], T]) -> list[T]:
+        """Run all writers at once, the first on the first server, and return their results."""
+        numbers = range(2 * WRITERS)
+        ready = Barrier(len(numbers))
 
         def write(number: int) -> T:
             with self.client(number) as lake:
-                lake.catalogs.get("lake")  # connected before it counts
+                lake.catalogs.get("lake")  # connect before the race starts
                 ready.wait(60)
                 return work(lake, number)
 
-        with ThreadPoolExecutor(len(everybody)) as pool:
-            return list(pool.map(write, everybody))
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            return list(pool.map(write, numbers))
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def place(pair: Pair, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own; whole before and after."""
+def namespace(pair: Pair, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace only for this test; afterwards, the store must be undamaged."""
     name = f"lake.{request.function.__name__}"
     with pair.client(0) as lake:
         lake.namespaces.create(name)
@@ -99,7 +99,7 @@ def place(pair: Pair, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def accepted(change: Callable[[], T], *refusals: type[SkiwayError]) -> T | None:
-    """What the change made, or None if others were faster; any other error is one too many."""
+    """The result of the change, or None if another writer won; any other error is a failure."""
     try:
         return change()
     except (AlreadyExists, Contention, *refusals) as lost:  # type: ignore[misc]
@@ -108,62 +108,62 @@ def accepted(change: Callable[[], T], *refusals: type[SkiwayError]) -> T | None:
         return None
 
 
-def soon(change: Callable[[], T]) -> T:
-    """What the change made, within the time that any writer may need."""
+def within_limit(change: Callable[[], T]) -> T:
+    """The result of the change, which must finish within the time limit."""
     began = time.monotonic()
     made = change()
     assert time.monotonic() - began < LONGEST_S
     return made
 
 
-def names(lake: Metastore, place: str) -> dict[str, str | None]:
-    """The tables that are there, by name, with their descriptions."""
-    return {table.name: table.description for table in lake.tables(place)}
+def names(lake: Metastore, namespace: str) -> dict[str, str | None]:
+    """The descriptions of the existing tables, by name."""
+    return {table.name: table.description for table in lake.tables(namespace)}
 
 
-def test_of_all_who_create_the_same_table_one_wins(pair, place):
-    wanted = [f"t{number}" for number in range(6)]
+def test_only_one_writer_creates_a_table(pair, namespace):
+    expected_names = [f"t{number}" for number in range(6)]
 
     def create(lake: Metastore, writer: int) -> list[str]:
-        """Those that this writer made; everybody comes by all names, in an order of their own."""
-        order = [*wanted[writer % len(wanted) :], *wanted[: writer % len(wanted)]]
+        """The tables that this writer created; each writer tries all names, in its own order."""
+        order = [*expected_names[writer % len(expected_names) :], *expected_names[: writer % len(expected_names)]]
         made = [
-            accepted(partial(lake.tables.create, f"{place}.{name}", schema=SCHEMA, description=f"of {writer}"))
+            accepted(partial(lake.tables.create, f"{namespace}.{name}", schema=SCHEMA, description=f"of {writer}"))
             for name in order
         ]
         return [table.name for table in made if table]
 
-    won = [(name, f"of {writer}") for writer, made in enumerate(pair.together(create)) for name in made]
-    assert sorted(name for name, _ in won) == wanted
+    won = [(name, f"of {writer}") for writer, made in enumerate(pair.run_writers(create)) for name in made]
+    assert sorted(name for name, _ in won) == expected_names
     for number in (0, 1):
         with pair.client(number) as lake:
-            assert names(lake, place) == dict(won)
+            assert names(lake, namespace) == dict(won)
 
 
-def test_of_all_who_rename_to_the_same_name_one_wins(pair, place):
+def test_only_one_writer_renames_to_the_same_name(pair, namespace):
     with pair.client(0) as lake:
         for writer in range(2 * WRITERS):
-            lake.tables.create(f"{place}.w{writer}", schema=SCHEMA, description=f"of {writer}")
+            lake.tables.create(f"{namespace}.w{writer}", schema=SCHEMA, description=f"of {writer}")
 
     def rename(lake: Metastore, writer: int) -> bool:
-        mine = lake.tables.get(f"{place}.w{writer}")
+        mine = lake.tables.get(f"{namespace}.w{writer}")
         return accepted(lambda: lake.tables.update(mine, name="Target")) is not None
 
-    outcome = pair.together(rename)
+    outcome = pair.run_writers(rename)
     assert outcome.count(True) == 1
     winner = outcome.index(True)
     expected = {f"w{writer}": f"of {writer}" for writer in range(2 * WRITERS) if writer != winner}
     with pair.client(1) as lake:
-        assert names(lake, place) == expected | {"Target": f"of {winner}"}
+        assert names(lake, namespace) == expected | {"Target": f"of {winner}"}
 
 
-def test_no_update_is_lost(pair, place):
+def test_no_update_is_lost(pair, namespace):
     rounds = 3
     with pair.client(0) as lake:
-        table = lake.tables.create(f"{place}.counter", schema=SCHEMA, properties={"count": "0"})
+        table = lake.tables.create(f"{namespace}.counter", schema=SCHEMA, properties={"count": "0"})
 
     def add_one(lake: Metastore) -> int:
-        """The version that this writer made."""
+        """The version that this writer created."""
         while True:
             now = lake.tables.get(table)
             count = {"count": str(int(now.message.properties["count"]) + 1)}
@@ -175,85 +175,87 @@ def test_no_update_is_lost(pair, place):
                 return made.meta.version
 
     def count(lake: Metastore, _: int) -> list[int]:
-        return [soon(lambda: add_one(lake)) for _ in range(rounds)]
+        return [within_limit(lambda: add_one(lake)) for _ in range(rounds)]
 
-    versions = sorted(itertools.chain.from_iterable(pair.together(count)))
+    versions = sorted(itertools.chain.from_iterable(pair.run_writers(count)))
     total = 2 * WRITERS * rounds
-    assert versions == [*range(2, total + 2)], "each version was made by one writer"
+    assert versions == [*range(2, total + 2)], "each version was created by one writer"
     for number in (0, 1):
         with pair.client(number) as lake:
             found = lake.tables.get(table)
             assert (found.message.properties["count"], found.meta.version) == (str(total), total + 1)
 
 
-def test_what_is_deleted_and_created_again_is_one_thing_at_a_time(pair, place):
-    def live(lake: Metastore, _: int) -> tuple[list[str], list[str]]:
-        """The ids of the tables that this writer made, and of those that it deleted."""
+def test_deleted_and_recreated_table_exists_at_most_once(pair, namespace):
+    def create_and_delete(lake: Metastore, _: int) -> tuple[list[str], list[str]]:
+        """The ids of the tables that this writer created, and of those that it deleted."""
         made, deleted = [], []
         for _ in range(4):
-            new = accepted(lambda: lake.tables.create(f"{place}.phoenix", schema=SCHEMA))
+            new = accepted(lambda: lake.tables.create(f"{namespace}.phoenix", schema=SCHEMA))
             if new:
                 made.append(str(new.id))
-            there = lake.tables.find(f"{place}.phoenix")
+            there = lake.tables.find(f"{namespace}.phoenix")
             if there and accepted(lambda: lake.tables.delete(there, if_version=1), NotFound, PreconditionFailed):  # noqa: B023
                 deleted.append(str(there.id))
         return made, deleted
 
-    lives = pair.together(live)
-    made = [each for born, _ in lives for each in born]
-    deleted = [each for _, died in lives for each in died]
+    results = pair.run_writers(create_and_delete)
+    made = [each for created_ids, _ in results for each in created_ids]
+    deleted = [each for _, deleted_ids in results for each in deleted_ids]
     assert len(made) > 2
     assert len(set(made)) == len(made)
     assert len(set(deleted)) == len(deleted), "nothing was deleted twice"
     assert set(deleted) <= set(made)
     with pair.client(0) as here, pair.client(1) as there:
-        alive = [str(table.id) for table in here.tables(place)]
-        assert alive == [str(table.id) for table in there.tables(place)]
+        alive = [str(table.id) for table in here.tables(namespace)]
+        assert alive == [str(table.id) for table in there.tables(namespace)]
     assert set(alive) == set(made) - set(deleted)
     assert len(alive) <= 1
 
 
-def test_a_namespace_is_deleted_empty_or_keeps_what_came_in(pair, place):
-    def struggle(lake: Metastore, writer: int) -> str:
+def test_namespace_is_deleted_only_if_empty(pair, namespace):
+    def delete_or_create(lake: Metastore, writer: int) -> str:
         if writer < 2:
-            return "deleted" if accepted(lambda: lake.namespaces.delete(place), Conflict, NotFound) else ""
-        table = accepted(lambda: lake.tables.create(f"{place}.w{writer}", schema=SCHEMA), NotFound)
+            return "deleted" if accepted(lambda: lake.namespaces.delete(namespace), Conflict, NotFound) else ""
+        table = accepted(lambda: lake.tables.create(f"{namespace}.w{writer}", schema=SCHEMA), NotFound)
         return table.name if table else ""
 
     for _ in range(3):
-        outcome = pair.together(struggle)
+        outcome = pair.run_writers(delete_or_create)
         created = sorted(each for each in outcome if each not in ("", "deleted"))
         with pair.client(0) as lake:
             if "deleted" in outcome:
                 assert created == []
-                lake.namespaces.create(place)
+                lake.namespaces.create(namespace)
             else:
-                assert sorted(names(lake, place)) == created != []
+                assert sorted(names(lake, namespace)) == created != []
                 for name in created:
-                    lake.tables.delete(f"{place}.{name}")
+                    lake.tables.delete(f"{namespace}.{name}")
 
 
-def test_the_same_key_on_both_servers_makes_one_table(pair, place):
+def test_same_idempotency_key_on_both_servers_creates_one_table(pair, namespace):
     def create(lake: Metastore, _: int) -> str:
-        made = soon(lambda: lake.tables.create(f"{place}.once", schema=SCHEMA, idempotency_key=f"make {place}"))
+        made = within_limit(
+            lambda: lake.tables.create(f"{namespace}.once", schema=SCHEMA, idempotency_key=f"make {namespace}")
+        )
         return str(made.id)
 
-    made = set(pair.together(create))
+    made = set(pair.run_writers(create))
     with pair.client(0) as lake:
-        assert {str(table.id) for table in lake.tables(place)} == made
+        assert {str(table.id) for table in lake.tables(namespace)} == made
     assert len(made) == 1
 
 
-def test_a_change_on_one_server_is_seen_by_the_next_read_on_the_other(pair, place):
+def test_change_on_one_server_is_visible_on_the_other(pair, namespace):
     with pair.client(0) as one, pair.client(1) as two:
         for number in range(20):
             here, there = (one, two) if number % 2 else (two, one)
-            made = here.tables.create(f"{place}.t", schema=SCHEMA)
-            assert there.tables.get(f"{place}.t") == made
+            made = here.tables.create(f"{namespace}.t", schema=SCHEMA)
+            assert there.tables.get(f"{namespace}.t") == made
             changed = there.tables.update(made, name="u", description=f"round {number}", if_version=1)
             assert here.tables.get(made) == changed
-            assert (here.tables.find(f"{place}.t"), [*here.tables(place)]) == (None, [changed])
+            assert (here.tables.find(f"{namespace}.t"), [*here.tables(namespace)]) == (None, [changed])
             here.snapshots.create(made, number, created_at=utc_now())
             assert there.snapshots.get(made).message.snapshot_id == number
             there.tables.delete(changed)
-            assert (here.tables.find(made), names(here, place)) == (None, {})
+            assert (here.tables.find(made), names(here, namespace)) == (None, {})

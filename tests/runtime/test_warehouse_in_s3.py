@@ -1,4 +1,4 @@
-"""A server whose warehouse is in S3, by moto: DuckDB's verbs and PyIceberg write and read the same tables there."""
+"""A server whose warehouse is in S3 (moto): Airport clients and PyIceberg write and read the same tables."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def server(endpoint: str, tmp_path: Path) -> Iterator[Server]:
         "storage.aws.access_key_id": "key",
         "storage.aws.secret_access_key": "planted-secret",
     }
-    given = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
-    with started(tmp_path / "home", *given) as running:
+    arguments = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
+    with started(tmp_path / "home", *arguments) as running:
         yield running
 
 

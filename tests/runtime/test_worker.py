@@ -1,4 +1,4 @@
-"""`skiway worker`: a process of its own that works on the jobs of servers, and goes when it is told."""
+"""`skiway worker`: a separate process that runs the jobs of servers until it is stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SALES = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]))
 
 @pytest.fixture
 def lake(tmp_path) -> Iterator[Metastore]:
-    """A server that leaves jobs to others."""
+    """A server that leaves its jobs to workers."""
     with (
         started(tmp_path / "home", "--set", "reconciler.backend=remote") as server,
         Metastore(server.address) as client,
@@ -41,19 +41,19 @@ def worker(home: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_worker_does_the_jobs_of_a_server_that_does_none(lake: Metastore, tmp_path: Path):
+def test_worker_runs_the_jobs_of_a_server(lake: Metastore, tmp_path: Path):
     parquet(tmp_path / "data", "people", id=[1])
     made = lake.connectors.create("files", kind="parquet", uri=str(tmp_path / "data"), catalog="lake", namespace="raw")
     job = lake.connectors.sync(made)
     with worker(tmp_path / "home") as process:
-        # Statistics would need Spark, which is not what this is about: once they are begun, tables are there.
+        # Statistics would need Spark, which this test does not cover: once they begin, the tables exist.
         eventually(lambda: lake.jobs.get(job).phase == "statistics", within_s=60)
         assert [table.name for table in lake.tables("lake.raw")] == ["people"]
         assert lake.jobs.get(job).message.lease_owner.endswith(f"-{process.pid}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_stop_gives_its_job_back(lake: Metastore, tmp_path: Path, number):
+def test_stopped_worker_returns_its_job_to_the_queue(lake: Metastore, tmp_path: Path, number):
     with bad_catalog(tables=200, pause_s=0.2) as upstream, worker(tmp_path / "home") as process:
         lake.connectors.create("slow", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
         job = lake.connectors.sync("slow")
@@ -61,11 +61,11 @@ def test_a_worker_that_is_told_to_stop_gives_its_job_back(lake: Metastore, tmp_p
         assert lake.jobs.get(job).state == "running"
         process.send_signal(number)
         assert process.wait(END_S) == 0
-        given_back = lake.jobs.get(job)
-        assert (given_back.state, given_back.message.attempt) == ("queued", 0)
+        returned = lake.jobs.get(job)
+        assert (returned.state, returned.message.attempt) == ("queued", 0)
 
 
-def test_a_worker_does_as_many_jobs_at_once_as_the_settings_say(lake: Metastore, tmp_path: Path):
+def test_worker_runs_the_configured_number_of_jobs_in_parallel(lake: Metastore, tmp_path: Path):
     with (
         bad_catalog(tables=200, pause_s=0.2) as upstream,
         worker(tmp_path / "home", "--set", "reconciler.parallel_jobs=2") as process,
@@ -80,7 +80,7 @@ def test_a_worker_does_as_many_jobs_at_once_as_the_settings_say(lake: Metastore,
         assert len(list(lake.jobs(state="queued"))) == 3
 
 
-def test_sources_may_be_only_where_the_settings_permit(tmp_path: Path):
+def test_sources_at_forbidden_addresses_are_rejected(tmp_path: Path):
     with (
         bad_catalog() as upstream,
         started(tmp_path / "home", "--set", "reconciler.source_addresses=public") as server,
@@ -94,7 +94,7 @@ def test_sources_may_be_only_where_the_settings_permit(tmp_path: Path):
         assert not upstream.asked
 
 
-def test_policies_are_heeded_once_by_two_workers(lake: Metastore, tmp_path: Path):
+def test_two_workers_run_a_scheduled_sync_only_once(lake: Metastore, tmp_path: Path):
     policy = v1.ConnectorPolicy(enabled=True)
     policy.interval.seconds = 2
     with bad_catalog() as upstream, worker(tmp_path / "home"), worker(tmp_path / "home"):
@@ -105,20 +105,20 @@ def test_policies_are_heeded_once_by_two_workers(lake: Metastore, tmp_path: Path
         lake.connectors.update(made, paused=True)
         moments = sorted(job.created_at.timestamp() for job in lake.jobs(connector=made.id))
     pauses = [after - before for before, after in itertools.pairwise(moments)]
-    assert min(pauses) > 1.0, "a job is written down a little later than its turn is decided, but not that much"
+    assert min(pauses) > 1.0, "a job is created shortly after it is due, but not a whole second later"
 
 
-def test_two_workers_and_a_server_on_one_store_do_not_disturb_each_other(lake: Metastore, tmp_path: Path):
+def test_two_workers_and_a_server_share_one_store(lake: Metastore, tmp_path: Path):
     with bad_catalog(tables=3) as upstream, worker(tmp_path / "home"), worker(tmp_path / "home"):
         for number in range(8):
             lake.connectors.create(f"c{number}", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
-        asked = [lake.connectors.sync(f"c{number}") for number in range(8)]
-        ended = [lake.jobs.wait(job, timeout_s=60, every_s=0.1) for job in asked]
+        jobs = [lake.connectors.sync(f"c{number}") for number in range(8)]
+        ended = [lake.jobs.wait(job, timeout_s=60, every_s=0.1) for job in jobs]
     assert {(job.state, job.message.attempt, len(job.errors)) for job in ended} == {("failed", 1, 3)}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_error"),
     [
         (("--home", "nowhere/at/all"), "there is no home nowhere/at/all"),
         (("--home", ".", "--set", "kv=memory"), "kv is in memory"),
@@ -127,9 +127,9 @@ def test_two_workers_and_a_server_on_one_store_do_not_disturb_each_other(lake: M
         (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "start with 'spark.'"),
     ],
 )
-def test_a_worker_that_cannot_work_says_why(tmp_path: Path, monkeypatch, arguments, said):
+def test_worker_that_cannot_start_prints_the_reason(tmp_path: Path, monkeypatch, arguments, expected_error):
     monkeypatch.chdir(tmp_path)
     ended = skiway("worker", *arguments)
     assert ended.returncode == 1
-    assert said in ended.stderr
+    assert expected_error in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -1,4 +1,4 @@
-"""The accounts that tests pretend there are."""
+"""An account directory for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class KnownAccounts:
-    """Accounts by id, with their names; `first` is the one that was named first."""
+    """Accounts by id, with their names; `first` is the first one listed."""
 
     names: dict[str, str] = field(default_factory=lambda: {"acme": "Acme Inc.", "globex": "Globex"})
 

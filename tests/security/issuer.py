@@ -24,7 +24,7 @@ STATIC_ISSUER = "https://login.example.com"
 
 @cache
 def rsa_key(name: str = "main", bits: int = 2048) -> rsa.RSAPrivateKey:
-    """A key by name: the same name is the same key, as making one takes long."""
+    """A key by name, cached because generating one is slow."""
     return rsa.generate_private_key(public_exponent=65537, key_size=bits)
 
 
@@ -39,12 +39,12 @@ def ed_key() -> ed25519.Ed25519PrivateKey:
 
 
 def pem(private: Any) -> str:
-    """The public half."""
+    """The public key in PEM format."""
     return private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def jwk(private: Any, kid: str | None = None, **more: Any) -> dict[str, Any]:
-    """The public half as a member of a key set."""
+    """The public key as a member of a key set."""
     entry = _algorithm(private).to_jwk(private.public_key(), as_dict=True)
     return {**entry, **({"kid": kid} if kid else {}), **more}
 
@@ -58,8 +58,8 @@ def _algorithm(private: Any) -> Any:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Those of a good token; `name=None` leaves one out."""
-    good = {
+    """The claims of a valid token; `name=None` omits a claim."""
+    valid_claims = {
         "iss": STATIC_ISSUER,
         "aud": AUDIENCE,
         "sub": "ada",
@@ -68,7 +68,7 @@ def claims(**changes: Any) -> dict[str, Any]:
         "nbf": NOW - timedelta(minutes=5),
         "iat": NOW - timedelta(minutes=5),
     }
-    return {name: value for name, value in {**good, **changes}.items() if value is not None}
+    return {name: value for name, value in {**valid_claims, **changes}.items() if value is not None}
 
 
 def token(private: Any = None, algorithm: str = "RS256", *, kid: str | None = None, **changes: Any) -> str:
@@ -79,7 +79,7 @@ def token(private: Any = None, algorithm: str = "RS256", *, kid: str | None = No
 
 @dataclass
 class Publisher:
-    """What the provider's server answers, and how often it was asked."""
+    """The responses of the provider's server, and how often each path was requested."""
 
     url: str = ""
     keys: list[Any] = field(default_factory=list)
@@ -88,12 +88,12 @@ class Publisher:
     issuer: str | None = None
     jwks_uri: str | None = None
     before_keys: Callable[[], object] = lambda: None
-    asked: Counter[str] = field(default_factory=Counter)
-    drip_s: float = 0.0
+    requests: Counter[str] = field(default_factory=Counter)
+    pause_per_byte_s: float = 0.0
     closing: Event = field(default_factory=Event)
 
     def answer(self, path: str) -> tuple[int, bytes]:
-        self.asked[path] += 1
+        self.requests[path] += 1
         if path == "/keys":
             self.before_keys()
             body = json.dumps({"keys": self.keys}).encode() if self.body is None else self.body
@@ -106,7 +106,7 @@ class Publisher:
 
 @contextmanager
 def publishing(**facts: Any) -> Iterator[Publisher]:
-    """The server, on a free port of this machine."""
+    """Run the server on a free local port."""
     publisher = Publisher(**facts)
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,12 +121,12 @@ def publishing(**facts: Any) -> Iterator[Publisher]:
                 self._send(body)
 
         def _send(self, body: bytes) -> None:
-            if not publisher.drip_s:
+            if not publisher.pause_per_byte_s:
                 self.wfile.write(body)
                 return
-            for place in range(len(body)):
-                self.wfile.write(body[place : place + 1])
-                if publisher.closing.wait(publisher.drip_s):
+            for index in range(len(body)):
+                self.wfile.write(body[index : index + 1])
+                if publisher.closing.wait(publisher.pause_per_byte_s):
                     return
 
         def log_message(self, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""The page about security says what is so."""
+"""The security page is accurate."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
 PAGE = (DOCS / "security.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-# Keys of errors that only those see who start a server or make a token.
-AT_THE_START = {"token.weak", "token.entry", "tokens.file", "permission.missing"}
+# Keys of errors that occur only when a server is started or a token is created.
+AT_STARTUP = {"token.weak", "token.entry", "tokens.file", "permission.missing"}
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=range(len(EXAMPLES)))
@@ -35,7 +35,7 @@ def test_every_python_block_is_run():
     assert MASK in EXAMPLES[0][1]
 
 
-def test_the_tokens_file_on_the_page_is_one(tmp_path):
+def test_tokens_file_on_the_page_is_valid(tmp_path):
     block = next(each for each in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[[tokens]]" in each)
     file = tmp_path / "tokens.toml"
     file.write_text(block)
@@ -45,11 +45,11 @@ def test_the_tokens_file_on_the_page_is_one(tmp_path):
     assert documented == set(entry.__struct_fields__)
 
 
-def test_the_policy_on_the_page_is_json():
+def test_policy_on_the_page_is_valid_json():
     assert json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])["Effect"] == "Allow"
 
 
-def test_the_table_of_roles_is_that_of_the_code():
+def test_table_of_roles_matches_the_code():
     shown = {}
     for line in PAGE.partition("| role | permissions |")[2].partition("\n\n")[0].splitlines()[2:]:
         names, permissions = (re.findall(r"`([\w.-]+)`", cell) for cell in line.strip("|").split("|"))
@@ -58,7 +58,7 @@ def test_the_table_of_roles_is_that_of_the_code():
     assert shown == Roles().table()
 
 
-def test_every_key_of_an_error_is_on_the_page_and_no_other():
+def test_page_lists_exactly_the_existing_error_keys():
     raised = {
         keyword.value.value
         for file in (PROJECT / "src" / "skiway" / "security").rglob("*.py")
@@ -69,20 +69,20 @@ def test_every_key_of_an_error_is_on_the_page_and_no_other():
     }
     tables = "".join(table.partition("\n\n")[0] for table in PAGE.split("| key |")[1:])
     shown = set(re.findall(r"^\| `([\w.]+)` \|", tables, re.MULTILINE))
-    assert shown == raised - AT_THE_START
-    assert raised >= AT_THE_START
+    assert shown == raised - AT_STARTUP
+    assert raised >= AT_STARTUP
 
 
-def test_every_setting_on_the_page_is_in_the_list_of_settings():
+def test_settings_on_the_page_exist():
     listed = set(re.findall(r"^\| `([\w.]+)` \|", (DOCS / "configuration.md").read_text(), re.MULTILINE))
     named = set(re.findall(r"`((?:auth|interceptor|secrets)\.[\w.]+)`", PAGE))
     assert named
     assert named <= listed
 
 
-def test_the_names_and_numbers_on_the_page_are_those_of_the_code():
+def test_names_and_numbers_on_the_page_match_the_code():
     defaults = PublishedKeys.__init__.__kwdefaults__
-    for said in (
+    for phrase in (
         f"every {defaults['refresh_s']:.0f} s in the background",
         f"within {defaults['interval_s']:.0f} s of the last time",
         f"at least {tokens.MIN_TOKEN_CHARACTERS} random characters",
@@ -95,4 +95,4 @@ def test_the_names_and_numbers_on_the_page_are_those_of_the_code():
         f"until {RENEW_BEFORE.seconds // 60} minutes before",
         *(f"`{scheme}:" for scheme in opening.BUILT_IN),
     ):
-        assert said in PAGE, said
+        assert phrase in PAGE, phrase

@@ -1,4 +1,4 @@
-"""Mode oidc: which signed tokens are good, and what is made of them."""
+"""Mode oidc: which signed tokens are accepted, and which principal they yield."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def bearer(text):
     return {"authorization": f"Bearer {text}"}
 
 
-def refusal(sent, **setup):
-    """The error for a token; it must tell nothing of the token."""
+def rejection(sent, **setup):
+    """The error for a token, which must reveal nothing of the token."""
     with pytest.raises(Unauthorized) as refused:
         authenticator(**setup).authenticate(bearer(sent))
-    told = f"{refused.value!r} {refused.value.params}"
-    assert not [part for part in sent.split(".") if len(part) > 8 and part in told]
+    shown = f"{refused.value!r} {refused.value.params}"
+    assert not [part for part in sent.split(".") if len(part) > 8 and part in shown]
     return refused.value
 
 
@@ -52,14 +52,14 @@ def segment(content):
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def encoded(**changes):
-    """A well signed token with claims that a careful issuer would not write."""
+def signed_token(**changes):
+    """A correctly signed token with claims that a careful issuer would not use."""
     body = {**claims(exp=4e9, nbf=0, iat=0), **changes}
     return jwt.api_jws.encode(json.dumps(body).encode(), rsa_key(), algorithm="RS256")
 
 
 @pytest.mark.behavior(78)
-def test_a_good_token_names_its_bearer():
+def test_valid_token_identifies_its_bearer():
     found = authenticator().authenticate(bearer(token(roles=["Administrator", "offline_access"], locale="de-CH")))
     assert (found.subject, found.account_id, found.locale) == ("ada", "acme", "de-CH")
     assert found.roles == {"administrator", "offline_access"}
@@ -84,7 +84,7 @@ def test_every_accepted_algorithm_works(algorithm):
 
 @pytest.mark.behavior(78)
 @pytest.mark.parametrize("headers", [{}, {"authorization": ""}, {"cookie": "a=b"}])
-def test_a_call_without_a_token_is_refused(headers):
+def test_call_without_a_token_is_rejected(headers):
     with pytest.raises(Unauthorized, match="authorization: Bearer <token>") as refused:
         authenticator().authenticate(headers)
     assert refused.value.key == "token.missing"
@@ -107,106 +107,106 @@ def test_a_call_without_a_token_is_refused(headers):
     ],
     ids=range(10),
 )
-def test_what_is_no_token_is_malformed(sent):
-    assert refusal(sent).key == "token.malformed"
+def test_text_that_is_not_a_token_is_malformed(sent):
+    assert rejection(sent).key == "token.malformed"
 
 
-def test_a_signed_token_whose_claims_are_no_object_is_malformed():
+def test_signed_token_whose_claims_are_not_an_object_is_malformed():
     sent = jwt.api_jws.encode(b"[1, 2]", rsa_key(), algorithm="RS256")
-    assert refusal(sent).key == "token.malformed"
+    assert rejection(sent).key == "token.malformed"
 
 
 @pytest.mark.behavior(78)
-def test_an_expired_token_is_refused_after_the_leeway():
+def test_expired_token_is_rejected_after_the_leeway():
     last = NOW - LEEWAY
     assert authenticator().authenticate(bearer(token(exp=last + SECOND))).subject == "ada"
-    found = refusal(token(exp=last))
+    found = rejection(token(exp=last))
     assert (found.key, "valid until 2031-05-06T07:07:39+00:00" in found.message) == ("token.expired", True)
 
 
 @pytest.mark.behavior(78)
-def test_a_token_is_not_valid_before_its_time_less_the_leeway():
+def test_token_is_rejected_before_its_start_minus_the_leeway():
     assert authenticator().authenticate(bearer(token(nbf=NOW + LEEWAY))).subject == "ada"
-    found = refusal(token(nbf=NOW + LEEWAY + SECOND))
+    found = rejection(token(nbf=NOW + LEEWAY + SECOND))
     assert (found.key, "compare the clocks" in found.message) == ("token.not_yet_valid", True)
 
 
-def test_the_leeway_can_be_none():
-    assert refusal(token(exp=NOW), leeway_s=0).key == "token.expired"
+def test_leeway_can_be_zero():
+    assert rejection(token(exp=NOW), leeway_s=0).key == "token.expired"
 
 
 @pytest.mark.parametrize("name", ["exp", "sub"])
-def test_a_token_must_say_until_when_and_for_whom(name):
-    found = refusal(token(**{name: None}))
+def test_token_requires_expiry_and_subject(name):
+    found = rejection(token(**{name: None}))
     assert (found.key, found.params) == ("token.claim", {"claim": name})
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("exp", "soon"), ("exp", True), ("exp", 10**30), ("nbf", "then"), ("nbf", []), ("exp", 1e300)]
 )
-def test_times_must_be_times(name, value):
-    assert refusal(encoded(**{name: value})).params == {"claim": name}
+def test_times_must_be_valid(name, value):
+    assert rejection(signed_token(**{name: value})).params == {"claim": name}
 
 
 @pytest.mark.parametrize("subject", [7, "", "  "])
-def test_the_subject_must_be_a_name(subject):
-    assert refusal(encoded(sub=subject)).params == {"claim": "sub"}
+def test_subject_must_be_nonempty_text(subject):
+    assert rejection(signed_token(sub=subject)).params == {"claim": "sub"}
 
 
 @pytest.mark.behavior(78)
 @pytest.mark.parametrize("audience", ["billing", ["billing", "moon"], None, 7])
-def test_a_token_for_another_audience_is_refused(audience):
-    found = refusal(encoded(aud=audience))
+def test_token_for_another_audience_is_rejected(audience):
+    found = rejection(signed_token(aud=audience))
     assert (found.key, "skiway" in found.message) == ("token.audience", True)
 
 
-def test_one_of_several_audiences_is_enough():
+def test_one_matching_audience_is_enough():
     setup = authenticator(audiences=("lake", AUDIENCE))
     assert setup.authenticate(bearer(token(aud=["billing", "lake"]))).subject == "ada"
 
 
 @pytest.mark.parametrize("issuer", ["https://evil.example.com", None, STATIC_ISSUER + "/"])
-def test_a_token_of_another_issuer_is_refused(issuer):
-    found = refusal(token(iss=issuer))
+def test_token_of_another_issuer_is_rejected(issuer):
+    found = rejection(token(iss=issuer))
     assert (found.key, STATIC_ISSUER in found.message) == ("token.issuer", True)
 
 
-def test_the_issuer_may_be_left_open_where_the_key_is_given():
+def test_issuer_is_optional_with_a_static_key():
     assert authenticator(issuer="").authenticate(bearer(token(iss=None))).subject == "ada"
 
 
 @pytest.mark.behavior(78)
-def test_a_token_signed_by_somebody_else_is_refused():
-    assert refusal(token(rsa_key("stranger"))).key == "token.signature"
+def test_token_signed_with_another_key_is_rejected():
+    assert rejection(token(rsa_key("stranger"))).key == "token.signature"
 
 
 @pytest.mark.behavior(78)
-def test_a_token_whose_claims_were_changed_is_refused():
+def test_token_with_modified_claims_is_rejected():
     head, _, signature = token().split(".")
     changed = segment({**claims(exp=4e9, nbf=0, iat=0), "account_id": "globex"})
-    assert refusal(f"{head}.{changed}.{signature}").key == "token.signature"
+    assert rejection(f"{head}.{changed}.{signature}").key == "token.signature"
 
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", ""])
-def test_an_unsigned_token_is_refused(name):
+def test_unsigned_token_is_rejected(name):
     body = segment(claims(exp=4e9, nbf=0, iat=0))
-    assert refusal(f"{segment({'alg': name, 'typ': 'JWT'})}.{body}.").key == "token.algorithm"
+    assert rejection(f"{segment({'alg': name, 'typ': 'JWT'})}.{body}.").key == "token.algorithm"
 
 
-def test_the_public_key_is_not_taken_for_a_shared_secret():
+def test_public_key_is_not_accepted_as_a_shared_secret():
     signed = f"{segment({'alg': 'HS256', 'typ': 'JWT'})}.{segment(claims(exp=4e9, nbf=0, iat=0))}"
     signature = segment(hmac.new(pem(rsa_key()).encode(), signed.encode(), hashlib.sha256).digest())
-    assert refusal(f"{signed}.{signature}").key == "token.algorithm"
+    assert rejection(f"{signed}.{signature}").key == "token.algorithm"
 
 
 def test_only_listed_algorithms_are_accepted():
-    found = refusal(token(), algorithms=("ES256",))
+    found = rejection(token(), algorithms=("ES256",))
     assert (found.key, "use ES256" in found.message) == ("token.algorithm", True)
 
 
-def test_an_algorithm_that_does_not_fit_the_key_is_refused():
-    assert refusal(token(ec_key(), "ES256")).key == "token.algorithm"
-    assert refusal(token(rsa_key()), key=ec_key()).key == "token.algorithm"
+def test_algorithm_that_does_not_match_the_key_is_rejected():
+    assert rejection(token(ec_key(), "ES256")).key == "token.algorithm"
+    assert rejection(token(rsa_key()), key=ec_key()).key == "token.algorithm"
 
 
 @pytest.mark.parametrize("algorithms", [("none",), ("HS256",), ("RS256", "HS512"), ("MOON",), ()])
@@ -216,7 +216,7 @@ def test_unsafe_algorithms_cannot_be_configured(algorithms):
 
 
 @pytest.mark.parametrize("audiences", [(), "skiway", ("",)])
-def test_an_audience_must_be_configured(audiences):
+def test_audience_must_be_configured(audiences):
     with pytest.raises(InvalidArgument, match="list at least one"):
         OidcRules(STATIC_ISSUER, audiences)
 
@@ -226,11 +226,11 @@ def test_published_keys_need_an_issuer():
         OidcAuthenticator(OidcRules("", ("skiway",)), PublishedKeys(list), accounts=None)
 
 
-# where the token is
+# headers
 
 
 @pytest.mark.behavior(78)
-def test_the_session_header_wins_over_authorization():
+def test_session_header_takes_precedence_over_authorization():
     setup = authenticator(headers=TokenHeaders(session="x-engine-session"))
     both = {"x-engine-session": token(sub="engine"), "authorization": f"Bearer {token(sub='ada')}"}
     assert setup.authenticate(both).subject == "engine"
@@ -238,13 +238,13 @@ def test_the_session_header_wins_over_authorization():
     assert setup.authenticate({"x-engine-session": f"bearer {token(sub='engine')}"}).subject == "engine"
 
 
-def test_a_bad_session_token_is_not_saved_by_a_good_authorization():
+def test_invalid_session_token_is_rejected_despite_valid_authorization():
     setup = authenticator(headers=TokenHeaders(session="x-engine-session"))
     with pytest.raises(Unauthorized):
         setup.authenticate({"x-engine-session": "broken", "authorization": f"Bearer {token()}"})
 
 
-def test_the_authorization_header_can_have_another_name():
+def test_authorization_header_name_is_configurable():
     setup = authenticator(headers=TokenHeaders(authorization="X-Token"))
     assert setup.authenticate({"x-token": token()}).subject == "ada"
     with pytest.raises(Unauthorized):
@@ -258,27 +258,27 @@ def test_the_authorization_header_can_have_another_name():
     ("claim", "account"),
     [("acme", "acme"), (" acme ", "acme"), (["acme", "globex"], "acme"), (42, "42"), ([42], "42")],
 )
-def test_the_account_is_text_a_number_or_the_first_of_a_list(claim, account):
+def test_account_claim_is_text_a_number_or_the_first_of_a_list(claim, account):
     setup = authenticator(accounts=KnownAccounts({"acme": "", "globex": "", "42": ""}))
     assert setup.authenticate(bearer(token(account_id=claim))).account_id == account
 
 
 @pytest.mark.parametrize("claim", [True, {"id": "acme"}, 4.5, [["acme"]]])
-def test_an_account_of_another_kind_is_refused(claim):
-    assert refusal(token(account_id=claim)).params == {"claim": "account_id"}
+def test_account_claim_of_another_type_is_rejected(claim):
+    assert rejection(token(account_id=claim)).params == {"claim": "account_id"}
 
 
-def test_only_the_first_of_a_list_of_accounts_counts():
-    assert refusal(token(account_id=[None, "acme"])).key == "token.account"
+def test_only_the_first_of_a_list_of_accounts_is_used():
+    assert rejection(token(account_id=[None, "acme"])).key == "token.account"
 
 
 @pytest.mark.parametrize("name", ["tenant", "https://example.com/account", "org.tenant"])
-def test_the_accounts_claim_can_have_another_name(name):
+def test_account_claim_name_is_configurable(name):
     setup = authenticator(claims=Session(account_claim=name))
     assert setup.authenticate(bearer(token(account_id=None, **{name: "globex"}))).account_id == "globex"
 
 
-def test_the_accounts_claim_can_lie_inside_another():
+def test_account_claim_can_be_nested():
     setup = authenticator(claims=Session(account_claim="org.tenant"))
     assert setup.authenticate(bearer(token(account_id="acme", org={"tenant": "globex"}))).account_id == "globex"
     with pytest.raises(Unauthorized):
@@ -286,30 +286,30 @@ def test_the_accounts_claim_can_lie_inside_another():
 
 
 @pytest.mark.parametrize("claim", ["initech", "Acme Inc."])
-def test_an_account_that_is_not_here_is_refused(claim):
-    found = refusal(token(account_id=claim))
+def test_unknown_account_is_rejected(claim):
+    found = rejection(token(account_id=claim))
     assert (found.key, found.params) == ("token.account", {"account_id": claim})
 
 
-def test_the_accounts_existence_need_not_be_checked():
+def test_account_validation_is_optional():
     rules = OidcRules(STATIC_ISSUER, (AUDIENCE,))
     setup = OidcAuthenticator(rules, StaticKey(pem(rsa_key())), accounts=None, clock=lambda: NOW)
     assert setup.authenticate(bearer(token(account_id="initech"))).account_id == "initech"
 
 
 @pytest.mark.behavior(78)
-@pytest.mark.parametrize("absent", [None, "", "  ", []])
-def test_without_an_account_only_the_platforms_role_gets_in_and_only_it_counts(absent):
+@pytest.mark.parametrize("missing_account", [None, "", "  ", []])
+def test_without_an_account_only_the_platform_role_is_accepted_and_granted(missing_account):
     found = authenticator().authenticate(
-        bearer(token(account_id=absent, roles=["Platform-Admin", "administrator", "reconcile-worker"]))
+        bearer(token(account_id=missing_account, roles=["Platform-Admin", "administrator", "reconcile-worker"]))
     )
     assert (found.account_id, found.is_platform, found.roles) == ("", True, {"platform-admin"})
     assert found.permissions == {"account.read", "account.write", "account.delete"}
-    assert refusal(token(account_id=absent, roles=["administrator"])).key == "token.account"
-    assert refusal(token(account_id=absent)).key == "token.account"
+    assert rejection(token(account_id=missing_account, roles=["administrator"])).key == "token.account"
+    assert rejection(token(account_id=missing_account)).key == "token.account"
 
 
-def test_the_platforms_role_can_have_another_name():
+def test_platform_role_name_is_configurable():
     setup = authenticator(roles=Roles("cloud-ops"))
     assert setup.authenticate(bearer(token(account_id=None, roles="cloud-ops"))).is_platform
     with pytest.raises(Unauthorized):
@@ -320,7 +320,7 @@ def test_the_platforms_role_can_have_another_name():
 
 
 @pytest.mark.parametrize(
-    "written",
+    "role_claims",
     [
         {"roles": "administrator"},
         {"roles": ["administrator"]},
@@ -329,49 +329,49 @@ def test_the_platforms_role_can_have_another_name():
     ],
     ids=["text", "list", "JSON in a text", "Keycloak"],
 )
-def test_roles_are_read_in_every_form(written):
-    assert authenticator().authenticate(bearer(token(**written))).roles == {"administrator"}
+def test_roles_are_read_in_every_format(role_claims):
+    assert authenticator().authenticate(bearer(token(**role_claims))).roles == {"administrator"}
 
 
-def test_the_roles_claim_wins_over_keycloaks():
+def test_roles_claim_takes_precedence_over_keycloak_roles():
     found = authenticator().authenticate(bearer(token(roles=[], realm_access={"roles": ["administrator"]})))
     assert (found.roles, "table.write" in found.permissions) == (frozenset(), False)
 
 
-def test_the_roles_claim_can_have_another_name():
+def test_roles_claim_name_is_configurable():
     setup = authenticator(claims=Session(role_claim="groups"))
     assert setup.authenticate(bearer(token(groups=["administrator"], roles="default"))).roles == {"administrator"}
 
 
 @pytest.mark.parametrize("roles", [7, [7], {"a": 1}, '["a"', "[1]", "[" * 5000])
-def test_roles_of_another_kind_are_refused(roles):
-    assert refusal(token(roles=roles)).params == {"claim": "roles"}
+def test_roles_claim_of_another_type_is_rejected(roles):
+    assert rejection(token(roles=roles)).params == {"claim": "roles"}
 
 
-def test_a_bearer_without_roles_may_read():
+def test_bearer_without_roles_can_read():
     assert authenticator().authenticate(bearer(token())).permissions == Roles().permissions([])
 
 
 @pytest.mark.parametrize("locale", [7, None])
-def test_a_locale_that_is_none_is_empty(locale):
+def test_invalid_locale_is_empty(locale):
     assert authenticator().authenticate(bearer(token(locale=locale))).locale == ""
 
 
 # keys
 
 
-def test_a_weak_rsa_key_is_not_taken():
+def test_weak_rsa_key_is_rejected():
     with pytest.raises(InvalidArgument, match="1024 bits"):
         StaticKey(pem(rsa_key("weak", 1024)))
 
 
 @pytest.mark.parametrize("text", ["", "moon", "-----BEGIN CERTIFICATE-----\nmoon\n-----END CERTIFICATE-----"])
-def test_a_key_must_be_a_public_key(text):
+def test_key_must_be_a_public_key(text):
     with pytest.raises(InvalidArgument, match="BEGIN PUBLIC KEY"):
         StaticKey(text)
 
 
-def test_a_private_key_is_refused_without_being_shown():
+def test_private_key_is_rejected_without_showing_it():
     private = rsa_key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     with pytest.raises(InvalidArgument) as refused:
         StaticKey(private)
@@ -389,7 +389,7 @@ def test_keys_are_opened_as_configured():
 @pytest.mark.parametrize(
     "url", ["http://login.example.com/keys", "file:///etc/passwd", "keys", "ftp://a/b", "https://"]
 )
-def test_keys_come_over_https_only(url):
+def test_keys_are_fetched_over_https_only(url):
     with pytest.raises(InvalidArgument, match="https://"):
         keys_by_url(url)
     with pytest.raises(InvalidArgument):
@@ -399,6 +399,6 @@ def test_keys_come_over_https_only(url):
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1/k", "http://[::1]/k", "http://localhost:8/k", "https://a.example/k"]
 )
-def test_this_machine_may_be_asked_without_tls(url):
+def test_keys_can_be_fetched_from_localhost_without_tls(url):
     keys_by_url(url)
     keys_by_url("http://keycloak:8080/k", allow_http=True)

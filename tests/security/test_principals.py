@@ -1,4 +1,4 @@
-"""Which role may do what, and who is refused."""
+"""The permissions of each role, and rejected callers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def principal(*roles: str, **facts: str) -> Principal:
 
 @pytest.mark.behavior(79)
 @pytest.mark.parametrize("role", MATRIX)
-def test_a_role_allows_exactly_its_row_of_the_matrix(role):
+def test_role_grants_exactly_its_row_of_the_matrix(role):
     authorizer, caller = PermissionAuthorizer(), principal(role)
     allowed = set()
     for permission in EVERYTHING:
@@ -44,37 +44,37 @@ def test_a_role_allows_exactly_its_row_of_the_matrix(role):
     assert allowed == MATRIX[role]
 
 
-def test_the_matrix_of_this_test_has_every_role():
+def test_matrix_of_this_test_has_every_role():
     assert set(Roles().table()) == set(MATRIX)
 
 
 @pytest.mark.behavior(79)
 @pytest.mark.parametrize("roles", [(), ("offline_access",), ("", "  ")])
-def test_a_caller_without_a_known_role_may_read(roles):
+def test_caller_without_a_known_role_can_read(roles):
     assert Roles().permissions(roles) == READ
 
 
 @pytest.mark.behavior(79)
-def test_names_of_roles_have_no_case_and_unknown_ones_are_ignored():
+def test_role_names_are_case_insensitive_and_unknown_ones_are_ignored():
     assert Roles().permissions(["Administrator ", "offline_access"]) == MATRIX["administrator"]
 
 
-def test_several_roles_add_up():
+def test_permissions_of_several_roles_are_combined():
     assert Roles().permissions(["delete-account", "system-objects"]) == {"account.delete", "system-objects.read"}
 
 
-def test_a_known_role_takes_the_place_of_the_default():
+def test_known_role_replaces_the_default_role():
     assert "table.read" not in Roles().permissions(["delete-account"])
 
 
-def test_the_platform_administrators_role_can_have_another_name():
+def test_platform_admin_role_name_is_configurable():
     roles = Roles(platform_admin=" Cloud-Ops ")
     assert roles.permissions(["cloud-ops"]) == MATRIX["platform-admin"]
     assert roles.permissions(["platform-admin"]) == READ
 
 
 @pytest.mark.parametrize("name", ["", "  ", "administrator", "Default"])
-def test_the_platform_administrators_role_cannot_be_blank_or_another_role(name):
+def test_platform_admin_role_name_cannot_be_blank_or_that_of_another_role(name):
     with pytest.raises(InvalidArgument, match="platform-admin"):
         Roles(platform_admin=name)
 
@@ -85,7 +85,7 @@ def test_any_one_of_the_permissions_is_enough():
 
 
 @pytest.mark.behavior(79)
-def test_a_refusal_names_the_permission_the_caller_its_roles_and_who_has_it():
+def test_denial_names_the_permission_the_caller_and_suitable_roles():
     with pytest.raises(PermissionDenied) as refused:
         PermissionAuthorizer().require(principal("default", "guest"), "table.write")
     assert refused.value.message == (
@@ -96,24 +96,24 @@ def test_a_refusal_names_the_permission_the_caller_its_roles_and_who_has_it():
     assert refused.value.params == {"permission": "table.write", "subject": "ada", "roles": "default, guest"}
 
 
-def test_a_refusal_on_the_platform_says_so():
+def test_denial_for_a_platform_caller_mentions_the_platform():
     with pytest.raises(PermissionDenied, match="ada on the platform has platform-admin: no role grants it"):
         PermissionAuthorizer().require(principal("platform-admin", account=""), "moon.write")
 
 
 @pytest.mark.behavior(79)
-def test_the_empty_principal_is_not_denied_but_unknown():
+def test_empty_principal_is_unauthenticated_rather_than_denied():
     with pytest.raises(Unauthorized) as refused:
         PermissionAuthorizer().require(NOBODY, "table.read")
     assert refused.value.key == "principal.missing"
 
 
-def test_a_call_without_a_permission_is_nobodys_to_make():
+def test_call_without_a_declared_permission_is_denied():
     with pytest.raises(PermissionDenied):
         PermissionAuthorizer().require(principal("administrator"))
 
 
-def test_who_is_on_the_platform_is_not_nobody():
+def test_platform_principal_is_not_the_empty_principal():
     assert principal("platform-admin", account="").is_platform
     assert not principal("administrator").is_platform
     assert NOBODY.is_nobody

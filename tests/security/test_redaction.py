@@ -1,4 +1,4 @@
-"""Secrets do not show themselves."""
+"""Redacted values do not reveal their content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET = "hunter2-hunter2"
 
 
 @pytest.mark.parametrize("secret", [SECRET, SECRET.encode()])
-def test_no_way_to_print_it_shows_it(secret, caplog):
+def test_printing_does_not_reveal_the_secret(secret, caplog):
     hidden = Redacted(secret)
     logging.getLogger("test").warning("have %s and %r", hidden, [hidden])
     shown = [str(hidden), repr(hidden), f"{hidden}", f"{hidden!r:>30}", f"{hidden:>9}", str({"a": hidden}), caplog.text]
@@ -24,7 +24,7 @@ def test_no_way_to_print_it_shows_it(secret, caplog):
     assert hidden.reveal() == secret
 
 
-def test_it_can_be_compared_and_copied_but_not_hashed_or_pickled():
+def test_redacted_value_can_be_compared_and_copied_but_not_hashed_or_pickled():
     hidden = Redacted(SECRET)
     assert hidden == Redacted(SECRET)
     assert hidden != Redacted("other")
@@ -36,7 +36,7 @@ def test_it_can_be_compared_and_copied_but_not_hashed_or_pickled():
         pickle.dumps(hidden)
 
 
-def test_a_dataclass_that_holds_it_stays_usable():
+def test_dataclass_with_a_redacted_field_stays_usable():
     @dataclass
     class Login:
         password: Redacted[str]
@@ -44,5 +44,5 @@ def test_a_dataclass_that_holds_it_stays_usable():
     assert SECRET not in repr(asdict(Login(Redacted(SECRET))))
 
 
-def test_the_docstring_is_right():
+def test_docstring_examples_pass():
     assert doctest.testmod(redaction) == doctest.TestResults(failed=0, attempted=3)

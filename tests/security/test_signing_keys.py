@@ -1,4 +1,4 @@
-"""Keys that a provider publishes: found, kept, changed, and out of reach."""
+"""Published signing keys: discovery, caching, rotation and outages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DISCOVERY = "/.well-known/openid-configuration"
 
 
 class Stopwatch:
-    """Seconds that pass when a test says so."""
+    """A monotonic clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -47,185 +47,185 @@ def keys(publisher, stopwatch) -> PublishedKeys:
 
 
 @pytest.fixture
-def enter(publisher, keys):
-    """The principal for a token of the publisher."""
+def sign_in(publisher, keys):
+    """Authenticate with a token of the publisher and return the principal."""
     rules = OidcRules(publisher.url, (AUDIENCE,))
     setup = OidcAuthenticator(rules, keys, accounts=KnownAccounts(), clock=lambda: NOW)
 
-    def enter(private=None, algorithm="RS256", *, kid="one", **changes):
+    def sign_in(private=None, algorithm="RS256", *, kid="one", **changes):
         sent = token(private, algorithm, kid=kid, iss=publisher.url, **changes)
         return setup.authenticate({"authorization": f"Bearer {sent}"})
 
-    return enter
+    return sign_in
 
 
-def refused(enter, *arguments, **more):
-    with pytest.raises(Unauthorized) as refusal:
-        enter(*arguments, **more)
-    return refusal.value.key
+def rejection_key(sign_in, *arguments, **more):
+    with pytest.raises(Unauthorized) as rejection:
+        sign_in(*arguments, **more)
+    return rejection.value.key
 
 
-def test_keys_are_found_by_discovery_and_fetched_once(publisher, enter):
-    assert [enter().subject, enter().subject] == ["ada", "ada"]
-    assert publisher.asked == {DISCOVERY: 1, KEYS: 1}
+def test_keys_are_found_by_discovery_and_fetched_once(publisher, sign_in):
+    assert [sign_in().subject, sign_in().subject] == ["ada", "ada"]
+    assert publisher.requests == {DISCOVERY: 1, KEYS: 1}
 
 
 def test_keys_can_be_found_by_url(publisher):
     found = PublishedKeys(keys_by_url(f"{publisher.url}/keys")).find("one", "RS256")
     assert found.kid == "one"
-    assert publisher.asked == {KEYS: 1}
+    assert publisher.requests == {KEYS: 1}
 
 
-def test_an_elliptic_key_works_beside_an_rsa_key(publisher, enter):
+def test_elliptic_curve_key_works_alongside_an_rsa_key(publisher, sign_in):
     publisher.keys.append(jwk(ec_key(), "two"))
-    assert [enter().subject, enter(ec_key(), "ES256", kid="two").subject] == ["ada", "ada"]
+    assert [sign_in().subject, sign_in(ec_key(), "ES256", kid="two").subject] == ["ada", "ada"]
 
 
-def test_nothing_is_fetched_for_what_is_no_token(publisher, keys):
+def test_nothing_is_fetched_for_malformed_tokens(publisher, keys):
     setup = OidcAuthenticator(OidcRules(publisher.url, (AUDIENCE,)), keys, accounts=None)
     for sent in ("moon", "a.b.c", token("x" * 64, "HS256", kid="one")):
         with pytest.raises(Unauthorized):
             setup.authenticate({"authorization": sent})
-    assert not publisher.asked
+    assert not publisher.requests
 
 
 @pytest.mark.behavior(78)
-def test_a_new_key_is_fetched_when_a_token_names_it(publisher, stopwatch, enter):
-    enter()
+def test_new_key_is_fetched_when_a_token_names_it(publisher, stopwatch, sign_in):
+    sign_in()
     publisher.keys = [jwk(rsa_key("next"), "two")]
     stopwatch.now += 15
-    assert enter(rsa_key("next"), kid="two").subject == "ada"
-    assert publisher.asked[KEYS] == 2
+    assert sign_in(rsa_key("next"), kid="two").subject == "ada"
+    assert publisher.requests[KEYS] == 2
 
 
-def test_a_withdrawn_key_is_no_longer_good(publisher, stopwatch, enter):
-    enter()
+def test_withdrawn_key_is_no_longer_accepted(publisher, stopwatch, sign_in):
+    sign_in()
     publisher.keys = [jwk(rsa_key("next"), "two")]
     stopwatch.now += 15
-    enter(rsa_key("next"), kid="two")
-    assert refused(enter) == "token.key"
+    sign_in(rsa_key("next"), kid="two")
+    assert rejection_key(sign_in) == "token.key"
 
 
-def test_unknown_keys_fetch_at_most_once_in_the_interval(publisher, stopwatch, enter):
-    enter()
+def test_unknown_keys_cause_at_most_one_fetch_per_interval(publisher, stopwatch, sign_in):
+    sign_in()
     for attempt in range(20):
-        assert refused(enter, kid=f"moon-{attempt}") == "token.key"
-    assert publisher.asked[KEYS] == 1
+        assert rejection_key(sign_in, kid=f"moon-{attempt}") == "token.key"
+    assert publisher.requests[KEYS] == 1
     stopwatch.now += 15
     for attempt in range(20):
-        assert refused(enter, kid=f"moon-{attempt}") == "token.key"
-    assert publisher.asked[KEYS] == 2
+        assert rejection_key(sign_in, kid=f"moon-{attempt}") == "token.key"
+    assert publisher.requests[KEYS] == 2
 
 
-def test_a_refusal_shows_a_keys_name_but_not_all_of_an_endless_one(publisher, enter):
-    with pytest.raises(Unauthorized, match=r"is signed with key 'm{64}', which") as refusal:
-        enter(kid="m" * 1000)
-    assert len(refusal.value.message) < 300
+def test_error_shows_a_truncated_key_id(publisher, sign_in):
+    with pytest.raises(Unauthorized, match=r"is signed with key 'm{64}', which") as rejection:
+        sign_in(kid="m" * 1000)
+    assert len(rejection.value.message) < 300
 
 
-def test_old_keys_are_renewed_in_the_background(publisher, stopwatch, enter):
-    enter()
-    fetched, go_on = Event(), Event()
-    publisher.before_keys = lambda: (fetched.set(), go_on.wait(10))
+def test_old_keys_are_refreshed_in_the_background(publisher, stopwatch, sign_in):
+    sign_in()
+    fetched, proceed = Event(), Event()
+    publisher.before_keys = lambda: (fetched.set(), proceed.wait(10))
     stopwatch.now += 300
-    assert enter().subject == "ada"  # while the new ones are still on their way
+    assert sign_in().subject == "ada"  # while the new ones are still being fetched
     assert fetched.wait(10)
     publisher.keys = [jwk(rsa_key("next"), "two")]
-    go_on.set()
-    assert enter(rsa_key("next"), kid="two").subject == "ada"  # waits for the fetch that is under way
-    assert publisher.asked[KEYS] == 2
+    proceed.set()
+    assert sign_in(rsa_key("next"), kid="two").subject == "ada"  # waits for the running fetch
+    assert publisher.requests[KEYS] == 2
 
 
 @pytest.fixture
-def stampede(publisher):
-    """Fifty calls at once; the provider answers only when all of them have come."""
+def fifty_calls(publisher):
+    """Make fifty concurrent calls; the provider responds only when all of them have started."""
     barrier, arrived = Barrier(50), Semaphore(0)
     publisher.before_keys = lambda: [arrived.acquire(timeout=10) for _ in range(50)]
 
-    def arrive(call):
+    def start_call(call):
         barrier.wait(10)
         arrived.release()
         return call()
 
-    def stampede(call):
+    def fifty_calls(call):
         with ThreadPoolExecutor(50) as pool:
-            return list(pool.map(arrive, [call] * 50))
+            return list(pool.map(start_call, [call] * 50))
 
-    return stampede
-
-
-def test_fifty_callers_at_once_share_one_fetch(publisher, enter, stampede):
-    assert stampede(lambda: enter().subject) == ["ada"] * 50
-    assert publisher.asked[KEYS] == 1
+    return fifty_calls
 
 
-def test_fifty_callers_with_a_new_key_share_one_fetch(publisher, stopwatch, keys, enter, stampede):
+def test_fifty_concurrent_callers_share_one_fetch(publisher, sign_in, fifty_calls):
+    assert fifty_calls(lambda: sign_in().subject) == ["ada"] * 50
+    assert publisher.requests[KEYS] == 1
+
+
+def test_fifty_callers_with_a_new_key_share_one_fetch(publisher, stopwatch, keys, sign_in, fifty_calls):
     before, publisher.before_keys = publisher.before_keys, lambda: None
-    enter()
+    sign_in()
     publisher.keys, publisher.before_keys = [jwk(rsa_key("next"), "two")], before
     stopwatch.now += 15
-    assert stampede(lambda: enter(rsa_key("next"), kid="two").subject) == ["ada"] * 50
-    assert publisher.asked[KEYS] == 2
+    assert fifty_calls(lambda: sign_in(rsa_key("next"), kid="two").subject) == ["ada"] * 50
+    assert publisher.requests[KEYS] == 2
 
 
 @pytest.mark.parametrize("failure", [{"status": 500}, {"body": b"<html>"}, {"body": b"[]"}, {"keys": []}])
-def test_keys_stay_good_while_the_provider_is_down(publisher, stopwatch, enter, caplog, failure):
-    enter()
+def test_keys_stay_valid_while_the_provider_is_down(publisher, stopwatch, sign_in, caplog, failure):
+    sign_in()
     for name, value in failure.items():
         setattr(publisher, name, value)
     stopwatch.now += 301
-    assert enter().subject == "ada"
-    assert refused(enter, kid="two") == "token.key"  # waits for the failing fetch, so that the log is complete
+    assert sign_in().subject == "ada"
+    assert rejection_key(sign_in, kid="two") == "token.key"  # waits for the failing fetch, so that the log is complete
     assert "1 known keys remain in use" in caplog.text
-    assert publisher.asked[KEYS] == 2
+    assert publisher.requests[KEYS] == 2
 
 
-def test_the_provider_is_asked_again_after_it_was_down(publisher, stopwatch, enter):
+def test_provider_is_retried_after_an_outage(publisher, stopwatch, sign_in):
     publisher.status = 503
-    assert refused(enter) == "token.keys.unavailable"
+    assert rejection_key(sign_in) == "token.keys.unavailable"
     publisher.status = 200
-    assert refused(enter) == "token.keys.unavailable"
-    assert publisher.asked[KEYS] == 1
+    assert rejection_key(sign_in) == "token.keys.unavailable"
+    assert publisher.requests[KEYS] == 1
     stopwatch.now += 15
-    assert enter().subject == "ada"
+    assert sign_in().subject == "ada"
 
 
-def test_a_provider_that_is_not_there_is_told_from_a_bad_token(stopwatch, caplog):
+def test_unreachable_provider_is_distinguished_from_an_invalid_token(stopwatch, caplog):
     with publishing() as gone:
         pass
     keys = PublishedKeys(keys_by_discovery(gone.url), monotonic=stopwatch)
-    with pytest.raises(Unauthorized, match="could not be fetched") as refusal:
+    with pytest.raises(Unauthorized, match="could not be fetched") as rejection:
         keys.find("one", "RS256")
-    assert refusal.value.key == "token.keys.unavailable"
+    assert rejection.value.key == "token.keys.unavailable"
     assert "ConnectError" in caplog.text
 
 
-def test_a_hanging_provider_does_not_hang_calls(publisher, stopwatch):
+def test_hanging_provider_does_not_block_calls(publisher, stopwatch):
     publisher.before_keys = lambda: publisher.closing.wait(30)
     keys = PublishedKeys(keys_by_url(f"{publisher.url}/keys", timeout_s=30), wait_s=0.2, monotonic=stopwatch)
     started = time.monotonic()
     for _ in range(2):
-        with pytest.raises(Unauthorized) as refusal:
+        with pytest.raises(Unauthorized) as rejection:
             keys.find("one", "RS256")
-        assert refusal.value.key == "token.keys.unavailable"
-        stopwatch.now += 15  # time for another fetch, but one is still under way
+        assert rejection.value.key == "token.keys.unavailable"
+        stopwatch.now += 15  # another fetch is due, but one is still running
     assert time.monotonic() - started < 10
-    assert publisher.asked == {KEYS: 1}
+    assert publisher.requests == {KEYS: 1}
 
 
-def test_a_hanging_provider_does_not_slow_calls_with_known_keys(publisher, stopwatch, enter):
-    enter()
+def test_hanging_provider_does_not_slow_down_calls_with_known_keys(publisher, stopwatch, sign_in):
+    sign_in()
     publisher.before_keys = lambda: publisher.closing.wait(30)
     stopwatch.now += 301
     started = time.monotonic()
-    assert [enter().subject for _ in range(20)] == ["ada"] * 20
+    assert [sign_in().subject for _ in range(20)] == ["ada"] * 20
     assert time.monotonic() - started < 4
 
 
-# what is fetched
+# responses
 
 
-def test_a_request_gives_up_in_time(publisher):
+def test_request_times_out(publisher):
     publisher.before_keys = lambda: publisher.closing.wait(30)
     started = time.monotonic()
     with pytest.raises(Unavailable, match="ReadTimeout"):
@@ -233,8 +233,8 @@ def test_a_request_gives_up_in_time(publisher):
     assert time.monotonic() - started < 10
 
 
-def test_a_provider_that_drips_its_answer_is_given_up_in_time(publisher):
-    publisher.drip_s = 0.02  # every read is quick, all of them together take seconds
+def test_slowly_dripping_response_times_out(publisher):
+    publisher.pause_per_byte_s = 0.02  # each read is fast, but together they take seconds
     started = time.monotonic()
     with pytest.raises(Unavailable, match="too slow"):
         keys_by_url(f"{publisher.url}/keys", timeout_s=0.3)()
@@ -242,7 +242,7 @@ def test_a_provider_that_drips_its_answer_is_given_up_in_time(publisher):
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("answer", "message_pattern"),
     [
         ({"status": 404}, "the response has status 404"),
         ({"status": 302}, "the response has status 302"),
@@ -255,28 +255,28 @@ def test_a_provider_that_drips_its_answer_is_given_up_in_time(publisher):
         ({"issuer": "https://evil.example.com"}, "metadata of issuer 'https://evil.example.com'"),
     ],
 )
-def test_an_answer_that_is_not_right_is_explained(publisher, answer, complaint):
+def test_invalid_response_is_explained(publisher, answer, message_pattern):
     for name, value in answer.items():
         setattr(publisher, name, value)
-    with pytest.raises(Unavailable, match=complaint):
+    with pytest.raises(Unavailable, match=message_pattern):
         keys_by_discovery(publisher.url)()
 
 
-def test_discovery_does_not_lead_to_unprotected_places(publisher, keys):
+def test_discovery_does_not_accept_urls_without_tls(publisher, keys):
     publisher.jwks_uri = "http://keys.example.com/"
     with pytest.raises(InvalidArgument, match="would transfer keys without TLS"):
         keys_by_discovery(publisher.url)()
-    with pytest.raises(Unauthorized) as refusal:
+    with pytest.raises(Unauthorized) as rejection:
         keys.find("one", "RS256")
-    assert refusal.value.key == "token.keys.unavailable"
+    assert rejection.value.key == "token.keys.unavailable"
 
 
-def test_an_issuer_may_end_with_a_slash(publisher):
+def test_issuer_can_end_with_a_slash(publisher):
     publisher.issuer = f"{publisher.url}/"
     assert [key.kid for key in keys_by_discovery(f"{publisher.url}/")()] == ["one"]
 
 
-def test_keys_that_cannot_verify_are_passed_over(publisher):
+def test_unusable_keys_are_skipped(publisher):
     private = jwt.algorithms.RSAAlgorithm.to_jwk(rsa_key(), as_dict=True)
     publisher.keys = [
         "moon",
@@ -295,30 +295,30 @@ def test_keys_that_cannot_verify_are_passed_over(publisher):
     assert [key.kid for key in keys_by_url(f"{publisher.url}/keys")()] == ["good"]
 
 
-def test_a_key_serves_only_the_algorithm_it_is_published_for(publisher, enter):
+def test_key_is_used_only_with_its_published_algorithm(publisher, sign_in):
     publisher.keys = [jwk(rsa_key(), "one", alg="RS256")]
-    assert enter().subject == "ada"
-    assert refused(enter, rsa_key(), "RS512") == "token.algorithm"
+    assert sign_in().subject == "ada"
+    assert rejection_key(sign_in, rsa_key(), "RS512") == "token.algorithm"
 
 
-def test_a_key_without_an_algorithm_serves_all_that_fit_it(enter):
-    assert [enter(rsa_key(), each).subject for each in ("RS256", "RS512", "PS256")] == ["ada"] * 3
-    assert refused(enter, ec_key(), "ES256") == "token.algorithm"
+def test_key_without_an_algorithm_is_used_with_all_matching_ones(sign_in):
+    assert [sign_in(rsa_key(), each).subject for each in ("RS256", "RS512", "PS256")] == ["ada"] * 3
+    assert rejection_key(sign_in, ec_key(), "ES256") == "token.algorithm"
 
 
-def test_a_token_without_a_key_name_needs_the_only_key(publisher, enter, stopwatch):
-    assert enter(kid=None).subject == "ada"
+def test_token_without_a_key_id_requires_a_single_matching_key(publisher, sign_in, stopwatch):
+    assert sign_in(kid=None).subject == "ada"
     publisher.keys = [jwk(rsa_key(), "one"), jwk(rsa_key("next"), "two"), jwk(ec_key(), "three")]
     stopwatch.now += 15
-    assert enter(ec_key(), "ES256", kid="three").subject == "ada"
-    assert refused(enter, kid=None) == "token.key"
-    assert enter(ec_key(), "ES256", kid=None).subject == "ada"
+    assert sign_in(ec_key(), "ES256", kid="three").subject == "ada"
+    assert rejection_key(sign_in, kid=None) == "token.key"
+    assert sign_in(ec_key(), "ES256", kid=None).subject == "ada"
 
 
-def test_two_keys_may_share_a_name_when_their_kinds_differ(publisher, enter):
+def test_two_keys_of_different_types_can_share_an_id(publisher, sign_in):
     publisher.keys = [jwk(rsa_key(), "one"), jwk(ec_key(), "one")]
-    assert [enter().subject, enter(ec_key(), "ES256").subject] == ["ada", "ada"]
+    assert [sign_in().subject, sign_in(ec_key(), "ES256").subject] == ["ada", "ada"]
 
 
-def test_a_key_is_not_in_its_repr():
+def test_repr_does_not_show_the_key():
     assert "RSA" not in repr(SigningKey(rsa_key().public_key(), "one"))

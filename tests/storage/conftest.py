@@ -23,7 +23,7 @@ from storage.homes import (
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Callable[[str], str]]:
-    """Addresses of the services that tests ask for, started when first asked for."""
+    """The addresses of services by name; each is started on first use."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     starters = {"postgresql": running_postgres, "aws": running_aws, "dynamodb": running_dynamodb}
     running: dict[str, str] = {}
@@ -44,13 +44,13 @@ def clock() -> Clock:
 
 @pytest.fixture(params=POINTER_KINDS)
 def home(request, tmp_path, server) -> Home:
-    """A place for pointers, of every kind."""
+    """A home for pointers, in every backend."""
     return pointer_home(request.param, tmp_path, server)
 
 
 @pytest.fixture(params=SHARED_KINDS)
 def shared_home(request, tmp_path, server) -> Home:
-    """A place for pointers that several processes can open."""
+    """A home for pointers that several processes can open."""
     return pointer_home(request.param, tmp_path, server)
 
 
@@ -62,7 +62,7 @@ def pointers(home, clock) -> Iterator[PointerStore]:
 
 @pytest.fixture(params=BLOB_KINDS)
 def blobs_home(request, tmp_path, server) -> Home:
-    """A place for blobs, of every kind."""
+    """A home for blobs, in every backend."""
     return blob_home(request.param, tmp_path, server)
 
 

@@ -1,4 +1,4 @@
-"""DynamoDB Local, Amazon's own emulator: unlike moto it implements transactions, also concurrent ones.
+"""DynamoDB Local, Amazon's own emulator: unlike moto, it implements transactions, including concurrent ones.
 
 Run as a program, this module only downloads the jars, which takes longer than a test may.
 """
@@ -22,13 +22,13 @@ from skiway.pipeline.java import ensure_java
 VERSION = "2.6.1"
 JARS = Path(__file__).parents[2] / ".cache" / f"dynamodb-local-{VERSION}"
 START_S = 60
-AGAIN_AFTER_S = 600
+RETRY_AFTER_S = 600
 
 
 @contextmanager
 def running_dynamodb() -> Iterator[str]:
-    """A server with its tables in memory; its address."""
-    if not fetched(patience_s=60):
+    """Run a server with its tables in memory; yields its address."""
+    if not ensure_jars(timeout_s=60):
         pytest.skip("needs DynamoDB Local; to get it: run once with a network")
     port = free_port()
     command = [
@@ -45,22 +45,22 @@ def running_dynamodb() -> Iterator[str]:
         process.wait()
 
 
-def fetched(*, patience_s: float) -> bool:
-    """Whether the server's jars are here, brought from Maven's registry by the Ivy that comes with Spark."""
+def ensure_jars(*, timeout_s: float) -> bool:
+    """Whether the server's jars are present, after downloading them from Maven with the Ivy that comes with Spark."""
     JARS.parent.mkdir(exist_ok=True)
     with JARS.with_name("dynamodb-local.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test workers may want them at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test workers may need them at once
         complete, failed = JARS / ".complete", JARS.with_name("dynamodb-local.failed")
-        if not complete.exists() and not _is_recent(failed):  # the next test would only wait for the same
-            (complete if _fetch(patience_s) else failed).touch()
+        if not complete.exists() and not _is_recent(failed):  # otherwise the next test would wait for the same failure
+            (complete if _fetch(timeout_s) else failed).touch()
         return complete.exists()
 
 
 def _is_recent(mark: Path) -> bool:
-    return mark.exists() and time.time() - mark.stat().st_mtime < AGAIN_AFTER_S
+    return mark.exists() and time.time() - mark.stat().st_mtime < RETRY_AFTER_S
 
 
-def _fetch(patience_s: float) -> bool:
+def _fetch(timeout_s: float) -> bool:
     spark = find_spec("pyspark")
     assert spark is not None
     assert spark.origin is not None
@@ -70,7 +70,7 @@ def _fetch(patience_s: float) -> bool:
         "-cache", JARS.parent / "ivy", "-retrieve", f"{JARS}/[artifact]-[revision].[ext]", "-warn",
     ]  # fmt: skip
     try:
-        run = subprocess.run(command, capture_output=True, timeout=patience_s, check=False)
+        run = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         return False
     return run.returncode == 0 and any(JARS.glob("DynamoDBLocal-*.jar"))
@@ -90,5 +90,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
 
 if __name__ == "__main__":
     print(
-        "DynamoDB Local is here" if fetched(patience_s=900) else "DynamoDB Local could not be fetched; its tests skip"
+        "DynamoDB Local is installed"
+        if ensure_jars(timeout_s=900)
+        else "DynamoDB Local could not be fetched; its tests skip"
     )

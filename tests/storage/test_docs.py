@@ -1,4 +1,4 @@
-"""The page about storage says what is so."""
+"""The storage page is accurate."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_examples_print_what_the_page_shows(code, printed, capsys):
     assert capsys.readouterr().out == printed
 
 
-def test_the_page_has_examples_with_output():
+def test_page_has_examples_with_output():
     assert sum(bool(printed) for _, printed in EXAMPLES) == 2
 
 
 @pytest.mark.parametrize("module", [skiway.storage, calls], ids=lambda module: module.__name__)
-def test_docstrings_are_right(module):
+def test_docstring_examples_pass(module):
     failures, tried = doctest.testmod(module)
     assert (failures, tried > 0) == (0, True)
 

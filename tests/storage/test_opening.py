@@ -1,4 +1,4 @@
-"""Stores by URL: which backend answers, what is imported, what is refused."""
+"""Opening stores by URL: the selected backend, what is imported, and what is rejected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_opening_a_store_loads_its_own_backend_only(tmp_path):
     assert not {"boto3", "sqlalchemy"} & set(run(f"{code}; print(*sys.modules)"))
 
 
-def test_both_stores_open_by_one_url_where_blobs_have_a_place(tmp_path):
+def test_one_url_opens_both_stores_if_blobs_have_a_default(tmp_path):
     for url in ("memory://", f"sqlite:///{tmp_path}/new folder/lake.db"):
         with open_stores(url) as stores:
             uri = stores.blobs.put(b"abc")
@@ -43,18 +43,18 @@ def test_both_stores_open_by_one_url_where_blobs_have_a_place(tmp_path):
     assert (tmp_path / "new folder" / "lake.db.blobs" / uri).read_bytes() == b"abc"
 
 
-def test_a_relative_path_is_below_the_working_directory(tmp_path, monkeypatch):
+def test_relative_path_is_relative_to_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with open_stores("sqlite:///home/lake.db") as stores:
         monkeypatch.chdir("/")
         stores.blobs.put(b"abc")
-        with ThreadPoolExecutor(4) as pool:  # needs more connections than the first
+        with ThreadPoolExecutor(4) as pool:  # opens more connections than the first one
             list(pool.map(lambda each: stores.pointers.compare_and_set(f"/{each}", "", expect=ABSENT), range(8)))
             assert list(pool.map(stores.pointers.count, [""] * 8)) == [8] * 8
     assert {path.name for path in (tmp_path / "home").iterdir()} >= {"lake.db", "lake.db.blobs"}
 
 
-def test_blobs_must_be_named_where_pointers_do_not_tell():
+def test_blob_url_is_required_if_there_is_no_default():
     with pytest.raises(InvalidArgument, match="have no default blob store"):
         open_stores("postgresql://host/database")
 
@@ -69,7 +69,7 @@ def test_no_store_stays_open_when_the_other_cannot_be_opened(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("url", ["", "lake.db", "oracle://host/x", "SQLITE:///x.db"])
-def test_an_unknown_scheme_is_refused_with_those_there_are(url):
+def test_unknown_scheme_is_rejected_with_the_known_ones(url):
     with pytest.raises(InvalidArgument, match="dynamodb:, memory:, postgresql:, sqlite:"):
         open_pointers(url)
     with pytest.raises(InvalidArgument, match="file:, memory:, s3:"):
@@ -79,14 +79,14 @@ def test_an_unknown_scheme_is_refused_with_those_there_are(url):
 @pytest.mark.parametrize(
     "url", ["memory://x", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/x", "sqlite:///x.db?a=b"]
 )
-def test_a_url_that_names_no_pointer_store_is_refused(url, tmp_path, monkeypatch):
+def test_invalid_pointer_store_url_is_rejected(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgument, match=r"use (memory://|sqlite:///)"):
         open_pointers(url)
 
 
 @pytest.mark.parametrize("url", ["dynamodb://", "dynamodb://a/b", "dynamodb://a?colour=red"])
-def test_a_dynamodb_url_names_a_table_and_known_parameters(url):
+def test_invalid_dynamodb_url_is_rejected(url):
     with pytest.raises(InvalidArgument, match="use dynamodb://table"):
         open_pointers(url)
 
@@ -94,12 +94,12 @@ def test_a_dynamodb_url_names_a_table_and_known_parameters(url):
 @pytest.mark.parametrize(
     "url", ["memory://x", "file:relative", "file://host/path", "file:///a?b=c", "s3://b?colour=red"]
 )
-def test_a_url_that_names_no_blob_store_is_refused(url):
+def test_invalid_blob_store_url_is_rejected(url):
     with pytest.raises(InvalidArgument, match=r"use (memory://|file:///|s3://)"):
         open_blobs(url)
 
 
-def test_a_message_about_a_url_never_holds_its_password():
+def test_error_about_a_url_does_not_contain_its_password():
     with pytest.raises(Unavailable, match="check that the database is running") as caught:
         open_pointers("postgresql://me:hunter2@127.0.0.1:1/none")
     assert "hunter2" not in str(caught.value)
@@ -108,18 +108,18 @@ def test_a_message_about_a_url_never_holds_its_password():
     assert "hunter2" not in str(caught.value)
 
 
-def test_options_that_a_backend_does_not_know_are_refused():
+def test_unknown_options_are_rejected():
     for url in ("memory://", "sqlite:///x.db", "postgresql://h/d", "dynamodb://t"):
         with pytest.raises(InvalidArgument):
             open_pointers(url, options={"colour": "red"})
 
 
-# --- others' backends -------------------------------------------------------------------------------------------------
+# --- third-party backends ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Installs a package with the given entry points."""
+    """Install a package with the given entry points."""
 
     def install(lines):
         folder = tmp_path / "other-1.0.dist-info"
@@ -138,14 +138,14 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-def test_a_package_adds_a_backend_by_an_entry_point(installed, clock):
+def test_package_can_add_a_backend_with_an_entry_point(installed, clock):
     installed("[skiway.pointer_stores]\nother = other_stores:open_it\n")
     store = open_pointers("other://place", clock=clock, options={"token": "t"})
     assert store.opened == ("other://place", {"token": "t"})
     assert store._clock is clock
 
 
-def test_a_package_cannot_take_over_a_scheme(installed):
+def test_package_cannot_replace_a_scheme(installed):
     installed("[skiway.pointer_stores]\nsqlite = other_stores:open_it\n")
     with pytest.raises(
         PreconditionFailed, match=r"both skiway.storage.pointers.sqlite:open_pointers and other_stores:open_it"
@@ -153,7 +153,7 @@ def test_a_package_cannot_take_over_a_scheme(installed):
         open_pointers("sqlite:///x.db")
 
 
-def test_own_backends_may_be_entry_points_as_well(installed):
+def test_built_in_backends_can_be_entry_points_too(installed):
     installed("[skiway.pointer_stores]\nmemory = skiway.storage.pointers.memory:open_pointers\n")
     assert open_pointers("memory://").count() == 0
 
@@ -162,7 +162,7 @@ def test_own_backends_may_be_entry_points_as_well(installed):
 
 
 def set_pointer_format(home: Home, value: str) -> None:
-    """Write the number behind the store's back."""
+    """Write the format version directly, bypassing the store."""
     url = make_url(home.url)
     if home.kind.startswith("dynamodb"):
         client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url=url.query["endpoint"], **AWS)
@@ -178,7 +178,7 @@ def set_pointer_format(home: Home, value: str) -> None:
     engine.dispose()
 
 
-def test_a_newer_pointer_format_is_refused_and_left_alone(shared_home):
+def test_newer_pointer_format_is_rejected_and_not_changed(shared_home):
     with shared_home.pointers() as store:
         store.compare_and_set("/a", "blob", expect=ABSENT)
     set_pointer_format(shared_home, str(FORMAT_VERSION + 1))
@@ -192,7 +192,7 @@ def test_a_newer_pointer_format_is_refused_and_left_alone(shared_home):
         assert store.count() == 1
 
 
-def test_a_pointer_format_that_is_no_number_is_damage(shared_home):
+def test_pointer_format_that_is_not_a_number_is_an_internal_error(shared_home):
     shared_home.pointers().close()
     set_pointer_format(shared_home, "one")
     with pytest.raises(Internal, match="is not a number"):
@@ -200,7 +200,7 @@ def test_a_pointer_format_that_is_no_number_is_damage(shared_home):
 
 
 @pytest.mark.parametrize("kind", ["file", "s3"])
-def test_a_newer_blob_format_is_refused(kind, tmp_path, server):
+def test_newer_blob_format_is_rejected(kind, tmp_path, server):
     blobs_home = blob_home(kind, tmp_path, server)
     with blobs_home.blobs() as store:
         obstore.put(store._objects, "skiway-format", b"2")
@@ -208,7 +208,7 @@ def test_a_newer_blob_format_is_refused(kind, tmp_path, server):
         blobs_home.blobs()
 
 
-def test_many_may_open_a_new_store_at_once(shared_home):
+def test_threads_can_open_a_new_store_concurrently(shared_home):
     with ThreadPoolExecutor(6) as pool:
         stores = list(pool.map(lambda _: shared_home.pointers(), range(6)))
     for number, store in enumerate(stores):
@@ -218,7 +218,7 @@ def test_many_may_open_a_new_store_at_once(shared_home):
         store.close()
 
 
-def test_several_processes_may_open_a_new_store_at_once(tmp_path, server):
+def test_processes_can_open_a_new_store_concurrently(tmp_path, server):
     for kind in ("sqlite", "postgresql"):
         home = pointer_home(kind, tmp_path, server)
         code = f"from skiway.storage import open_pointers; print(open_pointers({home.url!r}).count())"
@@ -226,13 +226,13 @@ def test_several_processes_may_open_a_new_store_at_once(tmp_path, server):
         assert [process.communicate()[0] for process in processes] == [b"0\n"] * 5
 
 
-def test_an_endpoint_where_nobody_answers_is_unavailable_soon():
+def test_unreachable_endpoint_is_unavailable():
     options = {"access_key_id": "test", "secret_access_key": "test"}
     with pytest.raises(Unavailable, match=r"check the address, credentials.*s3://bucket/prefix: "):
         open_blobs("s3://bucket/prefix?region=us-east-1&endpoint=http://127.0.0.1:1", options=options)
 
 
-def test_a_missing_bucket_is_unavailable(server):
+def test_missing_bucket_is_unavailable(server):
     options = {"access_key_id": "test", "secret_access_key": "test"}
     with pytest.raises(Unavailable, match="none-such"):
         open_blobs(f"s3://none-such?region=us-east-1&endpoint={server('aws')}", options=options)

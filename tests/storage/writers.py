@@ -1,4 +1,4 @@
-"""Writers for tests, as processes of their own: `python writers.py race|crash|repeat <arguments as JSON>`."""
+"""Writers for tests, as separate processes: `python writers.py race|crash|repeat <arguments as JSON>`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from skiway.storage import ABSENT, Delete, PointerStore, Put, open_pointers
 
 
 def start(task: str, **arguments: Any) -> subprocess.Popen[str]:
-    """The process that does `task`; what it prints can be read."""
+    """Start a process that runs `task`; its output can be read."""
     command = [sys.executable, str(Path(__file__)), task, json.dumps(arguments)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, writers: int, name: str) -> dict[str, Any]:
-    """Let writers set all keys to the version `rounds`, each as fast as it can; who won what, and all errors by name.
+    """Let writers set all keys up to version `rounds`, as fast as they can; returns the wins and error counts.
 
-    Says when it is ready, and waits for a line to start. Goes on until it has met a writer of another process.
+    Prints a line when it is ready, and waits for one to start. Continues until it sees a write of another process.
     """
-    met = Event()
+    saw_other_process = Event()
 
     def write(writer: int) -> tuple[list[tuple[str, int, str]], Counter[str]]:
         won, errors = [], Counter[str]()
@@ -40,8 +40,8 @@ def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, wri
                 current = store.get(key)
                 version = current.version if current else ABSENT
                 if current and not current.blob_uri.startswith(f"{name}-"):
-                    met.set()
-                if version >= rounds and met.is_set():
+                    saw_other_process.set()
+                if version >= rounds and saw_other_process.is_set():
                     continue
                 done = False
                 value = f"{name}-{writer}-{len(won)}"
@@ -62,7 +62,7 @@ def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, wri
 
 
 def crash(url: str, *, statement: int, size: int) -> None:
-    """Die before the given SQL statement of one batch, without a chance to clean up."""
+    """Kill this process before the given SQL statement of one batch."""
     from sqlalchemy import Engine, event
 
     with open_pointers(url) as store:
@@ -80,7 +80,7 @@ def crash(url: str, *, statement: int, size: int) -> None:
 
 
 def repeat(url: str, *, size: int) -> None:
-    """Change a whole batch over and over, until killed."""
+    """Apply batches repeatedly until killed."""
     with open_pointers(url) as store:
         version = store.get("/0000").version
         print("started", flush=True)
@@ -94,7 +94,7 @@ def create_all(store: PointerStore, size: int) -> None:
 
 
 def change_all(store: PointerStore, size: int, version: int) -> None:
-    """Set all of `/0000` and so on, and let `/turn` come and go."""
+    """Set `/0000` and all following keys, and alternately create and delete `/turn`."""
     puts = [Put(f"/{number:04d}", f"after {version}", expect=version) for number in range(size)]
     turn = Put("/turn", "", expect=ABSENT) if version % 2 else Delete("/turn", expect=1)
     store.apply([*puts, turn])

@@ -1,4 +1,4 @@
-"""An OTLP/HTTP receiver on loopback that records what it gets."""
+"""An OTLP/HTTP receiver on loopback that records all requests."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from threading import Thread
 
 
 class Receiver:
-    """An OTLP/HTTP receiver that keeps what it gets."""
+    """An OTLP/HTTP receiver that records all requests."""
 
     def __init__(self) -> None:
-        self.got: Queue[tuple[str, dict[str, str], bytes]] = Queue()
-        keep = self.got
+        self.received: Queue[tuple[str, dict[str, str], bytes]] = Queue()
+        received_ = self.received
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 if self.headers.get("content-encoding") == "gzip":
                     body = gzip.decompress(body)
-                keep.put((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
+                received_.put((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
                 self.send_response(200)
                 self.send_header("content-type", "application/x-protobuf")
                 self.send_header("content-length", "0")

@@ -1,4 +1,4 @@
-"""The audit trail has a record of every call, or says loudly that it has not."""
+"""The audit log has a record of every call, and failures to write one are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def records(directory: Path, category: str) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_a_record_says_who_did_what_and_how_it_ended(tmp_path: Path):
+def test_record_has_caller_operation_and_outcome(tmp_path: Path):
     call = CallContext(
         "c-9", query_id="q-1", account_id="acme", subject="ada", authorization={"authorization": "Bearer hunter2"}
     )
@@ -51,24 +51,24 @@ def test_a_record_says_who_did_what_and_how_it_ended(tmp_path: Path):
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_every_category_has_a_file_of_its_own(tmp_path: Path, category: str):
+def test_every_category_has_its_own_file(tmp_path: Path, category: str):
     AuditLog(tmp_path).record(category, ENTRY)
     assert [file.name for file in sorted(tmp_path.iterdir())] == [f"{category}.log", f"{category}.log.lock"]
 
 
-def test_an_unknown_category_is_a_mistake_of_ours(tmp_path: Path):
+def test_unknown_category_is_an_internal_error(tmp_path: Path):
     with pytest.raises(Internal, match=r"^unknown audit category zebra: it must be one of account, catalog, "):
         AuditLog(tmp_path).record("zebra", ENTRY)
 
 
-def test_a_record_is_there_before_the_call_returns(tmp_path: Path):
+def test_record_is_written_before_the_call_returns(tmp_path: Path):
     audit = AuditLog(tmp_path)
     for number in range(1, 4):
         audit.record("table", ENTRY)
         assert len(records(tmp_path, "table")) == number
 
 
-def test_eight_threads_lose_and_mix_nothing_while_files_rotate(tmp_path: Path):
+def test_concurrent_records_are_not_lost_or_mixed_during_rotation(tmp_path: Path):
     audit = AuditLog(tmp_path, Audit(rotation=Rotation(max_bytes=2_000, keep=1_000)))
 
     def call(caller: int) -> None:
@@ -87,7 +87,7 @@ def test_eight_threads_lose_and_mix_nothing_while_files_rotate(tmp_path: Path):
     assert all(each["subject"] == f"user-{each['resources']['caller']}" for each in found)
 
 
-def test_what_cannot_be_written_is_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_write_failure_is_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "file").write_text("in the way")
     metrics = Metrics(strict=True)
     AuditLog(tmp_path / "file", metrics=metrics).record("table", ENTRY)
@@ -95,14 +95,14 @@ def test_what_cannot_be_written_is_logged_and_counted(tmp_path: Path, caplog: py
     assert 'skiway_core_audit_errors_total{category="table"} 1.0' in metrics.prometheus_text()
 
 
-def test_where_auditing_is_required_the_call_fails(tmp_path: Path):
+def test_write_failure_fails_the_call_if_auditing_is_required(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Unavailable, match="could not be recorded in the audit log") as caught:
         AuditLog(tmp_path / "file", Audit(required=True)).record("table", ENTRY)
     assert caught.value.key == "audit.unwritable"
 
 
-def test_settings_say_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_settings_configure_location_rotation_and_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     flags = {"audit.fsync": "true", "audit.rotation.max_bytes": "1000", "audit.rotation.keep": "2"}
@@ -116,6 +116,6 @@ def test_settings_say_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names == ["view.log", "view.log.1", "view.log.2", "view.log.lock"]
 
 
-def test_switched_off_there_is_no_trail(tmp_path: Path):
+def test_disabled_audit_log_is_not_opened(tmp_path: Path):
     assert AuditLog.open(load(tmp_path, flags={"audit.enabled": "false"}).audit) is None
     assert AuditLog.open(load().audit) is None

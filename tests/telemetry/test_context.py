@@ -1,4 +1,4 @@
-"""A call is current where it is served, and nowhere else."""
+"""A call is current only in the thread or task that serves it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pytest
 from skiway.telemetry.context import CallContext, call_facts, current_call, serving
 
 
-def test_outside_of_a_call_there_is_none():
+def test_no_call_is_current_outside_of_a_call():
     assert current_call() is None
 
 
-def test_inside_it_is_current_and_afterwards_the_one_before():
+def test_call_is_current_inside_and_the_previous_one_afterwards():
     outer, inner = CallContext("outer"), CallContext("inner")
-    with serving(outer) as given:
-        assert given is outer
+    with serving(outer) as entered:
+        assert entered is outer
         with serving(inner):
             assert current_call() is inner
         assert current_call() is outer
     assert current_call() is None
 
 
-def test_an_error_ends_it_too():
+def test_error_ends_the_call_too():
     with pytest.raises(KeyError), serving(CallContext("a")):
         raise KeyError
     assert current_call() is None
@@ -51,7 +51,7 @@ def test_threads_do_not_see_each_others_calls():
     assert answers == [[f"call-{number}"] * 50 for number in range(8)]
 
 
-def test_a_thread_started_inside_begins_without_a_call():
+def test_thread_started_inside_a_call_has_no_call():
     with serving(CallContext("a")), ThreadPoolExecutor(1) as pool:
         assert pool.submit(current_call).result() is None
 
@@ -70,21 +70,21 @@ def test_tasks_do_not_see_each_others_calls():
     assert asyncio.run(all_at_once()) == [str(number) for number in range(20)]
 
 
-def test_credentials_are_carried_but_not_shown():
+def test_credentials_do_not_appear_in_repr_or_facts():
     call = CallContext("a", subject="ada", authorization={"authorization": "Bearer shh"})
     assert call.authorization["authorization"] == "Bearer shh"
     assert "shh" not in repr(call) + str(call) + str(call_facts(call))
 
 
-def test_facts_leave_out_what_is_not_known():
+def test_facts_omit_unknown_values():
     assert call_facts(CallContext("a", account_id="acme")) == {"correlation_id": "a", "account_id": "acme"}
     assert call_facts(None) == {}
 
 
-def test_the_context_alone_loads_nothing_but_the_standard_library():
+def test_context_module_imports_only_the_standard_library():
     program = "import sys, skiway.telemetry.context; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in run.stdout.split()}
-    of_the_machine = {"sitecustomize", "usercustomize"}
-    allowed = set(sys.stdlib_module_names) | {"skiway", "__main__"} | of_the_machine
+    customization = {"sitecustomize", "usercustomize"}
+    allowed = set(sys.stdlib_module_names) | {"skiway", "__main__"} | customization
     assert {name for name in loaded - allowed if not name.startswith("_")} == set()

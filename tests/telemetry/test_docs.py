@@ -1,4 +1,4 @@
-"""The page about operations says what is so."""
+"""The operations page is accurate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_page_shows_the_metrics_as_they_are():
+def test_table_of_metrics_on_the_page_is_up_to_date():
     assert page_with_metrics(PAGE) == PAGE, "run: .venv/bin/python -m skiway.telemetry docs/operations.md"
     assert all(f"| `{metric.name}` |" in PAGE for metric in METRICS)
 
@@ -29,14 +29,14 @@ def test_examples_print_what_the_page_shows(code: str, printed: str, capsys: pyt
     assert capsys.readouterr().out == printed
 
 
-def test_the_page_names_what_there_is():
+def test_page_lists_categories_facts_and_limits():
     assert len(EXAMPLES) == 2
     assert " ".join(", ".join(CATEGORIES).split()) in " ".join(PAGE.split())
     assert all(f"`{fact}`" in PAGE for fact in FACTS)
     assert f"{MAX_SERIES} combinations" in PAGE
 
 
-def test_the_settings_on_the_page_are_settings():
+def test_settings_on_the_page_exist():
     keys = {setting.key for setting in describe()}
     named = set(re.findall(r"`((?:log|audit|telemetry|metrics)\.[a-z_.]+)`", PAGE))
     sections = {key.rpartition(".")[0] for key in keys}
@@ -44,6 +44,6 @@ def test_the_settings_on_the_page_are_settings():
     assert named - keys - sections == set()
 
 
-def test_the_record_on_the_page_has_the_fields_of_one(tmp_path: Path):
+def test_audit_record_on_the_page_has_the_right_fields(tmp_path: Path):
     shown = json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])
     assert {"time", "correlation_id", "operation", "resources", "outcome", "duration_ms"} <= shown.keys()

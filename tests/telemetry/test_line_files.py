@@ -1,4 +1,4 @@
-"""Files of lines: nothing is lost or torn, whoever writes and whenever they rotate."""
+"""Line files: no line is lost or torn with concurrent writers and rotation."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from skiway.config.telemetry import Rotation
 from skiway.telemetry.line_files import LineFile
 
 file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=2_000, keep=10_000))
-sys.stdin.readline()  # all begin together
+sys.stdin.readline()  # all start together
 for number in range(200):
     file.write(f"{sys.argv[2]}:{number}:" + "x" * (number % 50) + ":end")
 """
 
 
 def lines_in(path: Path) -> list[str]:
-    """All lines, from the oldest file to the newest."""
+    """All lines, from the oldest to the newest file."""
     older = sorted(path.parent.glob(f"{path.name}.[0-9]*"), key=lambda file: -int(file.suffix[1:]))
     texts = [file.read_text() for file in [*older, path]]
     assert all(text.endswith("\n") for text in texts)
     return [each for text in texts for each in text.splitlines()]
 
 
-def assert_whole(path: Path, writers: int, count: int) -> None:
+def assert_complete(path: Path, writers: int, count: int) -> None:
     found = lines_in(path)
     assert Counter(found) == Counter(line(writer, number) for writer in range(writers) for number in range(count))
     for writer in range(writers):
@@ -49,7 +49,7 @@ def assert_whole(path: Path, writers: int, count: int) -> None:
         assert mine == [line(writer, number) for number in range(count)]
 
 
-def test_eight_threads_lose_and_tear_nothing_while_the_file_rotates(tmp_path: Path):
+def test_lines_of_concurrent_threads_are_not_lost_or_torn_during_rotation(tmp_path: Path):
     path = tmp_path / "a.log"
     file = LineFile(path, Rotation(max_bytes=2_000, keep=10_000))
 
@@ -59,11 +59,11 @@ def test_eight_threads_lose_and_tear_nothing_while_the_file_rotates(tmp_path: Pa
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
-    assert_whole(path, 8, 200)
+    assert_complete(path, 8, 200)
     assert len(list(tmp_path.glob("a.log.[0-9]*"))) > 20
 
 
-def test_processes_lose_and_tear_nothing_while_the_file_rotates(tmp_path: Path):
+def test_lines_of_concurrent_processes_are_not_lost_or_torn_during_rotation(tmp_path: Path):
     path = tmp_path / "a.log"
     commands = [[sys.executable, "-c", WRITER, str(path), str(writer)] for writer in range(3)]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for command in commands]
@@ -71,7 +71,7 @@ def test_processes_lose_and_tear_nothing_while_the_file_rotates(tmp_path: Path):
         assert process.stdin is not None
         process.stdin.close()
     assert [process.wait(60) for process in processes] == [0, 0, 0]
-    assert_whole(path, 3, 200)
+    assert_complete(path, 3, 200)
 
 
 FORKING = """
@@ -91,12 +91,12 @@ def slow(descriptor):
 os.fsync = slow
 thread = threading.Thread(target=file.write, args=("0:0::end",))
 thread.start()
-inside.wait()                # the thread is in the middle of a write, and holds its locks
+inside.wait()                # the thread is in the middle of a write and holds its locks
 child = os.fork()
 os.fsync = real
 writer = 1 if child == 0 else 0
 if child == 0:
-    signal.alarm(30)         # rather than wait for ever for a thread that is not here
+    signal.alarm(30)         # instead of waiting forever for a thread that does not exist here
 else:
     go_on.set()
     thread.join()
@@ -109,13 +109,13 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_in_the_middle_of_a_write_writes_on_its_own(tmp_path: Path):
+def test_child_forked_during_a_write_can_write(tmp_path: Path):
     path = tmp_path / "a.log"
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING, str(path)], check=True, timeout=60)
-    assert_whole(path, 2, 300)
+    assert_complete(path, 2, 300)
 
 
-def test_no_file_is_longer_than_allowed_and_the_oldest_goes(tmp_path: Path):
+def test_files_respect_the_size_limit_and_the_oldest_is_deleted(tmp_path: Path):
     path = tmp_path / "a.log"
     file = LineFile(path, Rotation(max_bytes=1_000, keep=3))
     for number in range(1_500):
@@ -127,27 +127,27 @@ def test_no_file_is_longer_than_allowed_and_the_oldest_goes(tmp_path: Path):
     assert found == [f"{number:04d}" for number in range(1_500 - len(found), 1_500)]
 
 
-def test_a_line_that_is_longer_than_a_file_is_written_whole(tmp_path: Path):
+def test_line_longer_than_a_file_is_written_completely(tmp_path: Path):
     file = LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3))
     for letter in "abc":
         file.write(letter * 3_000)
     assert lines_in(tmp_path / "a.log") == ["a" * 3_000, "b" * 3_000, "c" * 3_000]
 
 
-def test_a_line_stays_one_line(tmp_path: Path):
+def test_newlines_in_a_line_are_escaped(tmp_path: Path):
     file = LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3))
     file.write("one\ntwo \udcff")
     assert lines_in(tmp_path / "a.log") == ["one\\ntwo \\udcff"]
 
 
-def test_a_line_that_a_crash_cut_off_does_not_spoil_the_next(tmp_path: Path):
+def test_line_truncated_by_a_crash_does_not_corrupt_the_next(tmp_path: Path):
     path = tmp_path / "a.log"
     path.write_text("whole\nha")
     LineFile(path, Rotation(max_bytes=1_000, keep=3)).write("next")
     assert lines_in(path) == ["whole", "ha", "next"]
 
 
-def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_leaves_no_partial_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a.log"
     file = LineFile(path, Rotation(max_bytes=1_000, keep=3))
     file.write("one")
@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
     assert lines_in(path) == ["one", "two"]
 
 
-def test_a_file_that_somebody_moved_away_is_begun_anew(tmp_path: Path):
+def test_moved_file_is_recreated(tmp_path: Path):
     path = tmp_path / "a.log"
     file = LineFile(path, Rotation(max_bytes=1_000, keep=3))
     file.write("one")
@@ -169,7 +169,7 @@ def test_a_file_that_somebody_moved_away_is_begun_anew(tmp_path: Path):
     assert (path.read_text(), (tmp_path / "moved").read_text()) == ("two\n", "one\n")
 
 
-def test_a_closed_file_is_opened_again(tmp_path: Path):
+def test_closed_file_is_reopened(tmp_path: Path):
     file = LineFile(tmp_path / "deep" / "a.log", Rotation(max_bytes=1_000, keep=3))
     file.write("one")
     file.close()
@@ -177,12 +177,12 @@ def test_a_closed_file_is_opened_again(tmp_path: Path):
     assert lines_in(tmp_path / "deep" / "a.log") == ["one", "two"]
 
 
-def test_others_cannot_read_it(tmp_path: Path):
+def test_file_is_readable_only_by_its_owner(tmp_path: Path):
     LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3)).write("one")
     assert (tmp_path / "a.log").stat().st_mode & 0o077 == 0
 
 
-def test_with_fsync_a_line_is_synced_before_the_call_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_line_is_synced_before_the_call_returns_with_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     LineFile(tmp_path / "a.log", Rotation(max_bytes=1_000, keep=3)).write("one")
@@ -191,7 +191,7 @@ def test_with_fsync_a_line_is_synced_before_the_call_returns(tmp_path: Path, mon
     assert len(synced) == 1
 
 
-def test_a_failed_sync_leaves_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_sync_leaves_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, "broken disk")
 

@@ -1,4 +1,4 @@
-"""Every line says for which call it was written, parses as JSON, and holds no secret."""
+"""Every log line identifies its call, parses as JSON, and contains no secret."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one_line(stream: io.StringIO) -> dict[str, Any]:
     return line
 
 
-def test_a_line_carries_the_call_it_was_written_for():
+def test_line_has_the_facts_of_its_call():
     call = CallContext(
         "c-1",
         query_id="q-1",
@@ -77,20 +77,20 @@ def test_a_line_carries_the_call_it_was_written_for():
     }
 
 
-def test_outside_of_a_call_a_line_has_no_call():
+def test_line_outside_of_a_call_has_no_call_facts():
     with logging_to(io.StringIO()) as out:
         log.warning("hello")
     assert set(one_line(out)) == {"time", "level", "logger", "message"}
 
 
-def test_the_time_is_utc_with_milliseconds():
+def test_time_is_utc_with_milliseconds():
     with logging_to(io.StringIO()) as out:
         record = logging.makeLogRecord({"name": "skiway.test", "levelno": logging.INFO, "created": 1_767_323_045.25})
         logging.getLogger().handle(record)
     assert one_line(out)["time"] == "2026-01-02T03:04:05.250Z"
 
 
-def test_an_exception_is_part_of_the_line():
+def test_exception_is_part_of_the_line():
     with logging_to(io.StringIO()) as out:
         try:
             raise KeyError("password=hunter2")
@@ -103,7 +103,7 @@ def test_an_exception_is_part_of_the_line():
     assert "hunter2" not in out.getvalue()
 
 
-def test_a_line_carries_its_trace():
+def test_line_has_the_ids_of_its_trace():
     traces = Traces.start(Telemetry(traces=TracesSettings(enabled=True)))
     with logging_to(io.StringIO()) as out, traces.span("rpc", "GetTable"):
         log.info("inside")
@@ -113,7 +113,7 @@ def test_a_line_carries_its_trace():
     assert len(line["span_id"]) == 16
 
 
-def test_secrets_are_in_no_line_in_no_form():
+def test_secrets_do_not_appear_in_any_format():
     wrapped = Secret("hunter2")
     for form in ("json", "text"):
         with logging_to(io.StringIO(), format=form) as out:
@@ -128,7 +128,7 @@ def test_secrets_are_in_no_line_in_no_form():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"\xff", object(), {1: {2, 3}}, "\u2028\x00é", [1.5]])
-def test_any_extra_makes_a_line_of_json(value: object):
+def test_any_extra_value_is_logged_as_valid_json(value: object):
     def fail(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
@@ -138,16 +138,16 @@ def test_any_extra_makes_a_line_of_json(value: object):
     assert "value" in json.loads(line, parse_constant=fail)
 
 
-def test_a_message_that_does_not_fit_its_arguments_stops_nobody(capsys: pytest.CaptureFixture[str]):
+def test_message_that_does_not_match_its_arguments_does_not_raise(capsys: pytest.CaptureFixture[str]):
     with logging_to(io.StringIO()) as out:
-        ours = logging.getLogger().handlers[-1]  # only ours: that of pytest would raise
+        ours = logging.getLogger().handlers[-1]  # only our handler, because that of pytest would raise
         ours.handle(log.makeRecord("skiway.test", logging.INFO, __file__, 1, "%d tables", ("three",), None))
         log.info("next")
     assert one_line(out)["message"] == "next"
     assert "--- Logging error ---" in capsys.readouterr().err
 
 
-def test_a_terminal_gets_text_and_a_pipe_gets_json():
+def test_terminal_gets_text_and_pipe_gets_json():
     with logging_to(Terminal()) as out, serving(CallContext("c-1", account_id="acme")):
         log.warning("careful")
     assert out.getvalue().endswith("WARNING skiway.test  careful  [correlation_id=c-1 account_id=acme]\n")
@@ -156,7 +156,7 @@ def test_a_terminal_gets_text_and_a_pipe_gets_json():
     assert one_line(out)["message"] == "careful"
 
 
-def test_text_shows_the_stack_below():
+def test_text_format_shows_the_stack_trace_below():
     with logging_to(io.StringIO(), format="text") as out:
         try:
             raise ValueError("no")
@@ -165,7 +165,7 @@ def test_text_shows_the_stack_below():
     assert out.getvalue().splitlines()[-1] == "ValueError: no"
 
 
-def test_the_level_is_ours_and_other_libraries_are_quieter():
+def test_level_applies_to_skiway_and_other_libraries_log_only_warnings():
     with logging_to(io.StringIO(), level="DEBUG") as out:
         log.debug("ours")
         logging.getLogger("elsewhere").info("chatter")
@@ -177,7 +177,7 @@ def test_the_level_is_ours_and_other_libraries_are_quieter():
     assert out.getvalue() == ""
 
 
-def test_taken_back_it_leaves_logging_as_it_was():
+def test_undo_restores_the_logging_configuration():
     root, ours = logging.getLogger(), logging.getLogger("skiway")
     before = (list(root.handlers), root.level, ours.level)
     with logging_to(io.StringIO(), level="DEBUG"):
@@ -185,7 +185,7 @@ def test_taken_back_it_leaves_logging_as_it_was():
     assert (list(root.handlers), root.level, ours.level) == before
 
 
-def test_a_file_gets_every_line_of_eight_threads_while_it_rotates(tmp_path: Path):
+def test_file_gets_every_line_of_concurrent_threads_during_rotation(tmp_path: Path):
     file = tmp_path / "logs" / "skiway.log"
 
     def write(writer: int) -> None:
@@ -204,7 +204,7 @@ def test_a_file_gets_every_line_of_eight_threads_while_it_rotates(tmp_path: Path
     assert all(line["correlation_id"] == f"call-{line['writer']}" for line in found)
 
 
-def test_a_file_that_cannot_be_written_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_unwritable_file_does_not_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").write_text("in the way")
     with logging_to(io.StringIO(), file=tmp_path / "file" / "skiway.log") as out:
         log.info("hello")

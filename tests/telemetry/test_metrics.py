@@ -1,4 +1,4 @@
-"""Metrics count what they say, with the tags they declare, and Prometheus can read them."""
+"""Metrics have the right values and only declared tags, and Prometheus can read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def metrics() -> Metrics:
 
 
 def samples(metrics: Metrics) -> Samples:
-    """What Prometheus' own parser reads."""
+    """The samples that Prometheus' own parser reads."""
     families = text_string_to_metric_families(metrics.prometheus_text())
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value for each in families for sample in each.samples
@@ -42,7 +42,7 @@ def sample(metrics: Metrics, name: str, **tags: str) -> float | None:
     return samples(metrics).get((name, frozenset(tags.items())))
 
 
-def test_a_counter_counts_by_its_tags(metrics: Metrics):
+def test_counter_counts_by_its_tags(metrics: Metrics):
     metrics.add(definitions.GC_REMOVED, 3, collector="cas")
     metrics.add(definitions.GC_REMOVED, 4, collector="cas")
     metrics.add(definitions.GC_REMOVED, collector="pointer")
@@ -50,7 +50,7 @@ def test_a_counter_counts_by_its_tags(metrics: Metrics):
     assert sample(metrics, "skiway_core_gc_removed_total", collector="pointer") == 1
 
 
-def test_a_gauge_goes_up_and_down_and_can_be_set(metrics: Metrics):
+def test_gauge_goes_up_and_down_and_can_be_set(metrics: Metrics):
     metrics.add(definitions.RPC_ACTIVE, 1, component="t", operation="Get")
     metrics.add(definitions.RPC_ACTIVE, 1, component="t", operation="Get")
     metrics.add(definitions.RPC_ACTIVE, -1, component="t", operation="Get")
@@ -60,7 +60,7 @@ def test_a_gauge_goes_up_and_down_and_can_be_set(metrics: Metrics):
     assert sample(metrics, "skiway_core_task_enabled", task="gc") == 0
 
 
-def test_a_histogram_tells_how_many_were_how_quick(metrics: Metrics):
+def test_histogram_has_cumulative_buckets(metrics: Metrics):
     for seconds in (0.0005, 0.0006, 0.3, 100):
         metrics.record(definitions.GC_PAUSE, seconds, collector="cas")
     name = "skiway_core_gc_pause_seconds"
@@ -88,7 +88,7 @@ def test_every_metric_can_be_recorded_and_read_by_prometheus(metrics: Metrics):
         assert all(v.endswith("\n\\ é") for found in family.samples for k, v in found.labels.items() if k != "le")
 
 
-def test_names_follow_the_rule_and_are_unique():
+def test_names_follow_the_convention_and_are_unique():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) == 31
     assert [name for name in names if not re.fullmatch(r"skiway\.(core|service)(\.[a-z]+)+(\.[a-z.]+)", name)] == []
@@ -103,7 +103,7 @@ def test_every_metric_is_used_outside_its_definition():
     assert {name for name in names if not re.search(rf"\b{name}\b", code)} == set()
 
 
-def test_an_undeclared_tag_is_dropped_and_counted():
+def test_undeclared_tag_is_dropped_and_counted():
     metrics = Metrics()
     metrics.add(definitions.GC_ERRORS, collector="cas", tenant="acme", colour="red")
     assert sample(metrics, "skiway_core_gc_errors_total", collector="cas") == 1
@@ -111,7 +111,7 @@ def test_an_undeclared_tag_is_dropped_and_counted():
     assert dropped == 2
 
 
-def test_in_strict_mode_an_undeclared_tag_is_an_error(metrics: Metrics):
+def test_undeclared_tag_is_an_error_in_strict_mode(metrics: Metrics):
     with pytest.raises(Internal) as caught:
         metrics.record(definitions.RPC_LATENCY, 1, component="t", tenant="acme")
     assert caught.value.message == (
@@ -120,12 +120,12 @@ def test_in_strict_mode_an_undeclared_tag_is_an_error(metrics: Metrics):
     assert metrics.collect() == []
 
 
-def test_a_missing_tag_is_empty(metrics: Metrics):
+def test_missing_tag_is_empty(metrics: Metrics):
     metrics.add(definitions.RPC_RETRIES, operation="Get")
     assert sample(metrics, "skiway_core_rpc_retries_total", component="", operation="Get") == 1
 
 
-def test_too_many_combinations_of_tags_share_one(metrics: Metrics):
+def test_excess_tag_combinations_share_one_series(metrics: Metrics):
     for number in range(MAX_SERIES + 3):
         metrics.add(definitions.GC_ERRORS, collector=str(number))
     metrics.add(definitions.GC_ERRORS, collector="0")
@@ -137,7 +137,7 @@ def test_too_many_combinations_of_tags_share_one(metrics: Metrics):
     assert sample(metrics, name, metric="skiway.core.gc.errors") == 3
 
 
-def test_switched_off_nothing_is_kept():
+def test_disabled_metrics_record_nothing():
     metrics = Metrics.start(Telemetry(metrics=MetricsOutput(enabled=False, strict=True)))
     metrics.add(definitions.GC_ERRORS, anything="goes")
     metrics.record(definitions.GC_PAUSE, 1)
@@ -146,7 +146,7 @@ def test_switched_off_nothing_is_kept():
     assert store_calls(metrics) is None
 
 
-def test_threads_lose_no_count(metrics: Metrics):
+def test_concurrent_counts_are_not_lost(metrics: Metrics):
     def count(_: int) -> None:
         for _ in range(2_000):
             metrics.add(definitions.GC_ERRORS, collector="cas")
@@ -158,7 +158,7 @@ def test_threads_lose_no_count(metrics: Metrics):
     assert sample(metrics, "skiway_core_gc_pause_seconds_count", collector="cas") == 16_000
 
 
-def test_an_observed_gauge_is_asked_when_metrics_are_collected(metrics: Metrics):
+def test_observed_gauge_is_read_on_collection(metrics: Metrics):
     entries = [3]
     metrics.observe(definitions.CACHE_ENTRIES, lambda: [(entries[0], {"cache": "graph"})])
     assert sample(metrics, "skiway_core_cache_entries", cache="graph") == 3
@@ -166,7 +166,7 @@ def test_an_observed_gauge_is_asked_when_metrics_are_collected(metrics: Metrics)
     assert sample(metrics, "skiway_core_cache_entries", cache="graph") == 4
 
 
-def test_an_observer_that_fails_hides_nothing_else(metrics: Metrics, caplog: pytest.LogCaptureFixture):
+def test_failing_observer_does_not_hide_other_metrics(metrics: Metrics, caplog: pytest.LogCaptureFixture):
     def fail() -> Iterable[Observation]:
         raise RuntimeError("no")
 
@@ -176,7 +176,7 @@ def test_an_observer_that_fails_hides_nothing_else(metrics: Metrics, caplog: pyt
     assert caplog.messages == ["metric skiway.core.cache.entries could not be read"]
 
 
-def test_a_metric_of_ones_own_is_welcome(metrics: Metrics):
+def test_custom_metric_can_be_recorded(metrics: Metrics):
     mine = Metric("skiway.service.mine.things", "counter", ("colour",), "Things.")
     metrics.add(mine, 2, colour="red")
     assert sample(metrics, "skiway_service_mine_things_total", colour="red") == 2
@@ -185,7 +185,7 @@ def test_a_metric_of_ones_own_is_welcome(metrics: Metrics):
 # -- stores
 
 
-def test_every_call_to_a_store_is_counted_and_timed(metrics: Metrics):
+def test_every_store_call_is_counted_and_timed(metrics: Metrics):
     with open_stores("memory://", on_call=store_calls(metrics)) as stores:
         uri = stores.blobs.put(b"a", folder="f")
         stores.pointers.compare_and_set("/a", uri, expect=ABSENT)
@@ -201,7 +201,7 @@ def test_every_call_to_a_store_is_counted_and_timed(metrics: Metrics):
     assert [dict(tags)["result"] for _, tags in failed] == ["AlreadyExists"]
 
 
-def test_bytes_are_counted_where_a_store_tells_them(metrics: Metrics):
+def test_bytes_are_counted_if_a_store_reports_them(metrics: Metrics):
     @dataclass
     class Call:
         store: str = "blobs"
@@ -230,7 +230,7 @@ def test_bytes_of_blobs_are_counted(metrics: Metrics):
 # -- caches
 
 
-def test_statistics_of_caches_are_exported(metrics: Metrics):
+def test_cache_statistics_are_exported(metrics: Metrics):
     now = CacheStats(entries=1, weight=2, max_weight=6, max_entries=5, hits=3, misses=4, errors=7)
     observe_caches(metrics, {"a": lambda: now})
     observe_caches(metrics, {"b": lambda: CacheStats(7, 8, 9, None, 10, 11, 0)})
@@ -250,16 +250,16 @@ def test_statistics_of_caches_are_exported(metrics: Metrics):
 # -- usage
 
 
-def test_usage_is_counted_sampled_and_kept_for_a_while(metrics: Metrics):
-    now, asked, looked_at = [0.0], [], []
+def test_usage_is_counted_sampled_and_cached(metrics: Metrics):
+    now, counted, sampled = [0.0], [], []
 
     def sizes(account: str) -> Iterator[int]:
         for size in (100, 300, 10_000):
-            looked_at.append(account)
+            sampled.append(account)
             yield size
 
     def pointers(account: str) -> int:
-        asked.append(account)
+        counted.append(account)
         return 10
 
     stored = Stored(lambda: ["acme", "blank"], pointers, lambda account: sizes(account) if account == "acme" else [])
@@ -268,10 +268,10 @@ def test_usage_is_counted_sampled_and_kept_for_a_while(metrics: Metrics):
     assert sample(metrics, "skiway_service_storage_account_pointers", account="acme") == 10
     assert sample(metrics, "skiway_service_storage_account_bytes", account="acme") == 2_000
     assert sample(metrics, "skiway_service_storage_account_bytes", account="blank") == 2_000
-    assert (asked, looked_at) == (["acme", "blank"], ["acme", "acme"])
+    assert (counted, sampled) == (["acme", "blank"], ["acme", "acme"])
     now[0] = 29.9
     metrics.collect()
-    assert len(asked) == 2
+    assert len(counted) == 2
     now[0] = 30.0
     metrics.collect()
-    assert len(asked) == 4
+    assert len(counted) == 4

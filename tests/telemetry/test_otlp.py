@@ -1,4 +1,4 @@
-"""A receiver on loopback really gets metrics and spans."""
+"""An OTLP receiver on loopback gets metrics and spans."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def settings(endpoint: str, *, every: timedelta = timedelta(hours=1)) -> Telemet
     )
 
 
-def test_the_receiver_gets_the_metrics_at_the_latest_when_they_are_closed(receiver: Receiver):
+def test_receiver_gets_the_metrics_on_close(receiver: Receiver):
     metrics = Metrics.start(settings(receiver.endpoint))
     metrics.add(definitions.GC_REMOVED, 3, collector="cas")
     metrics.set(definitions.TASK_ENABLED, 1, task="gc")
     for seconds in (0.0004, 0.3, 100):
         metrics.record(definitions.GC_PAUSE, seconds, collector="cas")
     metrics.close()
-    path, headers, body = receiver.got.get(timeout=10)
+    path, headers, body = receiver.received.get(timeout=10)
     assert (path, headers["authorization"], headers["x-b"]) == ("/v1/metrics", "Bearer t", "c")
     (sent,) = ExportMetricsServiceRequest.FromString(body).resource_metrics
     attributes = {each.key: each.value.string_value for each in sent.resource.attributes}
@@ -60,28 +60,28 @@ def test_the_receiver_gets_the_metrics_at_the_latest_when_they_are_closed(receiv
     (point,) = found["skiway.core.task.enabled"].gauge.data_points
     assert (point.as_double or point.as_int) == 1
     pause = found["skiway.core.gc.pause"]
-    (spread,) = pause.histogram.data_points
-    assert (pause.unit, spread.count, spread.sum) == ("s", 3, pytest.approx(100.3004))
-    assert tuple(spread.explicit_bounds) == BOUNDS
-    assert len(spread.bucket_counts) == len(BOUNDS) + 1
-    assert (spread.bucket_counts[0], spread.bucket_counts[-1], sum(spread.bucket_counts)) == (1, 1, 3)
-    assert not spread.HasField("min")
+    (distribution,) = pause.histogram.data_points
+    assert (pause.unit, distribution.count, distribution.sum) == ("s", 3, pytest.approx(100.3004))
+    assert tuple(distribution.explicit_bounds) == BOUNDS
+    assert len(distribution.bucket_counts) == len(BOUNDS) + 1
+    assert (distribution.bucket_counts[0], distribution.bucket_counts[-1], sum(distribution.bucket_counts)) == (1, 1, 3)
+    assert not distribution.HasField("min")
 
 
-def test_metrics_are_delivered_again_and_again(receiver: Receiver):
+def test_metrics_are_delivered_periodically(receiver: Receiver):
     metrics = Metrics.start(settings(receiver.endpoint, every=timedelta(milliseconds=20)))
     metrics.add(definitions.GC_REMOVED, collector="cas")
     for _ in range(3):
-        assert receiver.got.get(timeout=10)[0] == "/v1/metrics"
+        assert receiver.received.get(timeout=10)[0] == "/v1/metrics"
     metrics.close()
 
 
-def test_the_receiver_gets_the_spans(receiver: Receiver):
+def test_receiver_gets_the_spans(receiver: Receiver):
     traces = Traces.start(settings(f"{receiver.endpoint}/"))
     with traces.span("rpc", "Get", headers={}):
         pass
     traces.close()
-    path, headers, body = receiver.got.get(timeout=10)
+    path, headers, body = receiver.received.get(timeout=10)
     assert (path, headers["authorization"]) == ("/v1/traces", "Bearer t")
     (sent,) = ExportTraceServiceRequest.FromString(body).resource_spans
     (span,) = sent.scope_spans[0].spans
@@ -89,9 +89,9 @@ def test_the_receiver_gets_the_spans(receiver: Receiver):
     assert {each.key: each.value.string_value for each in span.attributes} == {"component": "rpc", "operation": "Get"}
 
 
-def test_a_receiver_that_is_away_stops_nobody(receiver: Receiver, caplog: pytest.LogCaptureFixture):
-    away = Otlp(endpoint="http://127.0.0.1:1", timeout_seconds=0.2)
-    metrics = Metrics.start(Telemetry(otlp=away))
+def test_unreachable_receiver_does_not_raise(receiver: Receiver, caplog: pytest.LogCaptureFixture):
+    unreachable = Otlp(endpoint="http://127.0.0.1:1", timeout_seconds=0.2)
+    metrics = Metrics.start(Telemetry(otlp=unreachable))
     metrics.add(definitions.GC_REMOVED, collector="cas")
     with caplog.at_level(logging.ERROR):
         metrics.close()

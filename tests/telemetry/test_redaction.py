@@ -1,4 +1,4 @@
-"""Secrets that somebody logs by mistake are not in the log."""
+"""Secrets that are logged by mistake do not appear in the log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
         ("x-api-key: hunter2", "x-api-key: ****"),
     ],
 )
-def test_what_looks_like_a_secret_is_masked(text: str, expected: str):
+def test_text_that_looks_like_a_secret_is_masked(text: str, expected: str):
     assert redacted_text(text) == expected
 
 
@@ -46,33 +46,33 @@ def test_what_looks_like_a_secret_is_masked(text: str, expected: str):
         "password is None: password=None",
     ],
 )
-def test_what_is_no_secret_is_left_alone(text: str):
+def test_text_without_secrets_is_unchanged(text: str):
     assert redacted_text(text) == text
 
 
 @pytest.mark.parametrize("name", ["password", "Authorization", "aws_secret_access_key", "session-token", "apiKey"])
-def test_names_of_secrets_are_known(name: str):
+def test_names_of_secrets_are_recognized(name: str):
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["account", "page_token", "next_token", "key", "subject", "monkey"])
-def test_other_names_are_harmless(name: str):
+def test_other_names_are_not_secret(name: str):
     assert not is_secret_name(name)
 
 
-def test_secrets_are_found_by_name_at_any_depth():
-    given = {"user": "ada", "options": {"password": "hunter2", "tries": 3}, "list": [{"token": "hunter2"}]}
+def test_secrets_are_masked_by_name_at_any_depth():
+    value = {"user": "ada", "options": {"password": "hunter2", "tries": 3}, "list": [{"token": "hunter2"}]}
     expected = {"user": "ada", "options": {"password": MASK, "tries": 3}, "list": [{"token": MASK}]}
-    assert redacted(given) == expected
+    assert redacted(value) == expected
 
 
 @pytest.mark.parametrize("wrapped", [Secret("hunter2"), Redacted("hunter2")])
-def test_what_is_wrapped_as_a_secret_shows_as_stars(wrapped: object):
+def test_wrapped_secrets_are_masked(wrapped: object):
     assert redacted(wrapped) == MASK
     assert redacted({"anything": [wrapped]}) == {"anything": [MASK]}
 
 
-def test_fields_that_hide_themselves_stay_hidden():
+def test_fields_hidden_from_repr_stay_hidden():
     @dataclass
     class Connector:
         name: str

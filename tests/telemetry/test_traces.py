@@ -1,4 +1,4 @@
-"""Spans belong to the caller's trace, say what was done, and cost nothing when they are off."""
+"""Spans belong to the caller's trace, describe the operation, and cost nothing when disabled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def only(exporter: InMemorySpanExporter) -> ReadableSpan:
     return span
 
 
-def test_a_span_says_component_operation_and_call(traces: Traces, exporter: InMemorySpanExporter):
+def test_span_has_component_operation_and_call(traces: Traces, exporter: InMemorySpanExporter):
     call = CallContext("c-1", account_id="acme", authorization={"authorization": "Bearer hunter2"})
     with serving(call), traces.span("rpc", "TableService/GetTable", headers={}):
         pass
@@ -58,7 +58,7 @@ def test_a_span_says_component_operation_and_call(traces: Traces, exporter: InMe
     assert span.resource.attributes["service.name"] == "skiway"
 
 
-def test_the_callers_trace_goes_on(traces: Traces, exporter: InMemorySpanExporter):
+def test_trace_of_the_caller_is_continued(traces: Traces, exporter: InMemorySpanExporter):
     with traces.span("rpc", "Get", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}):
         ids, header = current_span_ids(), traceparent()
     span = only(exporter)
@@ -69,14 +69,14 @@ def test_the_callers_trace_goes_on(traces: Traces, exporter: InMemorySpanExporte
 
 
 @pytest.mark.parametrize("header", ["", "nonsense", f"00-{'0' * 32}-{PARENT}-01", f"ff-{TRACE}-{PARENT}-01"])
-def test_a_broken_header_begins_a_new_trace(traces: Traces, exporter: InMemorySpanExporter, header: str):
+def test_malformed_header_starts_a_new_trace(traces: Traces, exporter: InMemorySpanExporter, header: str):
     with traces.span("rpc", "Get", headers={"traceparent": header}):
         pass
     assert only(exporter).parent is None
     assert f"{only(exporter).context.trace_id:032x}" != TRACE
 
 
-def test_a_span_within_a_span_is_its_child(traces: Traces, exporter: InMemorySpanExporter):
+def test_nested_span_is_a_child(traces: Traces, exporter: InMemorySpanExporter):
     with traces.span("rpc", "Get", headers={}), traces.span("store", "get"):
         pass
     inner, outer = exporter.get_finished_spans()
@@ -85,7 +85,7 @@ def test_a_span_within_a_span_is_its_child(traces: Traces, exporter: InMemorySpa
     assert inner.kind is SpanKind.INTERNAL
 
 
-def test_an_error_marks_the_span_without_its_message(traces: Traces, exporter: InMemorySpanExporter):
+def test_error_is_recorded_in_the_span_without_its_message(traces: Traces, exporter: InMemorySpanExporter):
     with pytest.raises(KeyError), traces.span("rpc", "Get"):
         raise KeyError("password=hunter2")
     span = only(exporter)
@@ -94,13 +94,13 @@ def test_an_error_marks_the_span_without_its_message(traces: Traces, exporter: I
     assert "hunter2" not in span.to_json()
 
 
-def test_what_the_caller_does_not_sample_is_not_sampled(traces: Traces, exporter: InMemorySpanExporter):
+def test_trace_not_sampled_by_the_caller_is_not_sampled(traces: Traces, exporter: InMemorySpanExporter):
     with traces.span("rpc", "Get", headers={"traceparent": f"00-{TRACE}-{PARENT}-00"}):
         assert (traceparent() or "").endswith("-00")
     assert exporter.get_finished_spans() == ()
 
 
-def test_the_ratio_says_how_many_traces_are_sampled(exporter: InMemorySpanExporter):
+def test_ratio_controls_how_many_traces_are_sampled(exporter: InMemorySpanExporter):
     never = start(exporter, ratio=0.0)
     with never.span("rpc", "Get", headers={}):
         pass
@@ -111,13 +111,13 @@ def test_the_ratio_says_how_many_traces_are_sampled(exporter: InMemorySpanExport
     never.close()
 
 
-def test_outside_of_a_span_there_are_no_ids(traces: Traces):
+def test_no_ids_outside_of_a_span(traces: Traces):
     assert traces.enabled
     assert current_span_ids() is None
     assert traceparent() is None
 
 
-def test_off_nothing_is_made_and_nothing_is_loaded():
+def test_disabled_tracing_creates_no_spans_and_imports_nothing():
     program = """
 import sys
 from skiway.config import Settings

@@ -19,7 +19,7 @@ STATE = "/platform/gc/pages"
 
 
 class Pages:
-    """A sweep over numbered pages, that tells which of them were swept; `per_page_s` is what each of them takes."""
+    """A sweep over numbered pages that records which ones were swept; each page takes `per_page_s`."""
 
     def __init__(self, count: int, clock: Clock, *, per_page_s: float = 0.0, removed: int = 1) -> None:
         self.swept: list[int] = []
@@ -33,7 +33,7 @@ class Pages:
 
 
 class Ticks(list[Tick]):
-    """All ticks; `running` are the sweeps that began and have not ended."""
+    """All ticks; `running` lists the sweeps that have begun and not ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def schedule(stores: Stores, clock: Clock, *sweeps: Sweep, observer: Ticks | Non
 
 
 @behavior(77)
-def test_a_sweep_runs_at_once_and_then_at_its_cadence(stores, clock):
+def test_sweep_runs_immediately_and_then_at_its_interval(stores, clock):
     pages = Pages(1, clock)
     server = schedule(stores, clock, sweep(pages))
     assert server.tick() == EVERY_S
@@ -81,7 +81,7 @@ def test_a_sweep_runs_at_once_and_then_at_its_cadence(stores, clock):
 
 
 @behavior(77)
-def test_slices_resume_where_the_last_one_ended(stores, clock):
+def test_slice_resumes_where_the_last_one_ended(stores, clock):
     pages = Pages(5, clock, per_page_s=2.0)
     server = schedule(stores, clock, sweep(pages))
     server.tick()
@@ -92,7 +92,7 @@ def test_slices_resume_where_the_last_one_ended(stores, clock):
 
 
 @behavior(77)
-def test_a_restarted_server_goes_on_where_the_last_one_ended(stores, clock):
+def test_restarted_server_resumes_where_the_last_one_ended(stores, clock):
     pages = Pages(5, clock, per_page_s=2.0)
     schedule(stores, clock, sweep(pages)).tick()
     clock.advance(EVERY_S)
@@ -106,7 +106,7 @@ def test_a_restarted_server_goes_on_where_the_last_one_ended(stores, clock):
 
 
 @behavior(77)
-def test_a_page_that_takes_longer_than_the_slice_is_still_progress(stores, clock):
+def test_page_that_takes_longer_than_a_slice_still_makes_progress(stores, clock):
     pages = Pages(3, clock, per_page_s=60.0)
     server = schedule(stores, clock, sweep(pages))
     for _ in range(3):
@@ -115,23 +115,23 @@ def test_a_page_that_takes_longer_than_the_slice_is_still_progress(stores, clock
     assert pages.swept == [0, 1, 2]
 
 
-def test_a_tick_ends_when_enough_was_removed(stores, clock):
+def test_tick_ends_at_the_batch_limit(stores, clock):
     pages = Pages(9, clock, removed=500)
     schedule(stores, clock, sweep(pages, batch_limit=1000)).tick()
     assert pages.swept == [0, 1]
 
 
 @behavior(77)
-def test_a_disabled_sweep_does_nothing(stores, clock):
+def test_disabled_sweep_does_nothing(stores, clock):
     pages = Pages(1, clock)
     server = schedule(stores, clock, sweep(pages, enabled=False))
     server.tick()
-    server.run(Event())  # nothing to wait for, so it returns
+    server.run(Event())  # returns because there is nothing to wait for
     assert pages.swept == []
     assert stores.pointers.get(STATE) is None
 
 
-def test_servers_of_one_store_share_the_cadence(stores, clock):
+def test_servers_of_one_store_share_the_interval(stores, clock):
     pages = Pages(1, clock)
     first, second = schedule(stores, clock, sweep(pages)), schedule(stores, clock, sweep(pages))
     first.tick()
@@ -139,7 +139,7 @@ def test_servers_of_one_store_share_the_cadence(stores, clock):
     assert pages.swept == [0]
 
 
-def test_a_sweep_that_runs_elsewhere_is_left_alone(stores, clock):
+def test_sweep_that_runs_on_another_server_is_not_started(stores, clock):
     waits = []
 
     def meanwhile(_: str | None) -> Progress:
@@ -150,7 +150,7 @@ def test_a_sweep_that_runs_elsewhere_is_left_alone(stores, clock):
     assert waits == [SLICE_S + GRACE_S]
 
 
-def test_of_two_servers_that_ask_at_once_one_gets_the_turn(stores, clock, monkeypatch):
+def test_only_one_of_two_competing_servers_gets_the_lease(stores, clock, monkeypatch):
     get, pages = stores.pointers.get, Pages(1, clock)
 
     def overtaken(key: str) -> Any:
@@ -164,7 +164,7 @@ def test_of_two_servers_that_ask_at_once_one_gets_the_turn(stores, clock, monkey
     assert pages.swept == [0]
 
 
-def test_the_turn_of_a_server_that_died_passes_on(stores, clock):
+def test_lease_of_a_dead_server_expires(stores, clock):
     pages = Pages(1, clock)
     stores.pointers.compare_and_set(
         STATE,
@@ -178,13 +178,13 @@ def test_the_turn_of_a_server_that_died_passes_on(stores, clock):
     assert pages.swept == [7]
 
 
-def test_a_server_that_overslept_its_turn_does_not_set_the_cursor_back(stores, clock, caplog):
-    def oversleeps(_: str | None) -> Progress:
+def test_server_with_an_expired_lease_does_not_move_the_cursor_back(stores, clock, caplog):
+    def exceed_lease(_: str | None) -> Progress:
         clock.advance(SLICE_S + GRACE_S)
         schedule(stores, clock, sweep(Pages(9, clock, per_page_s=2.0))).tick()
         return Progress(next_token="old")
 
-    schedule(stores, clock, sweep(oversleeps)).tick()
+    schedule(stores, clock, sweep(exceed_lease)).tick()
     pointer = stores.pointers.get(STATE)
     assert pointer is not None
     assert json.loads(pointer.blob_uri)["token"] == "2"
@@ -192,14 +192,14 @@ def test_a_server_that_overslept_its_turn_does_not_set_the_cursor_back(stores, c
 
 
 @pytest.mark.parametrize("ahead_s", [EVERY_S + 1, 1e9])
-def test_a_clock_that_was_wrong_once_does_not_stop_gc(stores, clock, ahead_s):
-    pages, wrong = Pages(1, clock), Clock(clock.later(ahead_s))
-    schedule(stores, wrong, sweep(pages)).tick()
+def test_clock_that_was_once_ahead_does_not_stop_gc(stores, clock, ahead_s):
+    pages, ahead = Pages(1, clock), Clock(clock.later(ahead_s))
+    schedule(stores, ahead, sweep(pages)).tick()
     schedule(stores, clock, sweep(pages)).tick()
     assert pages.swept == [0, 0]
 
 
-def test_a_state_that_cannot_be_read_begins_anew(stores, clock, caplog):
+def test_unreadable_state_restarts_the_sweep(stores, clock, caplog):
     stores.pointers.compare_and_set(STATE, "{}", expect=0)
     pages = Pages(1, clock)
     schedule(stores, clock, sweep(pages)).tick()
@@ -207,7 +207,7 @@ def test_a_state_that_cannot_be_read_begins_anew(stores, clock, caplog):
     assert "starts from the beginning" in caplog.text
 
 
-def test_errors_are_told_and_the_other_sweeps_go_on(stores, clock, caplog):
+def test_errors_are_reported_and_other_sweeps_continue(stores, clock, caplog):
     ticks = Ticks()
     pages, fails = Pages(1, clock), [Unavailable("the store is away"), RuntimeError("a bug"), None]
 
@@ -231,7 +231,7 @@ def test_errors_are_told_and_the_other_sweeps_go_on(stores, clock, caplog):
     assert "gc pages failed, retrying in 600 s: the store is away" in caplog.text
 
 
-def test_an_error_keeps_the_place_but_a_bad_token_begins_anew(stores, clock):
+def test_error_keeps_the_cursor_but_invalid_token_restarts_the_sweep(stores, clock):
     seen: list[str | None] = []
     fails: list[Exception | None] = [None, Unavailable("away"), InvalidArgument("no such page"), None]
 
@@ -249,22 +249,22 @@ def test_an_error_keeps_the_place_but_a_bad_token_begins_anew(stores, clock):
     assert seen == [None, "next", "next", None]
 
 
-def test_a_store_that_is_away_is_asked_again_at_the_next_tick(stores, clock, monkeypatch):
+def test_unavailable_store_is_retried_at_the_next_tick(stores, clock, monkeypatch):
     ticks = Ticks()
     server = schedule(stores, clock, sweep(Pages(1, clock)), observer=ticks)
     with monkeypatch.context() as broken:
 
-        def away(key: str) -> None:
+        def unavailable(key: str) -> None:
             raise Unavailable("no route")
 
-        broken.setattr(stores.pointers, "get", away)
+        broken.setattr(stores.pointers, "get", unavailable)
         assert server.tick() == EVERY_S
     clock.advance(EVERY_S)
     server.tick()
     assert [tick.error for tick in ticks] == ["Unavailable", None]
 
 
-def test_what_was_done_is_reported(stores, clock, caplog):
+def test_results_are_reported_and_logged(stores, clock, caplog):
     caplog.set_level(logging.INFO, "skiway.gc")
     ticks = Ticks()
     step = lambda token: Progress(20, 3, ("/accounts/a/tables/by-id/t",))  # noqa: E731
@@ -274,7 +274,7 @@ def test_what_was_done_is_reported(stores, clock, caplog):
     assert "the content of /accounts/a/tables/by-id/t is missing" in caplog.text
 
 
-def test_stopping_ends_a_sweep_between_its_pages_and_then_the_thread(stores, clock):
+def test_stopping_ends_a_sweep_between_pages_and_then_the_thread(stores, clock):
     stop, pages = Event(), Pages(1000, clock)
 
     def step(token: str | None) -> Progress:

@@ -1,4 +1,4 @@
-"""Secrets in AWS: tagged with their account, and kept apart by a role for each."""
+"""Secrets in AWS are tagged with their account and isolated by a role session per account."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROLE = "arn:aws:iam::123456789012:role/skiway-secrets"
 REGION = "eu-west-1"
 
 
-class Watch:
-    """The system's time, and what a test adds to it: sessions end by the time of AWS."""
+class OffsetClock:
+    """The system time plus an offset, because AWS sessions expire by real time."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -32,7 +32,7 @@ class Watch:
 
 
 class Calls(list[tuple[str, str, dict[str, Any]]]):
-    """What was asked of AWS: operation, access key, arguments."""
+    """The recorded AWS calls: operation, access key, arguments."""
 
     def of(self, operation: str) -> list[dict[str, Any]]:
         return [arguments for name, _, arguments in self if name == operation]
@@ -60,8 +60,8 @@ def calls(aws, monkeypatch) -> Calls:
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
+def offset_clock() -> OffsetClock:
+    return OffsetClock()
 
 
 @pytest.fixture
@@ -70,18 +70,18 @@ def plain(aws):
 
 
 @pytest.fixture
-def in_roles(aws, watch):
-    return open_secrets(f"aws://lake?region={REGION}&role_arn={ROLE}", options=OPTIONS, clock=watch)
+def in_roles(aws, offset_clock):
+    return open_secrets(f"aws://lake?region={REGION}&role_arn={ROLE}", options=OPTIONS, clock=offset_clock)
 
 
-def test_a_secret_is_tagged_with_its_account(aws, plain):
+def test_secret_is_tagged_with_its_account(aws, plain):
     plain.put("acme", "connectors", "c1", SECRET)
     found = aws.describe_secret(SecretId="lake/accounts/acme/connectors/c1")
     assert found["Tags"] == [{"Key": "AccountId", "Value": "acme"}]
     assert aws.get_secret_value(SecretId=found["Name"])["SecretBinary"] == SECRET
 
 
-def test_a_secret_that_was_there_without_a_tag_gets_one(aws, plain):
+def test_existing_secret_without_a_tag_is_tagged(aws, plain):
     aws.create_secret(Name="lake/accounts/acme/connectors/c1", SecretString="by hand")
     assert plain.get("acme", "connectors", "c1") == b"by hand"
     plain.put("acme", "connectors", "c1", SECRET)
@@ -90,36 +90,36 @@ def test_a_secret_that_was_there_without_a_tag_gets_one(aws, plain):
     assert tags == [{"Key": "AccountId", "Value": "acme"}]
 
 
-def test_names_have_only_letters_that_aws_takes(aws, plain):
+def test_names_contain_only_characters_that_aws_allows(aws, plain):
     plain.put("a~ü", "connectors", "c/1", SECRET)
     assert [each["Name"] for each in aws.list_secrets()["SecretList"]] == ["lake/accounts/a=7E=C3=BC/connectors/c=2F1"]
 
 
-def test_the_prefix_can_be_left_to_us(aws):
+def test_prefix_has_a_default(aws):
     open_secrets(f"aws://?region={REGION}", options=OPTIONS).put("acme", "connectors", "c1", SECRET)
     assert [each["Name"] for each in aws.list_secrets()["SecretList"]] == ["skiway/accounts/acme/connectors/c1"]
 
 
-def test_a_deleted_secret_is_not_kept_for_days(aws, plain):
+def test_deleted_secret_has_no_recovery_window(aws, plain):
     plain.put("acme", "connectors", "c1", SECRET)
     plain.delete("acme", "connectors", "c1")
     assert aws.list_secrets(IncludePlannedDeletion=True)["SecretList"] == []
 
 
-def test_a_secret_that_somebody_scheduled_for_deletion_is_gone(aws, plain):
+def test_secret_scheduled_for_deletion_is_not_found(aws, plain):
     plain.put("acme", "connectors", "c1", SECRET)
     aws.delete_secret(SecretId="lake/accounts/acme/connectors/c1", RecoveryWindowInDays=7)
     with pytest.raises(NotFound):
         plain.get("acme", "connectors", "c1")
 
 
-def test_without_a_role_none_is_assumed(plain, calls):
+def test_without_a_role_no_role_is_assumed(plain, calls):
     plain.put("acme", "connectors", "c1", SECRET)
     assert calls.of("AssumeRole") == []
     assert calls.keys_of("CreateSecret") == ["testing"]
 
 
-def test_each_account_has_a_session_tagged_with_it(in_roles, calls):
+def test_each_account_has_its_own_tagged_session(in_roles, calls):
     for account in ("acme", "globex"):
         in_roles.put(account, "connectors", "c1", SECRET)
         assert in_roles.get(account, "connectors", "c1") == SECRET
@@ -133,14 +133,14 @@ def test_each_account_has_a_session_tagged_with_it(in_roles, calls):
     assert read == [acme, globex]
 
 
-def test_a_session_is_used_until_shortly_before_it_ends(in_roles, calls, watch):
+def test_session_is_reused_until_shortly_before_it_expires(in_roles, calls, offset_clock):
     in_roles.put("acme", "connectors", "c1", SECRET)
-    watch.ahead = timedelta(minutes=54)
+    offset_clock.ahead = timedelta(minutes=54)
     in_roles.get("acme", "connectors", "c1")
     assert len(calls.of("AssumeRole")) == 1
-    watch.ahead = timedelta(minutes=55, seconds=1)
+    offset_clock.ahead = timedelta(minutes=55, seconds=1)
     in_roles.get("acme", "connectors", "c1")
-    watch.ahead = timedelta()  # the new session ends an hour from now by the time of AWS
+    offset_clock.ahead = timedelta()  # the new session expires an hour from now in real time
     in_roles.get("acme", "connectors", "c1")
     assert len(calls.of("AssumeRole")) == 2
     first, second, third = calls.keys_of("GetSecretValue")
@@ -148,11 +148,11 @@ def test_a_session_is_used_until_shortly_before_it_ends(in_roles, calls, watch):
     assert second == third
 
 
-def test_an_account_whose_id_is_no_session_name_gets_a_digest_for_one(in_roles, calls):
+def test_session_name_is_a_digest_if_the_account_id_is_not_a_valid_name(in_roles, calls):
     in_roles.put("a b/ü", "connectors", "c1", SECRET)
-    (asked,) = calls.of("AssumeRole")
-    assert asked["RoleSessionName"].removeprefix("skiway-").isalnum()
-    assert asked["Tags"] == [{"Key": "AccountId", "Value": "a b/ü"}]
+    (request,) = calls.of("AssumeRole")
+    assert request["RoleSessionName"].removeprefix("skiway-").isalnum()
+    assert request["Tags"] == [{"Key": "AccountId", "Value": "a b/ü"}]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_an_account_whose_id_is_no_session_name_gets_a_digest_for_one(in_roles, 
     ],
     ids=["denied", "away"],
 )
-def test_a_failure_of_aws_is_explained_without_quoting_it(plain, monkeypatch, failure):
+def test_aws_error_is_explained_without_quoting_it(plain, monkeypatch, failure):
     def fail(*_):
         raise failure
 
@@ -180,7 +180,7 @@ def test_a_failure_of_aws_is_explained_without_quoting_it(plain, monkeypatch, fa
         assert "AccessDeniedException" in refused.value.message or "EndpointConnectionError" in refused.value.message
 
 
-def test_a_role_that_cannot_be_assumed_is_explained(in_roles, monkeypatch):
+def test_role_that_cannot_be_assumed_is_explained(in_roles, monkeypatch):
     def fail(self, operation, arguments):
         assert operation == "AssumeRole"
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
@@ -190,10 +190,10 @@ def test_a_role_that_cannot_be_assumed_is_explained(in_roles, monkeypatch):
         in_roles.get("acme", "connectors", "c1")
 
 
-def test_a_name_too_long_for_aws_is_explained(plain):
+def test_name_that_is_too_long_for_aws_is_explained(plain):
     with pytest.raises(LimitExceeded, match="the maximum of AWS is 512"):
         plain.put("acme", "connectors", "x" * 500, SECRET)
 
 
-def test_credentials_are_not_in_a_repr(plain, in_roles):
+def test_credentials_do_not_appear_in_repr(plain, in_roles):
     assert "testing" not in repr([plain, in_roles, vars(plain), vars(in_roles)])

@@ -1,4 +1,4 @@
-"""Secrets: what every store does, and what those on a disk withstand."""
+"""Secrets: the contract of every store, and the durability of the file store."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def ring(*keys: str) -> KeyRing:
 
 
 @pytest.mark.parametrize("data", [SECRET, b"\x00\xff" * 100, b"x" * MAX_SECRET_BYTES], ids=["text", "bytes", "most"])
-def test_a_secret_comes_back_as_it_went(store, data):
+def test_secret_is_read_back_unchanged(store, data):
     store.put(*HERE, data)
     assert store.get(*HERE) == data
 
 
-def test_a_secret_is_replaced(store):
+def test_secret_is_replaced(store):
     store.put(*HERE, SECRET)
     store.put(*HERE, b"two")
     assert store.get(*HERE) == b"two"
@@ -70,7 +70,7 @@ def test_a_secret_is_replaced(store):
     assert store.get(*HERE) == b"three"
 
 
-def test_what_is_not_there_is_not_updated(store):
+def test_missing_secret_is_not_updated(store):
     with pytest.raises(NotFound, match="accounts/acme/connectors/c1") as refused:
         store.update(*HERE, SECRET)
     assert "hunter2" not in refused.value.message
@@ -78,7 +78,7 @@ def test_what_is_not_there_is_not_updated(store):
         store.get(*HERE)
 
 
-def test_a_deleted_secret_is_gone_and_deleting_it_again_is_fine(store):
+def test_deleted_secret_is_not_found_and_deletion_is_idempotent(store):
     store.put(*HERE, SECRET)
     store.delete(*HERE)
     store.delete(*HERE)
@@ -94,7 +94,7 @@ def test_a_deleted_secret_is_gone_and_deleting_it_again_is_fine(store):
     [("globex", "connectors", "c1"), ("acme", "storage-authorities", "c1"), ("acme", "connectors", "c2")],
     ids=["account", "kind", "id"],
 )
-def test_a_secret_is_read_in_its_own_place_only(store, other):
+def test_secrets_are_isolated_by_account_kind_and_id(store, other):
     store.put(*HERE, SECRET)
     store.put(*other, b"theirs")
     assert (store.get(*HERE), store.get(*other)) == (SECRET, b"theirs")
@@ -104,47 +104,47 @@ def test_a_secret_is_read_in_its_own_place_only(store, other):
         store.get(*other)
 
 
-def test_strange_ids_stay_in_their_place(store):
-    strange = ["../../../etc/passwd", "..", ".", "a/b", "a%2Fb", "~a", "ü b\n", "a=2Fb", "%"]
-    for each in strange:
+def test_unusual_ids_do_not_collide(store):
+    unusual = ["../../../etc/passwd", "..", ".", "a/b", "a%2Fb", "~a", "ü b\n", "a=2Fb", "%"]
+    for each in unusual:
         store.put("acme", "connectors", each, each.encode())
         store.put(each, "connectors", "c1", b"account " + each.encode())
-    for each in strange:
+    for each in unusual:
         assert store.get("acme", "connectors", each) == each.encode()
         assert store.get(each, "connectors", "c1") == b"account " + each.encode()
 
 
-def test_strange_ids_do_not_leave_the_directory(files, directory):
+def test_unusual_ids_do_not_escape_the_directory(files, directory):
     files.put("..", "..", "../../escaped", SECRET)
-    kept = [file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()]
-    assert sorted(kept) == ["accounts/%2E%2E/%2E%2E/..%2F..%2Fescaped", "encryption.key", "lock"]
+    written = [file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()]
+    assert sorted(written) == ["accounts/%2E%2E/%2E%2E/..%2F..%2Fescaped", "encryption.key", "lock"]
     assert [each.name for each in directory.parent.iterdir()] == ["secrets"]
 
 
 @pytest.mark.parametrize("blank", [("", "k", "i"), ("a", "", "i"), ("a", "k", "")])
-def test_a_secret_needs_all_of_its_name(store, blank):
+def test_secret_requires_all_parts_of_its_name(store, blank):
     with pytest.raises(InvalidArgument, match="one of them is empty"):
         store.put(*blank, SECRET)
 
 
-def test_a_secret_that_some_store_would_not_take_is_taken_by_none(store):
+def test_secret_over_the_common_size_limit_is_rejected(store):
     for write in (store.put, store.update):
         with pytest.raises(LimitExceeded, match="65537 bytes"):
             write(*HERE, b"x" * (MAX_SECRET_BYTES + 1))
 
 
-def test_a_store_shows_no_secret(store):
+def test_secrets_do_not_appear_in_repr(store):
     store.put(*HERE, SECRET)
     assert "hunter2" not in repr(store)
 
 
 @given(*[st.tuples(*[st.text(min_size=1, max_size=4)] * 3)] * 2)
-def test_two_secrets_never_share_a_name(one, other):
+def test_different_secrets_have_different_keys(one, other):
     assert (secret_key(*one) == secret_key(*other)) == (one == other)
     assert secret_key(*one).count("/") == 3
 
 
-def test_the_name_is_the_path_of_its_parts():
+def test_key_is_the_path_of_its_parts():
     assert secret_key("acme", "connectors", "0f3e-7.a") == "accounts/acme/connectors/0f3e-7.a"
     assert secret_key("a b", "k", "~/.") == "accounts/a%20b/k/%7E%2F."
 
@@ -152,7 +152,7 @@ def test_the_name_is_the_path_of_its_parts():
 # files
 
 
-def test_files_hold_no_clear_text_and_are_their_owners_only(files, directory):
+def test_files_are_encrypted_and_accessible_only_to_their_owner(files, directory):
     files.put(*HERE, SECRET)
     for path in [directory, *directory.rglob("*")]:
         allowed = stat.S_IMODE(path.stat().st_mode)
@@ -160,7 +160,7 @@ def test_files_hold_no_clear_text_and_are_their_owners_only(files, directory):
         assert path.is_dir() or b"hunter2" not in path.read_bytes()
 
 
-def test_the_same_secret_never_looks_the_same(files, directory):
+def test_equal_secrets_have_different_ciphertexts(files, directory):
     for each in "ab":
         files.put("acme", "connectors", each, SECRET)
     one, other = (directory / secret_key("acme", "connectors", each) for each in "ab")
@@ -168,7 +168,7 @@ def test_the_same_secret_never_looks_the_same(files, directory):
 
 
 @pytest.mark.parametrize("other", [("globex", "connectors", "c1"), ("acme", "connectors", "c2")])
-def test_a_file_passed_off_as_anothers_is_refused(files, directory, other):
+def test_file_moved_to_another_secret_is_rejected(files, directory, other):
     files.put(*HERE, SECRET)
     files.put(*other, b"theirs")
     (directory / secret_key(*HERE)).replace(directory / secret_key(*other))
@@ -177,18 +177,18 @@ def test_a_file_passed_off_as_anothers_is_refused(files, directory, other):
     assert refused.value.key == "secret.damaged"
 
 
-def test_every_damaged_byte_is_noticed(files, directory):
+def test_every_damaged_byte_is_detected(files, directory):
     files.put(*HERE, SECRET)
     file = directory / secret_key(*HERE)
-    whole = file.read_bytes()
-    for place in range(len(whole)):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    intact = file.read_bytes()
+    for index in range(len(intact)):
+        file.write_bytes(intact[:index] + bytes([intact[index] ^ 1]) + intact[index + 1 :])
         with pytest.raises((Internal, PreconditionFailed)):
             files.get(*HERE)
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 40, -1])
-def test_a_file_cut_short_is_noticed(files, directory, size):
+def test_truncated_file_is_detected(files, directory, size):
     files.put(*HERE, SECRET)
     file = directory / secret_key(*HERE)
     file.write_bytes(file.read_bytes()[:size])
@@ -196,7 +196,7 @@ def test_a_file_cut_short_is_noticed(files, directory, size):
         files.get(*HERE)
 
 
-def test_a_wrong_key_is_told_from_damage(directory):
+def test_wrong_key_is_distinguished_from_damage(directory):
     right, wrong = new_encryption_key().reveal(), new_encryption_key().reveal()
     FileSecrets(directory, ring(right)).put(*HERE, SECRET)
     with pytest.raises(PreconditionFailed, match="was encrypted with key") as refused:
@@ -206,7 +206,7 @@ def test_a_wrong_key_is_told_from_damage(directory):
     assert wrong not in refused.value.message
 
 
-def test_keys_are_changed_by_listing_the_new_one_first(directory):
+def test_keys_are_rotated_by_listing_the_new_one_first(directory):
     old, new = new_encryption_key().reveal(), new_encryption_key().reveal()
     FileSecrets(directory, ring(old)).put(*HERE, SECRET)
     FileSecrets(directory, ring(old)).put("acme", "connectors", "c2", b"two")
@@ -222,7 +222,7 @@ def test_keys_are_changed_by_listing_the_new_one_first(directory):
     assert only_new.get(*HERE) == SECRET
 
 
-def test_re_encrypting_stops_at_what_it_cannot_read(directory):
+def test_reencryption_stops_at_an_unreadable_secret(directory):
     old, new = new_encryption_key().reveal(), new_encryption_key().reveal()
     FileSecrets(directory, ring(old)).put(*HERE, SECRET)
     with pytest.raises(PreconditionFailed):
@@ -230,7 +230,7 @@ def test_re_encrypting_stops_at_what_it_cannot_read(directory):
     assert FileSecrets(directory, ring(old)).get(*HERE) == SECRET
 
 
-def test_a_crash_before_the_end_leaves_the_old_secret(files, directory, monkeypatch):
+def test_interrupted_write_keeps_the_old_secret(files, directory, monkeypatch):
     files.put(*HERE, SECRET)
 
     def crash(*_):
@@ -245,23 +245,23 @@ def test_a_crash_before_the_end_leaves_the_old_secret(files, directory, monkeypa
     assert files.get(*HERE) == b"later"
 
 
-def test_a_secret_is_on_the_disk_before_its_name_is(files, monkeypatch):
-    happened = []
+def test_secret_is_synced_before_it_is_renamed(files, monkeypatch):
+    events = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *a, name=name, real=real: (happened.append(name), real(*a))[1])
+        monkeypatch.setattr(os, name, lambda *a, name=name, real=real: (events.append(name), real(*a))[1])
     files.put(*HERE, SECRET)
-    happened.clear()
+    events.clear()
     files.put(*HERE, b"two")
-    assert happened == ["fsync", "replace", "fsync"]
+    assert events == ["fsync", "replace", "fsync"]
 
 
-def test_a_name_too_long_for_a_file_is_explained(files):
+def test_name_that_is_too_long_for_a_file_is_explained(files):
     with pytest.raises(LimitExceeded, match="255"):
         files.put("acme", "connectors", "ü" * 100, SECRET)
 
 
-def test_threads_can_write_at_once(files, directory):
+def test_threads_can_write_concurrently(files, directory):
     def write(name):
         for n in range(20):
             files.put(*HERE, name.encode() * 2000)
@@ -286,13 +286,13 @@ for n in range(60):
 """
 
 
-def test_two_processes_can_write_at_once_from_the_very_first(directory):
+def test_two_processes_can_write_concurrently_to_a_new_store(directory):
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(directory), name], stderr=subprocess.PIPE) for name in "ab"
     ]
     for writer in writers:
-        _, complaint = writer.communicate(timeout=60)
-        assert writer.returncode == 0, complaint.decode()
+        _, message_pattern = writer.communicate(timeout=60)
+        assert writer.returncode == 0, message_pattern.decode()
     found = FileSecrets(directory, key_ring_in(directory / "encryption.key", secrets=directory))
     assert found.get("acme", "connectors", "shared") in (b"a" * 2000, b"b" * 2000)
     for name in "ab":
@@ -303,7 +303,7 @@ def test_two_processes_can_write_at_once_from_the_very_first(directory):
 # the key file
 
 
-def test_a_key_file_is_made_once(directory):
+def test_key_file_is_created_once(directory):
     file = directory / "encryption.key"
     first = key_ring_in(file, secrets=directory)
     made = file.read_text()
@@ -311,22 +311,22 @@ def test_a_key_file_is_made_once(directory):
     assert file.read_text() == made
 
 
-def test_whoever_loses_the_race_takes_the_winners_key(directory, monkeypatch):
+def test_loser_of_the_race_to_create_the_key_uses_the_winners_key(directory, monkeypatch):
     file, link = directory / "encryption.key", os.link
     winner = f"{new_encryption_key().reveal()}\n"
 
-    def beaten(source, target):
+    def lose_race(source, target):
         file.touch(mode=0o600)
         file.write_text(winner)
         return link(source, target)
 
-    monkeypatch.setattr(os, "link", beaten)
+    monkeypatch.setattr(os, "link", lose_race)
     assert key_ring_in(file, secrets=directory).keys == KeyRing.parsed(winner).keys
     assert [each.name for each in directory.iterdir()] == ["encryption.key"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o620, 0o660])
-def test_a_key_file_that_others_can_use_is_refused(directory, mode):
+def test_key_file_accessible_to_others_is_rejected(directory, mode):
     file = directory / "encryption.key"
     key_ring_in(file, secrets=directory)
     file.chmod(mode)
@@ -334,7 +334,7 @@ def test_a_key_file_that_others_can_use_is_refused(directory, mode):
         key_ring_in(file, secrets=directory)
 
 
-def test_a_lost_key_file_is_not_replaced(files, directory):
+def test_lost_key_file_is_not_replaced(files, directory):
     files.put(*HERE, SECRET)
     (directory / "encryption.key").unlink()
     with pytest.raises(PreconditionFailed, match="restore it from a backup") as refused:
@@ -342,7 +342,7 @@ def test_a_lost_key_file_is_not_replaced(files, directory):
     assert refused.value.key == "secret.key.lost"
 
 
-def test_a_key_file_takes_several_keys_and_remarks():
+def test_key_file_can_contain_several_keys_and_comments():
     keys = [new_encryption_key().reveal() for _ in range(3)]
     url_safe = keys[2].replace("+", "-").replace("/", "_")
     parsed = KeyRing.parsed(f"# of May, 2031\n{keys[0]}\n\n  # before\n{keys[1]},{url_safe}\n")
@@ -351,13 +351,13 @@ def test_a_key_file_takes_several_keys_and_remarks():
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "hunter2-hunter2", base64.b64encode(b"x" * 31).decode(), "ü"])
-def test_something_else_than_a_key_is_refused_without_being_shown(text):
+def test_invalid_key_is_rejected_without_showing_it(text):
     with pytest.raises(InvalidArgument, match="openssl rand -base64 32") as refused:
         KeyRing.parsed(text)
     assert "hunter2" not in refused.value.message
 
 
-def test_a_directory_that_cannot_be_used_is_explained(tmp_path):
+def test_unusable_directory_is_explained(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="check the disk and the permissions"):
         FileSecrets(tmp_path / "file" / "secrets", ring(new_encryption_key().reveal()))
@@ -366,20 +366,20 @@ def test_a_directory_that_cannot_be_used_is_explained(tmp_path):
 # by URL
 
 
-def test_the_scheme_chooses_the_store(tmp_path):
+def test_url_scheme_selects_the_store(tmp_path):
     assert isinstance(open_secrets("memory://"), MemorySecrets)
     assert isinstance(open_secrets(f"{tmp_path.as_uri()}/a%20b"), FileSecrets)
     assert (tmp_path / "a b" / "encryption.key").exists()
 
 
-def test_the_key_can_be_elsewhere(tmp_path):
+def test_key_file_can_be_elsewhere(tmp_path):
     secrets = open_secrets(f"{tmp_path.as_uri()}/secrets?key_file={tmp_path}/keys/k")
     secrets.put(*HERE, SECRET)
     assert (tmp_path / "keys" / "k").exists()
     assert not (tmp_path / "secrets" / "encryption.key").exists()
 
 
-def test_the_key_can_come_from_a_setting(tmp_path):
+def test_key_can_come_from_a_setting(tmp_path):
     keys = {"keys": new_encryption_key().reveal()}
     open_secrets(f"{tmp_path.as_uri()}/secrets", options=keys).put(*HERE, SECRET)
     assert open_secrets(f"{tmp_path.as_uri()}/secrets", options=keys).get(*HERE) == SECRET
@@ -387,7 +387,7 @@ def test_the_key_can_come_from_a_setting(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "complaint"),
+    ("url", "options", "message_pattern"),
     [
         ("vault://a", {}, "begin the URL with one of aws:, file:, memory:"),
         ("hunter2", {}, "begin the URL"),
@@ -401,8 +401,8 @@ def test_the_key_can_come_from_a_setting(tmp_path):
         ("aws://?moon=hunter2", {}, "no parameter moon"),
     ],
 )
-def test_a_wrong_url_is_explained(url, options, complaint):
-    with pytest.raises(InvalidArgument, match=complaint) as refused:
+def test_invalid_url_is_explained(url, options, message_pattern):
+    with pytest.raises(InvalidArgument, match=message_pattern) as refused:
         open_secrets(url, options=options)
     assert url == "hunter2" or "hunter2" not in refused.value.message
 
@@ -411,13 +411,13 @@ def open_vault(url, *, options, clock):
     return (url, options)
 
 
-def test_a_package_can_add_a_store(monkeypatch):
+def test_package_can_add_a_store(monkeypatch):
     added = EntryPoint("vault", f"{__name__}:open_vault", opening.SECRETS_STORES)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [added] if group == added.group else [])
     assert open_secrets("vault://a", options={"token": "t"}) == ("vault://a", {"token": "t"})
 
 
-def test_two_packages_for_one_scheme_are_refused(monkeypatch):
+def test_two_packages_for_one_scheme_are_rejected(monkeypatch):
     added = EntryPoint("file", "elsewhere:open_files", opening.SECRETS_STORES)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [added])
     with pytest.raises(PreconditionFailed, match="elsewhere:open_files are installed for file: URLs; remove one"):

@@ -1,4 +1,4 @@
-"""What every blob store does, whatever keeps its blobs."""
+"""The contract of every blob store."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from skiway.storage import blob_digest, blob_uri, utc_now
 
 
 def damage(blobs, uri, data):
-    """Write behind the store's back."""
+    """Write an object directly, bypassing the store."""
     obstore.put(blobs._objects, uri, data)
 
 
 @pytest.fixture
 def writes(blobs, monkeypatch):
-    """The addresses that are really written, in order."""
+    """The URIs that are actually written, in order."""
     written = []
     create, overwrite = blobs._create, blobs._overwrite
 
-    def watched_create(uri, data):
+    def recording_create(uri, data):
         created = create(uri, data)
         if created:
             written.append(uri)
         return created
 
-    def watched_overwrite(uri, data):
+    def recording_overwrite(uri, data):
         written.append(uri)
         overwrite(uri, data)
 
-    monkeypatch.setattr(blobs, "_create", watched_create)
-    monkeypatch.setattr(blobs, "_overwrite", watched_overwrite)
+    monkeypatch.setattr(blobs, "_create", recording_create)
+    monkeypatch.setattr(blobs, "_overwrite", recording_overwrite)
     return written
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff" * 10, b"x" * 12_000_000], ids=["empty", "binary", "12 MB"])
-def test_what_was_put_is_read_back(blobs, data):
+def test_blob_is_read_back_unchanged(blobs, data):
     assert blobs.get(blobs.put(data)) == data
 
 
-def test_the_address_tells_the_digest(blobs):
+def test_uri_contains_the_digest(blobs):
     uri = blobs.put(b"abc", folder="accounts/a-1/tables", suffix=".pb")
     digest = sha256(b"abc").hexdigest()
     assert uri == f"accounts/a-1/tables/ba/{digest}.pb" == blob_uri(b"abc", folder="accounts/a-1/tables", suffix=".pb")
     assert blob_digest(uri) == digest
 
 
-def test_one_content_may_live_in_several_folders(blobs):
+def test_same_content_can_be_in_several_folders(blobs):
     here, there = blobs.put(b"abc", folder="here"), blobs.put(b"abc", folder="there")
     blobs.delete(here)
     assert blobs.get(there) == b"abc"
 
 
 @pytest.mark.behavior(6)
-def test_announced_data_must_arrive_unchanged(blobs):
+def test_data_must_match_the_expected_digest(blobs):
     blobs.put(b"abc", sha256_hex=sha256(b"abc").hexdigest())
     with pytest.raises(InvalidArgument, match="was expected"):
         blobs.put(b"abd", sha256_hex=sha256(b"abc").hexdigest())
     assert blobs.head(blob_uri(b"abd")) is None
 
 
-def test_a_missing_blob_is_not_found(blobs):
+def test_missing_blob_is_not_found(blobs):
     uri = blob_uri(b"never put")
     with pytest.raises(NotFound, match=uri) as caught:
         blobs.get(uri)
@@ -73,8 +73,8 @@ def test_a_missing_blob_is_not_found(blobs):
     assert blobs.head(uri) is None
 
 
-def test_the_head_tells_size_and_age(blobs):
-    before = utc_now() - timedelta(seconds=1)  # S3 tells whole seconds
+def test_head_has_size_and_modification_time(blobs):
+    before = utc_now() - timedelta(seconds=1)  # S3 reports whole seconds
     uri = blobs.put(b"12345")
     head = blobs.head(uri)
     assert (head.uri, head.size_bytes) == (uri, 5)
@@ -82,7 +82,7 @@ def test_the_head_tells_size_and_age(blobs):
     assert head.modified_at.tzinfo is not None
 
 
-def test_deleting_is_final_and_may_be_repeated(blobs):
+def test_deletion_is_idempotent_and_allows_recreation(blobs):
     uri = blobs.put(b"abc")
     blobs.delete(uri)
     blobs.delete(uri)
@@ -91,7 +91,7 @@ def test_deleting_is_final_and_may_be_repeated(blobs):
     assert blobs.get(uri) == b"abc"
 
 
-def test_putting_the_same_again_writes_nothing(blobs, writes):
+def test_putting_the_same_blob_again_writes_nothing(blobs, writes):
     uri = blobs.put(b"abc")
     head = blobs.head(uri)
     assert blobs.put(b"abc") == uri
@@ -99,7 +99,7 @@ def test_putting_the_same_again_writes_nothing(blobs, writes):
     assert blobs.head(uri) == head
 
 
-def test_putting_an_old_blob_again_makes_it_young(blobs, writes):
+def test_putting_an_old_blob_again_renews_it(blobs, writes):
     uri = blobs.put(b"abc")
     blobs._clock = lambda: datetime.now(UTC) + timedelta(seconds=10)
     blobs.put(b"abc")
@@ -109,7 +109,7 @@ def test_putting_an_old_blob_again_makes_it_young(blobs, writes):
 
 @pytest.mark.behavior(6)
 @pytest.mark.parametrize("damaged", [b"", b"abd", b"abcd"])
-def test_a_corrupt_blob_is_detected_when_read_and_repaired_when_put(blobs, damaged):
+def test_corrupt_blob_is_detected_when_read_and_repaired_when_put(blobs, damaged):
     uri = blobs.put(b"abc", folder="f")
     damage(blobs, uri, damaged)
     with pytest.raises(Internal, match=f"blob {uri} is corrupt: its {len(damaged)} bytes") as caught:
@@ -119,7 +119,7 @@ def test_a_corrupt_blob_is_detected_when_read_and_repaired_when_put(blobs, damag
     assert blobs.get(uri) == b"abc"
 
 
-def test_many_may_put_the_same_at_once(blobs, writes):
+def test_same_blob_can_be_put_concurrently(blobs, writes):
     with ThreadPoolExecutor(8) as pool:
         uris = set(pool.map(lambda _: blobs.put(b"the same"), range(32)))
     assert len(uris) == len(writes) == 1
@@ -138,26 +138,26 @@ def test_pages_show_each_blob_once_in_order(blobs, size):
     assert {head.size_bytes for head in blobs.scan()} == {1}
 
 
-def test_pages_tell_the_age_of_blobs(blobs):
+def test_pages_have_the_modification_time_of_blobs(blobs):
     uri = blobs.put(b"abc")
     assert [(head.uri, head.modified_at) for head in blobs.page().items] == [(uri, blobs.head(uri).modified_at)]
 
 
-def test_a_token_outlives_the_blob_it_names(blobs):
+def test_page_token_stays_valid_when_its_blob_is_deleted(blobs):
     uris = sorted(blobs.put(f"{number}".encode(), folder="f") for number in range(4))
     page = blobs.page("f", size=2)
     blobs.delete(uris[1])
     assert [head.uri for head in blobs.page("f", token=page.next_token).items] == uris[2:]
 
 
-def test_what_is_no_blob_is_not_listed(blobs):
+def test_other_objects_are_not_listed(blobs):
     uri = blobs.put(b"abc", folder="f")
     damage(blobs, "f/notes.txt", b"hello")
     damage(blobs, "stray", b"hello")
     assert [head.uri for head in blobs.scan()] == [uri]
 
 
-def test_tokens_of_other_listings_are_refused(blobs):
+def test_page_tokens_of_other_listings_are_rejected(blobs):
     for number in range(3):
         blobs.put(f"{number}".encode(), folder="f")
     token = blobs.page("f", size=1).next_token
@@ -169,19 +169,19 @@ def test_tokens_of_other_listings_are_refused(blobs):
 @pytest.mark.parametrize(
     "folder", ["/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "a b", "a\\b", "é", "a\n", "x" * 201]
 )
-def test_a_folder_that_leads_astray_is_refused(blobs, folder):
+def test_invalid_folder_is_rejected(blobs, folder):
     for call in (lambda: blobs.put(b"abc", folder=folder), lambda: blobs.page(folder)):
         with pytest.raises(InvalidArgument, match="invalid blob folder"):
             call()
 
 
 @pytest.mark.parametrize("folder", ["...", "..a", "a..", "a.b", "%2E%2E", "x=1", "~", "x" * 200])
-def test_a_folder_may_hold_what_key_segments_hold(blobs, folder):
+def test_folder_can_contain_the_characters_of_key_segments(blobs, folder):
     assert blobs.get(blobs.put(b"abc", folder=folder)) == b"abc"
 
 
 @pytest.mark.parametrize("suffix", ["pb", ".", ".PB", "/x", "..pb", ".x" * 20])
-def test_a_strange_suffix_is_refused(blobs, suffix):
+def test_invalid_suffix_is_rejected(blobs, suffix):
     with pytest.raises(InvalidArgument, match="invalid blob suffix"):
         blobs.put(b"abc", suffix=suffix)
 
@@ -203,7 +203,7 @@ DIGEST = "ab" * 32
         "skiway-format",
     ],
 )
-def test_what_is_no_address_is_refused(blobs, uri):
+def test_invalid_uri_is_rejected(blobs, uri):
     for call in (blobs.get, blobs.head, blobs.delete):
         with pytest.raises(InvalidArgument, match="is not the address of a blob"):
             call(uri)

@@ -1,4 +1,4 @@
-"""Blobs as files: what only a file system shows."""
+"""Blobs in files: behavior specific to file systems."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def blobs(folder):
     return open_blobs(folder.as_uri())
 
 
-def test_the_address_is_the_path(blobs, folder):
+def test_uri_is_the_path(blobs, folder):
     uri = blobs.put(b"abc", folder="a/b", suffix=".pb")
     assert (folder / uri).read_bytes() == b"abc"
 
 
-def test_a_flipped_bit_on_disk_is_detected(blobs, folder):
+def test_flipped_bit_on_disk_is_detected(blobs, folder):
     uri = blobs.put(b"abc")
     (folder / uri).write_bytes(b"abb")
     with pytest.raises(Exception, match="is corrupt") as caught:
@@ -36,7 +36,7 @@ def test_a_flipped_bit_on_disk_is_detected(blobs, folder):
     assert uri in str(caught.value)
 
 
-def test_age_follows_the_file(blobs, folder):
+def test_modification_time_is_that_of_the_file(blobs, folder):
     uri = blobs.put(b"abc")
     os.utime(folder / uri, (1_000_000_000, 1_000_000_000))
     assert blobs.head(uri).modified_at == blobs.page().items[0].modified_at == datetime.fromtimestamp(1e9, UTC)
@@ -52,7 +52,7 @@ def test_file_and_directories_are_synced_before_put_returns(blobs, folder, monke
     assert synced == [path.resolve() for path in expected]
 
 
-def test_directories_that_are_known_to_last_are_not_synced_again(blobs, folder, monkeypatch):
+def test_durable_directories_are_not_synced_again(blobs, folder, monkeypatch):
     blobs.put(b"abc", folder="a/b")
     synced = []
     monkeypatch.setattr("skiway.storage.blobs.objects._fsync", synced.append)
@@ -64,20 +64,20 @@ def test_directories_that_are_known_to_last_are_not_synced_again(blobs, folder, 
     assert synced == [path.resolve() for path in expected]
 
 
-def test_a_full_or_forbidden_disk_is_unavailable(blobs, folder):
+def test_unwritable_directory_is_unavailable(blobs, folder):
     uri = blob_uri(b"abc")
     (folder / uri[:2]).write_bytes(b"a file where a directory should be")
     with pytest.raises(Unavailable, match="check the address, credentials, free space and permissions"):
         blobs.put(b"abc")
 
 
-def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path):
+def test_directory_that_cannot_be_created_is_unavailable(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Unavailable, match="cannot be created"):
         open_blobs((tmp_path / "file" / "blobs").as_uri())
 
 
-def test_a_page_reads_no_more_directories_than_it_shows(blobs, monkeypatch):
+def test_page_lists_at_most_one_directory_per_blob(blobs, monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: blobs.put(f"{number}".encode(), folder="f"), range(400)))
     listed = []
@@ -89,10 +89,12 @@ def test_a_page_reads_no_more_directories_than_it_shows(blobs, monkeypatch):
         page = blobs.page("f", size=20, token=page.next_token)
         sizes.append(len(listed))
     assert len(sizes) == 19
-    assert max(sizes) <= 1 + 21 + 1  # the folder, a directory per blob at worst, and the one of the last page's end
+    assert (
+        max(sizes) <= 1 + 21 + 1
+    )  # the folder, at most one directory per blob, and the last directory of the previous page
 
 
-def test_a_half_written_file_is_not_a_blob(blobs, folder):
+def test_partially_written_file_is_not_a_blob(blobs, folder):
     uri = blobs.put(b"abc")
-    (folder / f"{uri}#1").write_bytes(b"ab")  # how obstore names what it has not finished
+    (folder / f"{uri}#1").write_bytes(b"ab")  # how obstore names unfinished files
     assert [head.uri for head in blobs.scan()] == [uri]

@@ -1,4 +1,4 @@
-"""Many writers on one store: threads, store objects and processes."""
+"""Concurrent writers on one store: threads, store objects and processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assert_one_winner_each(results, final, *, rounds):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "dynamodb-local"])
-def test_two_processes_of_eight_writers_have_one_winner_each_time(kind, tmp_path, server):
+def test_each_version_has_one_winner_among_two_processes_of_eight_writers(kind, tmp_path, server):
     home = pointer_home(kind, tmp_path, server)
     rounds = 60
     race = {"url": home.url, "options": home.options, "keys": KEYS, "rounds": rounds, "writers": 8}
@@ -49,10 +49,10 @@ def test_two_processes_of_eight_writers_have_one_winner_each_time(kind, tmp_path
     assert [process.returncode for process in processes] == [0, 0]
     with home.pointers() as store:
         assert_one_winner_each(results, list(store.scan()), rounds=rounds)
-    assert all(result["won"] for result in results)  # both really took part
+    assert all(result["won"] for result in results)  # both processes took part
 
 
-def test_eight_threads_on_one_store_lose_no_update(pointers):
+def test_updates_of_concurrent_threads_are_not_lost(pointers):
     def count_up(_):
         lost = 0
         for _ in range(5):
@@ -71,13 +71,13 @@ def test_eight_threads_on_one_store_lose_no_update(pointers):
     assert pointers.get("/n") == Pointer("/n", "40", 40)
 
 
-def test_two_store_objects_have_one_creator_of_each_key(shared_home):
+def test_each_key_is_created_once_by_two_store_objects(shared_home):
     with shared_home.pointers() as one, shared_home.pointers() as two, ThreadPoolExecutor(4) as pool:
         for number in range(10):
-            together = Barrier(4)
+            barrier = Barrier(4)
 
-            def create(store, key=f"/{number}", together=together):
-                together.wait()
+            def create(store, key=f"/{number}", barrier=barrier):
+                barrier.wait()
                 try:
                     return store.compare_and_set(key, "blob", expect=ABSENT)
                 except Conflict:
@@ -87,15 +87,15 @@ def test_two_store_objects_have_one_creator_of_each_key(shared_home):
             assert created == [Pointer(f"/{number}", "blob", 1)]
 
 
-def test_batches_that_rest_on_each_others_absence_do_not_both_succeed(shared_home):
-    """Locking only what exists would let both pass, each having seen the other's key absent."""
+def test_batches_that_check_each_others_absence_do_not_both_succeed(shared_home):
+    """If only existing keys were locked, each batch would find the other's key absent and both would succeed."""
     with shared_home.pointers() as one, shared_home.pointers() as two, ThreadPoolExecutor(2) as pool:
         for number in range(15):
-            together = Barrier(2)
+            barrier = Barrier(2)
             left, right = f"/{number}/left", f"/{number}/right"
 
-            def claim(store, mine, other, together=together):
-                together.wait()
+            def claim(store, mine, other, barrier=barrier):
+                barrier.wait()
                 try:
                     store.apply([Check(other, expect=ABSENT), Put(mine, "blob", expect=ABSENT)])
                 except Conflict:
@@ -106,7 +106,7 @@ def test_batches_that_rest_on_each_others_absence_do_not_both_succeed(shared_hom
             assert one.count(f"/{number}/") == 1
 
 
-def test_batches_that_name_the_same_keys_in_opposite_order_all_finish(shared_home):
+def test_batches_with_keys_in_opposite_order_do_not_deadlock(shared_home):
     keys = [f"/{number}" for number in range(6)]
     with shared_home.pointers() as one, shared_home.pointers() as two, ThreadPoolExecutor(4) as pool:
         one.apply([Put(key, "0", expect=ABSENT) for key in keys])
@@ -128,7 +128,7 @@ def test_batches_that_name_the_same_keys_in_opposite_order_all_finish(shared_hom
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_what_expires_while_a_writer_waits_is_gone_for_it(kind, tmp_path, server, clock):
+def test_pointer_that_expires_while_a_writer_waits_is_absent(kind, tmp_path, server, clock):
     home = pointer_home(kind, tmp_path, server)
     with home.pointers(clock=clock) as holder, home.pointers(clock=clock) as waiter, ThreadPoolExecutor(2) as pool:
         holder.compare_and_set("/lease", "mine", expect=ABSENT, expires_at=clock.later(1))
@@ -150,7 +150,7 @@ def test_what_expires_while_a_writer_waits_is_gone_for_it(kind, tmp_path, server
             renewing.result()
 
 
-def test_purging_while_others_renew_removes_nothing_alive(shared_home, clock):
+def test_purging_does_not_remove_concurrently_renewed_pointers(shared_home, clock):
     keys = [f"/{number}" for number in range(10)]
     with (
         shared_home.pointers(clock=clock) as one,

@@ -1,4 +1,4 @@
-"""What every pointer store does, whatever keeps its pointers."""
+"""The contract of every pointer store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded
 from skiway.storage import ABSENT, CallCounter, Check, Delete, Pointer, Put
 
-ODD_KEYS = (
+UNUSUAL_KEYS = (
     "/",
     "/a",
     "/a\x00b",
@@ -53,18 +53,18 @@ def create(pointers, *keys, expires_at=None):
 # --- one pointer ------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_pointer_is_none(pointers):
+def test_missing_pointer_is_none(pointers):
     assert pointers.get("/a") is None
 
 
-def test_a_created_pointer_has_version_one(pointers):
+def test_created_pointer_has_version_one(pointers):
     created = pointers.compare_and_set("/a", "blob", expect=ABSENT)
     assert created == Pointer("/a", "blob", 1, None)
     assert pointers.get("/a") == created
 
 
 @pytest.mark.behavior(1)
-def test_the_second_creation_loses_and_leaves_the_first(pointers):
+def test_second_creation_fails_and_keeps_the_first(pointers):
     first = pointers.compare_and_set("/a", "one", expect=ABSENT)
     with pytest.raises(AlreadyExists, match="already exists at version 1") as caught:
         pointers.compare_and_set("/a", "two", expect=ABSENT)
@@ -81,7 +81,7 @@ def test_setting_stores_the_expected_version_plus_one(pointers):
 
 @pytest.mark.behavior(3)
 @pytest.mark.parametrize("expect", [1, 3, 2**62])
-def test_setting_with_a_wrong_version_changes_nothing(pointers, expect):
+def test_setting_with_the_wrong_version_changes_nothing(pointers, expect):
     pointers.compare_and_set("/a", "one", expect=ABSENT)
     current = pointers.compare_and_set("/a", "two", expect=1)
     with pytest.raises(Conflict, match=f"expected at version {expect}, but is at version 2") as caught:
@@ -90,14 +90,14 @@ def test_setting_with_a_wrong_version_changes_nothing(pointers, expect):
     assert pointers.get("/a") == current
 
 
-def test_setting_what_is_absent_conflicts(pointers):
+def test_setting_an_absent_pointer_conflicts(pointers):
     with pytest.raises(Conflict, match="expected at version 1, but is absent"):
         pointers.compare_and_set("/a", "one", expect=1)
     assert pointers.get("/a") is None
 
 
 @pytest.mark.behavior(3)
-def test_deleting_needs_the_right_version(pointers):
+def test_deletion_requires_the_right_version(pointers):
     current = pointers.compare_and_set("/a", "one", expect=ABSENT)
     with pytest.raises(Conflict):
         pointers.compare_and_delete("/a", expect=2)
@@ -108,7 +108,7 @@ def test_deleting_needs_the_right_version(pointers):
         pointers.compare_and_delete("/a", expect=1)
 
 
-def test_a_deleted_pointer_can_be_created_again(pointers):
+def test_deleted_pointer_can_be_created_again(pointers):
     pointers.compare_and_set("/a", "one", expect=ABSENT)
     pointers.compare_and_set("/a", "two", expect=1)
     pointers.compare_and_delete("/a", expect=2)
@@ -116,7 +116,7 @@ def test_a_deleted_pointer_can_be_created_again(pointers):
 
 
 @pytest.mark.parametrize("blob_uri", ["", "x" * 65_536, "日本\U0001f600", "a\nb'\"\\%"])
-def test_any_short_text_can_be_pointed_to(pointers, blob_uri):
+def test_any_short_text_can_be_a_blob_uri(pointers, blob_uri):
     pointers.compare_and_set("/a", blob_uri, expect=ABSENT)
     assert pointers.get("/a").blob_uri == blob_uri
 
@@ -124,7 +124,7 @@ def test_any_short_text_can_be_pointed_to(pointers, blob_uri):
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_does_all_its_operations(pointers):
+def test_batch_applies_all_operations(pointers):
     create(pointers, "/set", "/gone", "/same")
     done = pointers.apply(
         [
@@ -155,7 +155,7 @@ FAILING = (
 @pytest.mark.behavior(4)
 @pytest.mark.parametrize("failing", FAILING, ids=repr)
 @pytest.mark.parametrize("position", [0, 1, 3])
-def test_one_failing_operation_leaves_the_whole_batch_undone(pointers, failing, position):
+def test_failing_operation_undoes_the_whole_batch(pointers, failing, position):
     create(pointers, "/a", "/b", "/c")
     before = list(pointers.scan())
     batch = [Put("/a", "changed", expect=1), Delete("/c", expect=1), Put("/new", "changed", expect=ABSENT)]
@@ -165,11 +165,11 @@ def test_one_failing_operation_leaves_the_whole_batch_undone(pointers, failing, 
     assert list(pointers.scan()) == before
 
 
-def test_an_empty_batch_does_nothing(pointers):
+def test_empty_batch_does_nothing(pointers):
     assert pointers.apply([]) == ()
 
 
-def test_a_batch_of_checks_alone_tells_whether_they_hold(pointers):
+def test_batch_of_checks_fails_if_one_does_not_hold(pointers):
     create(pointers, "/a")
     pointers.apply([Check("/a", expect=1), Check("/b", expect=ABSENT)])
     with pytest.raises(AlreadyExists):
@@ -177,12 +177,12 @@ def test_a_batch_of_checks_alone_tells_whether_they_hold(pointers):
 
 
 @pytest.mark.behavior(4)
-def test_a_key_may_occur_once_in_a_batch(pointers):
+def test_key_must_not_occur_twice_in_a_batch(pointers):
     with pytest.raises(InvalidArgument, match="'/a' occurs twice"):
         pointers.apply([Put("/a", "one", expect=ABSENT), Check("/a", expect=ABSENT)])
 
 
-def test_a_batch_as_large_as_allowed_succeeds_and_a_larger_one_is_refused(pointers):
+def test_batch_at_the_limit_succeeds_and_a_larger_one_is_rejected(pointers):
     batch = [Put(f"/{number:05d}", "blob", expect=ABSENT) for number in range(pointers.max_batch)]
     with pytest.raises(
         LimitExceeded, match=f"{pointers.max_batch + 1} operations exceeds the limit of {pointers.max_batch}"
@@ -195,17 +195,17 @@ def test_a_batch_as_large_as_allowed_succeeds_and_a_larger_one_is_refused(pointe
 # --- listing ----------------------------------------------------------------------------------------------------------
 
 
-def test_keys_are_listed_in_the_order_of_their_utf8_bytes(pointers):
-    create(pointers, *random.Random(1).sample(ODD_KEYS, len(ODD_KEYS)))
-    assert keys_of(pointers.scan()) == sorted(ODD_KEYS, key=str.encode)
+def test_keys_are_listed_in_utf8_byte_order(pointers):
+    create(pointers, *random.Random(1).sample(UNUSUAL_KEYS, len(UNUSUAL_KEYS)))
+    assert keys_of(pointers.scan()) == sorted(UNUSUAL_KEYS, key=str.encode)
 
 
 @pytest.mark.parametrize(
     "prefix", ["/a", "/a%", "/a_", "/a\\", "/é", "/\U0001f600", "/\U0010ffff", "", "zzz", "/a\x00"]
 )
-def test_a_prefix_is_plain_text(pointers, prefix):
-    create(pointers, *ODD_KEYS)
-    expected = sorted((key for key in ODD_KEYS if key.startswith(prefix)), key=str.encode)
+def test_prefix_is_matched_literally(pointers, prefix):
+    create(pointers, *UNUSUAL_KEYS)
+    expected = sorted((key for key in UNUSUAL_KEYS if key.startswith(prefix)), key=str.encode)
     assert keys_of(pointers.scan(prefix, page_size=2)) == expected
     assert pointers.count(prefix) == len(expected)
 
@@ -224,41 +224,41 @@ def test_pages_show_each_pointer_once_and_end_without_a_token(pointers, size):
     assert pages == -(-6 // size)
 
 
-def test_an_empty_listing_is_one_empty_page(pointers):
+def test_empty_listing_is_one_empty_page(pointers):
     page = pointers.page("/none")
     assert page.items == ()
     assert page.next_token is None
 
 
-def test_a_token_outlives_the_pointer_it_names(pointers):
+def test_page_token_stays_valid_when_its_pointer_is_deleted(pointers):
     create(pointers, "/1", "/2", "/3", "/4")
     token = pointers.page(size=2).next_token
     pointers.compare_and_delete("/2", expect=1)
     assert keys_of(pointers.page(token=token).items) == ["/3", "/4"]
 
 
-def test_a_token_leads_past_what_was_added_before_it_and_to_what_was_added_behind(pointers):
+def test_page_token_skips_keys_added_before_it_and_includes_those_after(pointers):
     create(pointers, "/1", "/3", "/5")
     token = pointers.page(size=2).next_token
     create(pointers, "/2", "/4", "/6")
     assert keys_of(pointers.page(token=token).items) == ["/4", "/5", "/6"]
 
 
-def test_a_token_can_be_made_for_any_key(pointers):
+def test_page_token_can_be_created_for_any_key(pointers):
     create(pointers, "/1", "/2", "/3")
     assert keys_of(pointers.page("/", token=pointers.token_after("/", "/1x")).items) == ["/2", "/3"]
 
 
-def test_pages_miss_nothing_that_stays_while_others_come_and_go(pointers):
-    staying = [f"/k/{number:03d}" for number in range(0, 60, 2)]
-    passing = [f"/k/{number:03d}" for number in range(1, 60, 2)]
-    create(pointers, *staying)
+def test_pages_miss_no_permanent_pointer_during_concurrent_changes(pointers):
+    permanent = [f"/k/{number:03d}" for number in range(0, 60, 2)]
+    temporary = [f"/k/{number:03d}" for number in range(1, 60, 2)]
+    create(pointers, *permanent)
     done = threading.Event()
 
     def disturb():
         while not done.is_set():
-            create(pointers, *passing)
-            pointers.apply([Delete(key, expect=1) for key in passing])
+            create(pointers, *temporary)
+            pointers.apply([Delete(key, expect=1) for key in temporary])
 
     disturber = threading.Thread(target=disturb)
     disturber.start()
@@ -266,26 +266,26 @@ def test_pages_miss_nothing_that_stays_while_others_come_and_go(pointers):
         for _ in range(5):
             seen = keys_of(pointers.scan("/k/", page_size=3))
             assert seen == sorted(set(seen))
-            assert set(seen) >= set(staying)
+            assert set(seen) >= set(permanent)
     finally:
         done.set()
         disturber.join()
 
 
-def test_an_altered_token_is_refused_wherever_it_was_altered(pointers):
+def test_modified_page_token_is_rejected(pointers):
     create(pointers, "/a/1", "/a/2")
     token = pointers.page("/a/", size=1).next_token
     for position, letter in enumerate(token):
-        altered = token[:position] + ("A" if letter != "A" else "B") + token[position + 1 :]
+        modified = token[:position] + ("A" if letter != "A" else "B") + token[position + 1 :]
         with pytest.raises(InvalidArgument, match="page token"):
-            pointers.page("/a/", token=altered)
-    for altered in (token[:-1], token + "A", token + "=", token + "\n", "!" + token, "é", "x", " "):
+            pointers.page("/a/", token=modified)
+    for modified in (token[:-1], token + "A", token + "=", token + "\n", "!" + token, "é", "x", " "):
         with pytest.raises(InvalidArgument) as caught:
-            pointers.page("/a/", token=altered)
+            pointers.page("/a/", token=modified)
         assert caught.value.key == "page.token.invalid"
 
 
-def test_a_token_of_another_listing_is_refused(pointers):
+def test_page_token_of_another_listing_is_rejected(pointers):
     create(pointers, "/a/1", "/a/2")
     token = pointers.page("/a/", size=1).next_token
     for prefix in ("/a", "/a/1", "", "/b/"):
@@ -293,14 +293,14 @@ def test_a_token_of_another_listing_is_refused(pointers):
             pointers.page(prefix, token=token)
 
 
-def test_a_forged_token_does_not_lead_out_of_its_prefix(pointers):
+def test_forged_page_token_does_not_leave_its_prefix(pointers):
     create(pointers, "/a/1", "/b/1", "/c/1")
     assert keys_of(pointers.page("/b/", token=pointers.token_after("/b/", "/a/0")).items) == ["/b/1"]
     assert pointers.page("/b/", token=pointers.token_after("/b/", "/c/0")).items == ()
 
 
 @pytest.mark.parametrize("size", [0, -1, 10_001])
-def test_a_page_has_a_reasonable_size(pointers, size):
+def test_invalid_page_size_is_rejected(pointers, size):
     with pytest.raises(InvalidArgument, match=f"invalid page size {size}"):
         pointers.page(size=size)
 
@@ -308,7 +308,7 @@ def test_a_page_has_a_reasonable_size(pointers, size):
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def test_long_keys_are_kept_apart_ordered_and_found_by_prefix(pointers):
+def test_long_keys_are_distinct_ordered_and_found_by_prefix(pointers):
     start = "/" + "日" * 1000
     keys = ["/", "/" + "日" * 319, "/" + "日" * 319 + "本", start, *(start + "x" * 8000 + end for end in "azbycx")]
     keys += ["/" + "\U0010ffff" * 9_999, "/" + "é" * 9_999, "z" * 960, "z" * 961, "z" * 992, "z" * 1024]
@@ -337,7 +337,7 @@ def test_long_keys_are_compared_in_batches(pointers):
 
 
 @pytest.mark.parametrize("key", ["", "/half \ud800", "\udfff"])
-def test_what_cannot_be_a_key_is_refused(pointers, key):
+def test_invalid_key_is_rejected(pointers, key):
     for call in (
         lambda: pointers.get(key),
         lambda: pointers.compare_and_set(key, "blob", expect=ABSENT),
@@ -349,7 +349,7 @@ def test_what_cannot_be_a_key_is_refused(pointers, key):
         assert caught.value.key == "pointer.key.invalid"
 
 
-def test_a_key_may_be_ten_thousand_characters_long_but_not_longer(pointers):
+def test_key_can_have_ten_thousand_characters_but_not_more(pointers):
     pointers.compare_and_set("\U0001f600" * 10_000, "blob", expect=ABSENT)
     with pytest.raises(LimitExceeded, match="40001 bytes in UTF-8, but at most 40000"):
         pointers.get("\U0001f600" * 10_000 + "x")
@@ -358,7 +358,7 @@ def test_a_key_may_be_ten_thousand_characters_long_but_not_longer(pointers):
 @pytest.mark.parametrize(
     ("blob_uri", "error"), [("a\0b", InvalidArgument), ("\ud800", InvalidArgument), ("x" * 65_537, LimitExceeded)]
 )
-def test_what_cannot_be_pointed_to_is_refused(pointers, blob_uri, error):
+def test_invalid_blob_uri_is_rejected(pointers, blob_uri, error):
     with pytest.raises(error, match="blob address for pointer '/a'"):
         pointers.compare_and_set("/a", blob_uri, expect=ABSENT)
 
@@ -367,7 +367,7 @@ def test_what_cannot_be_pointed_to_is_refused(pointers, blob_uri, error):
     "operation",
     [Put("/a", "b", expect=-1), Delete("/a", expect=0), Check("/a", expect=-1), Put("/a", "b", expect=2**63)],
 )
-def test_a_version_that_cannot_be_is_refused(pointers, operation):
+def test_invalid_version_is_rejected(pointers, operation):
     with pytest.raises(InvalidArgument, match="use the version that was read"):
         pointers.apply([operation])
 
@@ -375,7 +375,7 @@ def test_a_version_that_cannot_be_is_refused(pointers, operation):
 # --- expiry -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_expired_pointer_is_neither_served_nor_listed_nor_counted(pointers, clock):
+def test_expired_pointer_is_not_returned_listed_or_counted(pointers, clock):
     create(pointers, "/lasting")
     create(pointers, "/passing", expires_at=clock.later(10))
     clock.advance(9.999999)
@@ -387,7 +387,7 @@ def test_an_expired_pointer_is_neither_served_nor_listed_nor_counted(pointers, c
     assert pointers.count("/") == 1
 
 
-def test_an_expired_pointer_counts_as_absent_to_writers(pointers, clock):
+def test_expired_pointer_is_absent_for_writers(pointers, clock):
     create(pointers, "/a", expires_at=clock.later(1))
     pointers.compare_and_set("/a", "two", expect=1, expires_at=clock.later(1))
     clock.advance(1)
@@ -399,7 +399,7 @@ def test_an_expired_pointer_counts_as_absent_to_writers(pointers, clock):
     assert pointers.get("/a") == Pointer("/a", "anew", 1)
 
 
-def test_setting_renews_or_lifts_the_expiry(pointers, clock):
+def test_setting_renews_or_removes_the_expiry(pointers, clock):
     create(pointers, "/a", "/b", expires_at=clock.later(1))
     pointers.compare_and_set("/a", "x", expect=1, expires_at=clock.later(5))
     pointers.compare_and_set("/b", "x", expect=1)
@@ -420,7 +420,7 @@ def test_purging_removes_expired_pointers_within_its_limit(pointers, clock):
     assert keys_of(pointers.scan()) == ["/lasting", "/long/" + "x" * 5000, "/young"]
 
 
-def test_purging_leaves_what_was_created_anew(pointers, clock):
+def test_purging_keeps_recreated_pointers(pointers, clock):
     create(pointers, "/a", "/b", expires_at=clock.later(1))
     clock.advance(1)
     create(pointers, "/a")
@@ -431,7 +431,7 @@ def test_purging_leaves_what_was_created_anew(pointers, clock):
     assert pointers.purge_expired() == 1
 
 
-def test_pages_are_full_even_where_many_pointers_expired(pointers, clock):
+def test_pages_are_full_even_if_many_pointers_expired(pointers, clock):
     create(pointers, *(f"/{number:02d}" for number in range(0, 20, 2)))
     create(pointers, *(f"/{number:02d}" for number in range(1, 20, 2)), expires_at=clock.later(1))
     clock.advance(1)
@@ -440,7 +440,7 @@ def test_pages_are_full_even_where_many_pointers_expired(pointers, clock):
     assert keys_of(pointers.page(token=page.next_token).items) == ["/18"]
 
 
-def test_an_expiry_is_the_same_moment_in_any_zone_and_exact(pointers):
+def test_expiry_is_exact_and_converted_to_utc(pointers):
     moment = datetime(2131, 7, 8, 9, 10, 11, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30)))
     set_pointer = pointers.compare_and_set("/a", "blob", expect=ABSENT, expires_at=moment)
     found = pointers.get("/a")
@@ -449,17 +449,17 @@ def test_an_expiry_is_the_same_moment_in_any_zone_and_exact(pointers):
     assert found.expires_at.utcoffset() == timedelta(0)
 
 
-def test_an_expiry_without_a_zone_is_refused(pointers):
+def test_expiry_without_a_time_zone_is_rejected(pointers):
     with pytest.raises(InvalidArgument, match="2031-01-01T00:00:00 has no time zone"):
         pointers.compare_and_set("/a", "blob", expect=ABSENT, expires_at=datetime(2031, 1, 1))
 
 
-def test_a_purge_removes_at_least_one(pointers):
+def test_purge_limit_must_be_positive(pointers):
     with pytest.raises(InvalidArgument, match="invalid limit 0"):
         pointers.purge_expired(limit=0)
 
 
-# --- what others see --------------------------------------------------------------------------------------------------
+# --- visibility and reporting -----------------------------------------------------------------------------------------
 
 
 def test_every_call_is_reported_once(home):
@@ -489,7 +489,7 @@ def test_every_call_is_reported_once(home):
     assert all(call.seconds > 0 for call in calls)
 
 
-def test_a_counter_counts_the_calls_of_a_block(home):
+def test_call_counter_counts_calls(home):
     counter = CallCounter()
     with home.pointers(on_call=counter) as pointers:
         create(pointers, "/a")
@@ -501,7 +501,7 @@ def test_a_counter_counts_the_calls_of_a_block(home):
     assert counter.total == 3
 
 
-def test_what_one_store_object_wrote_another_reads_at_once(shared_home):
+def test_write_of_one_store_object_is_visible_to_another_immediately(shared_home):
     with shared_home.pointers() as one, shared_home.pointers() as two:
         for version in range(5):
             one.compare_and_set("/a", f"{version}", expect=version)
@@ -509,9 +509,9 @@ def test_what_one_store_object_wrote_another_reads_at_once(shared_home):
             assert keys_of(two.page().items) == ["/a"]
 
 
-def test_a_store_keeps_its_pointers_when_closed(shared_home):
+def test_pointers_persist_when_a_store_is_closed(shared_home):
     with shared_home.pointers() as store:
-        create(store, *ODD_KEYS)
+        create(store, *UNUSUAL_KEYS)
         before = list(store.scan())
     with shared_home.pointers() as store:
         assert list(store.scan()) == before

@@ -1,4 +1,4 @@
-"""Pointers in DynamoDB: what only DynamoDB does."""
+"""Pointers in DynamoDB: behavior specific to DynamoDB."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def failure(code, *, reasons=(), status=400):
     }
 
 
-class Stumbling:
+class FailingClient:
     """A client whose transactions fail a number of times before they reach DynamoDB."""
 
     def __init__(self, client, response, *, times):
@@ -53,15 +53,15 @@ class Stumbling:
         raise error(self.response, "TransactWriteItems")
 
 
-def stumbling_store(client, home, response, *, times):
-    stumbling = Stumbling(client, response, times=times)
+def failing_store(client, home, response, *, times):
+    failing = FailingClient(client, response, times=times)
     numbers = iter(range(100))
-    return stumbling, DynamoPointerStore(
-        stumbling, table_of(home), ids=lambda: f"id-{next(numbers)}", randomness=lambda: 0.0
+    return failing, DynamoPointerStore(
+        failing, table_of(home), ids=lambda: f"id-{next(numbers)}", randomness=lambda: 0.0
     )
 
 
-def test_a_batch_has_at_most_a_hundred_operations(home):
+def test_batch_has_at_most_a_hundred_operations(home):
     with (
         home.pointers() as store,
         pytest.raises(LimitExceeded, match=r"batch of 101 operations exceeds the limit of 100"),
@@ -69,7 +69,7 @@ def test_a_batch_has_at_most_a_hundred_operations(home):
         store.apply([Check(f"/{number}", expect=ABSENT) for number in range(101)])
 
 
-def test_a_batch_has_at_most_four_megabytes(home):
+def test_batch_has_at_most_four_megabytes(home):
     with home.pointers() as store, pytest.raises(LimitExceeded, match="exceeds DynamoDB's limit of 4000000"):
         store.apply([Put(f"/{number}", "x" * 60_000, expect=ABSENT) for number in range(70)])
 
@@ -84,22 +84,22 @@ def test_a_batch_has_at_most_four_megabytes(home):
     ],
     ids=str,
 )
-def test_a_disturbed_transaction_is_tried_again_as_the_same_request(client, home, response):
-    stumbling, store = stumbling_store(client, home, response, times=2)
+def test_failed_transaction_is_retried_with_the_same_request_token(client, home, response):
+    failing, store = failing_store(client, home, response, times=2)
     store.compare_and_set("/a", "blob", expect=ABSENT)
     assert store.get("/a").version == 1
-    assert stumbling.tokens == ["id-0"] * 3
+    assert failing.tokens == ["id-0"] * 3
     store.compare_and_set("/b", "blob", expect=ABSENT)
-    assert stumbling.tokens[-1] == "id-1"
+    assert failing.tokens[-1] == "id-1"
 
 
-def test_a_transaction_disturbed_again_and_again_is_contention(client, home):
+def test_repeatedly_failed_transaction_is_contention(client, home):
     response = failure("TransactionCanceledException", reasons=["TransactionConflict"])
-    stumbling, store = stumbling_store(client, home, response, times=100)
+    failing, store = failing_store(client, home, response, times=100)
     store._pause = lambda state: 0.0
     with pytest.raises(Contention, match="too many concurrent writes to the same keys"):
         store.compare_and_set("/a", "blob", expect=ABSENT)
-    assert len(stumbling.tokens) == ATTEMPTS
+    assert len(failing.tokens) == ATTEMPTS
 
 
 @pytest.mark.parametrize(
@@ -112,28 +112,28 @@ def test_a_transaction_disturbed_again_and_again_is_contention(client, home):
     ],
     ids=str,
 )
-def test_other_failures_are_not_tried_again(client, home, response, error):
-    stumbling, store = stumbling_store(client, home, response, times=1)
+def test_other_failures_are_not_retried(client, home, response, error):
+    failing, store = failing_store(client, home, response, times=1)
     with pytest.raises(error):
         store.compare_and_set("/a", "blob", expect=ABSENT)
-    assert len(stumbling.tokens) == 1
+    assert len(failing.tokens) == 1
 
 
-def test_a_lost_answer_is_unavailable_not_a_conflict(client, home):
+def test_lost_response_is_unavailable_and_not_a_conflict(client, home):
     store = DynamoPointerStore(client, table_of(home))
 
-    class Mute(Stumbling):
+    class LosingResponses(FailingClient):
         def transact_write_items(self, **request):
             self.client.transact_write_items(**request)
             raise EndpointConnectionError(endpoint_url="http://127.0.0.1")
 
-    store._client = Mute(client, {}, times=1)
+    store._client = LosingResponses(client, {}, times=1)
     with pytest.raises(Unavailable, match="check the region, credentials and network"):
         store.compare_and_set("/a", "blob", expect=ABSENT)
     assert store.get("/a").version == 1
 
 
-def test_the_conflict_names_the_pointer_and_what_was_found(home):
+def test_conflict_names_the_pointer_and_the_versions(home):
     with home.pointers() as store:
         store.compare_and_set("/b", "blob", expect=ABSENT)
         with pytest.raises(Conflict) as caught:
@@ -141,22 +141,22 @@ def test_the_conflict_names_the_pointer_and_what_was_found(home):
     assert caught.value.params == {"pointer": "'/b'", "expected": "7", "found": "1"}
 
 
-def test_what_expires_carries_the_attribute_that_dynamodb_sweeps_by(client, home, clock):
+def test_expiring_pointer_has_the_ttl_attribute_of_dynamodb(client, home, clock):
     with home.pointers(clock=clock) as store:
         store.compare_and_set("/a", "blob", expect=ABSENT, expires_at=clock.later(0.5))
         store.compare_and_set("/b", "blob", expect=ABSENT)
     items = {item["sk"]["B"]: item for item in client.scan(TableName=table_of(home))["Items"]}
-    sweep = client.describe_time_to_live(TableName=table_of(home))["TimeToLiveDescription"]
-    assert sweep == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
+    time_to_live = client.describe_time_to_live(TableName=table_of(home))["TimeToLiveDescription"]
+    assert time_to_live == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
     assert int(items[b"/a"]["ttl"]["N"]) >= clock.later(0.5).timestamp()
     assert int(items[b"/a"]["ttl"]["N"]) < clock.later(0.5).timestamp() + 1
     assert "ttl" not in items[b"/b"]
 
 
-def test_purging_trusts_the_table_rather_than_its_index(client, home, clock):
-    """The index lags behind: what it shows as expired may have been set anew."""
+def test_purging_checks_the_table_and_not_only_its_index(client, home, clock):
+    """The index lags behind: a pointer that it shows as expired may have been set again."""
 
-    class Lagging(Stumbling):
+    class Lagging(FailingClient):
         def query(self, **request):
             answer = client.query(**request)
             store.compare_and_set("/a", "anew", expect=ABSENT, expires_at=clock.later(10))
@@ -170,13 +170,13 @@ def test_purging_trusts_the_table_rather_than_its_index(client, home, clock):
     assert store.get("/a").blob_uri == "anew"
 
 
-def test_a_missing_table_is_made_only_if_it_may_be(home):
+def test_missing_table_is_created_only_if_allowed(home):
     with pytest.raises(PreconditionFailed, match="does not exist; create it, or open it with create=true"):
         open_pointers(f"{home.url}&create=false", options=home.options)
     home.pointers().close()
     open_pointers(f"{home.url}&create=false", options=home.options).close()
 
 
-def test_nobody_at_the_endpoint_is_unavailable():
+def test_unreachable_endpoint_is_unavailable():
     with pytest.raises(Unavailable, match="check the region, credentials and network"):
         open_pointers("dynamodb://table?region=us-east-1&endpoint=http://127.0.0.1:1", options=AWS)

@@ -1,4 +1,4 @@
-"""Pointers in PostgreSQL: what only PostgreSQL does."""
+"""Pointers in PostgreSQL: behavior specific to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(home):
 
 
 def victim(home):
-    """A store whose connections can be told from others."""
+    """A store with identifiable connections."""
     return open_pointers(f"{home.url}&application_name=victim")
 
 
@@ -53,13 +53,13 @@ class Failing:
 
 
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
-def test_lost_races_are_tried_again(store, sqlstate):
+def test_serialization_failures_are_retried(store, sqlstate):
     attempt = Failing(sqlstate, times=3)
     assert store._translated(attempt) == "done"
     assert attempt.calls == 4
 
 
-def test_races_lost_again_and_again_are_contention(store):
+def test_repeated_serialization_failures_are_contention(store):
     attempt = Failing("40001", times=100)
     with pytest.raises(Contention, match="too many concurrent writes to the same keys"):
         store._translated(attempt)
@@ -76,14 +76,14 @@ def test_races_lost_again_and_again_are_contention(store):
         ("42601", Internal),
     ],
 )
-def test_other_errors_are_not_tried_again(store, sqlstate, error):
+def test_other_errors_are_not_retried(store, sqlstate, error):
     attempt = Failing(sqlstate, times=1)
     with pytest.raises(error, match="the driver says so"):
         store._translated(attempt)
     assert attempt.calls == 1
 
 
-def test_pauses_grow_and_spread(home):
+def test_pauses_between_retries_grow_with_jitter(home):
     class State:
         attempt_number = 1
 
@@ -100,7 +100,7 @@ def test_pauses_grow_and_spread(home):
         assert store._pause(State) == 0.2
 
 
-def test_a_broken_connection_is_replaced(home):
+def test_broken_connection_is_replaced(home):
     with victim(home) as store:
         store.compare_and_set("/a", "one", expect=ABSENT)
         terminate_victims(home)
@@ -109,16 +109,16 @@ def test_a_broken_connection_is_replaced(home):
         assert store.compare_and_set("/a", "two", expect=1).version == 2
 
 
-def test_a_connection_that_breaks_while_committing_leaves_the_outcome_open(home):
+def test_outcome_is_unknown_if_the_connection_breaks_during_commit(home):
     with victim(home) as store:
         event.listen(store._engine, "commit", lambda _: terminate_victims(home), once=True)
         with pytest.raises(Unavailable, match="may or may not have happened; read before you retry") as caught:
             store.compare_and_set("/a", "one", expect=ABSENT)
         assert caught.value.key == "store.outcome_unknown"
-        assert store.get("/a") is None  # the connection broke before the commit arrived
+        assert store.get("/a") is None  # the connection broke before the server received the commit
 
 
-def test_a_writer_that_waits_too_long_for_a_lock_is_told_to_try_again(home, monkeypatch):
+def test_lock_timeout_is_contention(home, monkeypatch):
     monkeypatch.setattr("skiway.storage.pointers.postgres.LOCK_TIMEOUT_S", 0.1)
     with home.pointers() as store, home.pointers() as other:
         locked, done = Event(), Event()
@@ -133,7 +133,7 @@ def test_a_writer_that_waits_too_long_for_a_lock_is_told_to_try_again(home, monk
         try:
             with pytest.raises(Contention, match="lock timeout"):
                 store.compare_and_set("/a", "blob", expect=ABSENT)
-            store.compare_and_set("/b", "blob", expect=ABSENT)  # others do not wait
+            store.compare_and_set("/b", "blob", expect=ABSENT)  # other keys are not locked
             assert store.get("/a") is None
         finally:
             done.set()
@@ -141,14 +141,14 @@ def test_a_writer_that_waits_too_long_for_a_lock_is_told_to_try_again(home, monk
         store.compare_and_set("/a", "blob", expect=ABSENT)
 
 
-def test_stores_in_different_schemas_do_not_meet(tmp_path, server):
+def test_stores_in_different_schemas_are_isolated(tmp_path, server):
     homes = [pointer_home("postgresql", tmp_path, server) for _ in range(2)]
     with homes[0].pointers() as one, homes[1].pointers() as two:
         one.compare_and_set("/a", "one", expect=ABSENT)
         assert two.get("/a") is None
 
 
-def test_a_store_that_is_there_opens_without_the_right_to_make_tables(home, server):
+def test_existing_store_opens_without_permission_to_create_tables(home, server):
     home.pointers().close()
     schema = make_url(home.url).query["schema"]
     with home.pointers() as admin, admin._engine.begin() as connection:
@@ -173,13 +173,13 @@ def filled(store):
     return store
 
 
-def test_a_page_is_read_by_the_index_without_statistics(filled):
+def test_page_query_uses_the_index_without_statistics(filled):
     plan = plan_of(filled, *filled._table.page("/", after="/02500", limit=100, now=utc_now()))
     assert "Incremental Sort" in plan
     assert "Index Scan using skiway_pointers_pkey" in plan
 
 
-def test_a_batch_reads_its_keys_by_the_index(filled):
+def test_batch_query_uses_the_index(filled):
     keys = identities(["/a", "/b", "/" + "x" * 2000])
     plan = plan_of(filled, filled._table.several, keys)
     assert "skiway_pointers_pkey" in plan

@@ -1,4 +1,4 @@
-"""Pointers in SQLite: what only SQLite does."""
+"""Pointers in SQLite: behavior specific to SQLite."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def store(path):
         yield store
 
 
-def test_the_file_is_where_it_was_asked_for(store, path):
+def test_file_is_created_at_the_given_path(store, path):
     assert path.is_file()
 
 
-def test_commits_are_logged_ahead_and_synced(store):
+def test_commits_use_a_write_ahead_log_and_are_synced(store):
     with store._autocommit.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
-def test_writes_take_the_lock_at_once(store):
+def test_writes_lock_immediately(store):
     statements = []
     event.listen(store._engine, "before_cursor_execute", lambda *call: statements.append(call[2].split()[:2]))
     store.compare_and_set("/a", "blob", expect=ABSENT)
@@ -53,11 +53,11 @@ def test_readers_do_not_wait_for_a_writer(store, path):
         writer.close()
 
 
-def test_a_writer_that_waited_too_long_is_told_to_try_again(store, path):
+def test_lock_timeout_is_contention(store, path):
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     try:
-        with store._autocommit.connect() as connection:  # the only one in the pool, so the next to be used
+        with store._autocommit.connect() as connection:  # the only connection in the pool, so the next one used
             connection.exec_driver_sql("PRAGMA busy_timeout = 50")
         with pytest.raises(Contention, match="another process held the lock for too long"):
             store.compare_and_set("/a", "blob", expect=ABSENT)
@@ -66,7 +66,7 @@ def test_a_writer_that_waited_too_long_is_told_to_try_again(store, path):
     store.compare_and_set("/a", "blob", expect=ABSENT)
 
 
-def test_a_full_disk_is_unavailable_and_leaves_the_store_usable(store):
+def test_full_disk_is_unavailable_and_leaves_the_store_usable(store):
     with store._autocommit.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 20}")
@@ -77,14 +77,14 @@ def test_a_full_disk_is_unavailable_and_leaves_the_store_usable(store):
     assert store.count() == 1
 
 
-def test_a_file_that_is_no_database_is_refused_and_kept(path):
+def test_file_that_is_not_a_database_is_rejected_and_kept(path):
     path.write_bytes(b"my diary, volume one" * 100)
     with pytest.raises(Internal, match="not a database"):
         SqlitePointerStore(path)
     assert path.read_bytes().startswith(b"my diary")
 
 
-def test_a_place_that_is_no_directory_is_refused(path):
+def test_path_below_a_file_is_rejected(path):
     path.write_bytes(b"")
     with pytest.raises(Unavailable, match="cannot be created"):
         SqlitePointerStore(path / "pointers.db")
@@ -97,19 +97,19 @@ def plan_of(store, statement, parameters=None):
         return [row[3] for row in connection.exec_driver_sql(explain, tuple(expanded.positional_parameters))]
 
 
-def test_a_page_is_read_by_the_index_however_much_follows(store):
+def test_page_query_uses_the_index(store):
     assert plan_of(store, *store._table.page("/", after="/02500", limit=100, now=utc_now())) == [
         "SEARCH skiway_pointers USING PRIMARY KEY (head>? AND head<?)",
         "USE TEMP B-TREE FOR RIGHT PART OF ORDER BY",
     ]
 
 
-def test_a_batch_reads_its_keys_by_the_index(store):
+def test_batch_query_uses_the_index(store):
     keys = identities(["/a", "/b", "/" + "x" * 2000])
     assert plan_of(store, store._table.several, keys) == [
         "SEARCH skiway_pointers USING PRIMARY KEY (head=? AND tail_digest=?)"
     ]
 
 
-def test_a_purge_finds_what_expired_by_an_index(store):
+def test_purge_query_uses_the_expiry_index(store):
     assert any("INDEX skiway_pointers_expiry" in step for step in plan_of(store, store._table.purge(10, now=utc_now())))

@@ -1,4 +1,4 @@
-"""Small reads by SQLite's own driver."""
+"""Small reads through SQLite's own driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MISSING = select(Table("missing", MetaData(), Column("number", Integer)).c.numbe
 
 
 class Connections(list[sqlite3.Connection]):
-    """Opens connections to one file, and keeps them for the test to see."""
+    """Opens connections to one file and records them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,13 +33,13 @@ class Connections(list[sqlite3.Connection]):
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Connections:
+def connections(tmp_path: Path) -> Connections:
     return Connections(tmp_path / "numbers.db")
 
 
 @pytest.fixture
-def reads(opened: Connections):
-    made = DriverReads(opened, sqlite.dialect())
+def reads(connections: Connections):
+    made = DriverReads(connections, sqlite.dialect())
     yield made
     made.close()
 
@@ -52,30 +52,30 @@ def is_closed(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def test_parameters_that_are_not_given_are_those_of_the_statement(reads):
+def test_missing_parameters_come_from_the_statement(reads):
     assert reads.rows(UP_TO, {"most": 1}) == [(0,), (1,)]
     assert reads.rows(UP_TO, {"most": 9}) == [(0,), (1,), (2,)]
 
 
-def test_one_connection_serves_one_read_after_the_other(reads, opened):
+def test_connection_is_reused_for_sequential_reads(reads, connections):
     for _ in range(5):
         reads.rows(UP_TO, {"most": 1})
-    assert len(opened) == 1
+    assert len(connections) == 1
 
 
-def test_a_read_sees_what_was_committed_before_it(reads, opened):
+def test_read_sees_earlier_commits(reads, connections):
     reads.rows(UP_TO, {"most": 0})
-    with sqlite3.connect(opened.path) as other:
+    with sqlite3.connect(connections.path) as other:
         other.execute("DELETE FROM numbers WHERE number = 0")
     other.close()
     assert reads.rows(UP_TO, {"most": 0}) == []
 
 
-def test_reads_of_several_threads_do_not_share_a_connection(reads, opened):
-    together, found = threading.Barrier(8), []
+def test_concurrent_reads_do_not_share_a_connection(reads, connections):
+    barrier, found = threading.Barrier(8), []
 
     def read():
-        together.wait()
+        barrier.wait()
         found.extend(reads.rows(UP_TO, {"most": 1}) for _ in range(50))
 
     threads = [threading.Thread(target=read) for _ in range(8)]
@@ -84,20 +84,20 @@ def test_reads_of_several_threads_do_not_share_a_connection(reads, opened):
     for each in threads:
         each.join()
     assert found == [[(0,), (1,)]] * 400
-    assert len(opened) <= 8
+    assert len(connections) <= 8
 
 
-def test_a_connection_that_failed_is_not_used_again(reads, opened):
+def test_failed_connection_is_not_reused(reads, connections):
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         reads.rows(MISSING, {})
-    assert is_closed(opened[0])
+    assert is_closed(connections[0])
     assert reads.rows(UP_TO, {"most": 0}) == [(0,)]
-    assert len(opened) == 2
+    assert len(connections) == 2
 
 
-def test_closing_closes_also_what_is_given_back_later(reads, opened):
+def test_connections_returned_after_closing_are_closed_too(reads, connections):
     reads.rows(UP_TO, {"most": 0})
     reads.close()
-    assert is_closed(opened[0])
+    assert is_closed(connections[0])
     reads.rows(UP_TO, {"most": 0})
-    assert is_closed(opened[1])
+    assert is_closed(connections[1])

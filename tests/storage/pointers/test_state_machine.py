@@ -1,6 +1,6 @@
-"""Every pointer store against a dict, with several writers at once.
+"""Compare every pointer store with a dict, with several concurrent writers.
 
-A step of several writers must have an outcome that some order of them, one after the other, has on the dict.
+A concurrent step must have the same outcome as some sequential order of its writers has on the dict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.homes import POINTER_KINDS, Clock, pointer_home
 
 KEYS = ("/a", "/a%", "/a_", "/aa", "/b", "/é", "/\U0001f600", "/" + "x" * 2000, "/" + "x" * 1999 + "y")
 PREFIXES = ("", "/", "/a", "/a%", "/x", "/" + "x" * 1999, "/none")
-# How many runs and steps, per kind, where Hypothesis makes its usual hundred; a long profile makes more.
+# Runs and steps per backend at Hypothesis' default of a hundred examples; profiles with more scale this up.
 EFFORT = {
     "memory": (60, 40),
     "sqlite": (25, 30),
@@ -45,7 +45,7 @@ def batches(draw: Callable[..., Any]) -> list[tuple[Any, ...]]:
 
 
 class PointerMachine(RuleBasedStateMachine):
-    """A store and a dict do the same; they must agree after every step."""
+    """Apply the same operations to a store and a dict, which must agree after every step."""
 
     open_store: Callable[[Clock], PointerStore]
 
@@ -71,7 +71,7 @@ class PointerMachine(RuleBasedStateMachine):
         return made
 
     @rule(key=strategies.sampled_from(KEYS), lifetime=lifetimes)
-    def write_what_fits(self, key: str, lifetime: int | None) -> None:
+    def write_with_current_version(self, key: str, lifetime: int | None) -> None:
         current = alive(self.model, self.clock()).get(key)
         batch = self.operations([(Put, key, current.version if current else ABSENT, lifetime)])
         assert attempt(self.store, batch)
@@ -89,24 +89,24 @@ class PointerMachine(RuleBasedStateMachine):
     @rule(drawn=strategies.lists(batches(), min_size=2, max_size=4))
     def write_concurrently(self, drawn: list[list[tuple[Any, ...]]]) -> None:
         writers = [self.operations(each) for each in drawn]
-        together = Barrier(len(writers))
+        barrier = Barrier(len(writers))
 
         def write(batch: list[Operation]) -> bool:
-            together.wait()
+            barrier.wait()
             return attempt(self.store, batch)
 
         with ThreadPoolExecutor(len(writers)) as pool:
             won = list(pool.map(write, writers))
         found = {pointer.key: pointer for pointer in self.store.scan()}
         for order in permutations(range(len(writers))):
-            ended = self.in_order(writers, won, order)
-            if ended is not None and alive(ended, self.clock()) == found:
-                self.model = ended
+            final = self.in_order(writers, won, order)
+            if final is not None and alive(final, self.clock()) == found:
+                self.model = final
                 return
-        raise AssertionError(f"no order of {writers} explains who won ({won}) and what is there now ({found})")
+        raise AssertionError(f"no order of {writers} explains the winners ({won}) and the final state ({found})")
 
     def in_order(self, writers: list[list[Operation]], won: list[bool], order: Sequence[int]) -> Model | None:
-        """The dict after the writers went in `order`, or None if others would have won."""
+        """The dict after the writers ran in `order`, or None if other writers would have won."""
         model = self.model
         for writer in order:
             after = outcome(model, writers[writer], self.clock())
@@ -171,7 +171,7 @@ def attempt(store: PointerStore, batch: Sequence[Operation]) -> bool:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", POINTER_KINDS)
-def test_a_store_is_a_dict_with_concurrent_writers(kind, tmp_path, server):
+def test_store_behaves_like_a_dict_with_concurrent_writers(kind, tmp_path, server):
     class Machine(PointerMachine):
         @staticmethod
         def open_store(clock: Clock) -> PointerStore:
