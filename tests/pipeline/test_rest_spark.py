@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rest.rest_server import House, opened
+from rest.rest_server import RestServer, opened
 from skiway.storage import open_stores
 
 CLIENT = Path(__file__).parents[1] / "rest" / "spark_client.py"
@@ -53,16 +53,16 @@ STATEMENTS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with open_stores("memory://") as stores, opened(stores, tmp_path_factory.mktemp("spark")) as house:
-        yield house
+def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    with open_stores("memory://") as stores, opened(stores, tmp_path_factory.mktemp("spark")) as rest_server:
+        yield rest_server
 
 
 @pytest.fixture(scope="module")
-def said(house: House) -> dict[str, Any]:
+def said(rest_server: RestServer) -> dict[str, Any]:
     """What Spark said to each statement, run in a process of its own: a running Java cannot be given jars any more."""
     run = subprocess.run(
-        [sys.executable, str(CLIENT), house.uri],
+        [sys.executable, str(CLIENT), rest_server.uri],
         input=json.dumps(list(STATEMENTS)),
         check=False,
         capture_output=True,
@@ -86,8 +86,8 @@ def test_spark_does_what_it_is_told(said: dict[str, Any], statement: str) -> Non
 
 
 @pytest.mark.usefixtures("said")
-def test_pyiceberg_reads_what_spark_wrote(house: House) -> None:
-    catalog = house.pyiceberg()
+def test_pyiceberg_reads_what_spark_wrote(rest_server: RestServer) -> None:
+    catalog = rest_server.pyiceberg()
     people = catalog.load_table("sales.people")
     rows = sorted(people.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
     assert rows == [{"id": 1, "who": "Ada", "age": 36}, {"id": 2, "who": "Hopper", "age": None}]
@@ -100,7 +100,7 @@ def test_pyiceberg_reads_what_spark_wrote(house: House) -> None:
 
 
 @pytest.mark.usefixtures("said")
-def test_snapshots_that_spark_expired_are_gone(house: House) -> None:
-    people = house.pyiceberg().load_table("sales.people")
+def test_snapshots_that_spark_expired_are_gone(rest_server: RestServer) -> None:
+    people = rest_server.pyiceberg().load_table("sales.people")
     kept = {ref.snapshot_id for ref in people.metadata.refs.values()}
     assert {each.snapshot_id for each in people.metadata.snapshots} == kept

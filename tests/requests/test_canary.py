@@ -58,8 +58,8 @@ def raising(error: Exception) -> Any:
 
 
 def everything_in(error: grpc.RpcError) -> str:
-    sent = [error.details() or "", *(str(part) for pair in error.trailing_metadata() or () for part in pair)]
-    sent += [str(part) for pair in error.initial_metadata() or () for part in pair]
+    sent = [error.details() or "", *(str(part) for pair in error.trailing_metadata() or () for part in pair)]  # type: ignore[attr-defined]
+    sent += [str(part) for pair in error.initial_metadata() or () for part in pair]  # type: ignore[attr-defined]
     return " ".join(sent)
 
 

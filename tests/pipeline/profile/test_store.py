@@ -206,7 +206,7 @@ def test_an_index_of_before_there_were_columns_to_leave_out_is_read(store: Profi
     store.add(of_files(0))
     index = store._records.index()
     rows = module._index(index).select(old.names).combine_chunks()
-    store._records._indexes.update(index.stored, store._records._message(module.written(rows)))
+    store._records._indexes.update(index.stored, store._records._message(module.written(rows)))  # type: ignore[attr-defined]
     assert store.unknown(file_table(ONE, [2])).num_rows == 0
     store.add(of_files(1))
     assert store.load(file_table(ONE, [2, 2])).equals(of_files(0, 1))
