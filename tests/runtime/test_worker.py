@@ -124,7 +124,7 @@ def test_two_workers_and_a_server_on_one_store_do_not_disturb_each_other(lake: M
         (("--home", ".", "--set", "kv=memory"), "kv is in memory"),
         (("--home", ".", "--set", "secrets=memory"), "secrets is in memory"),
         (("--home", ".", "--set", "reconciler.spark.remote=host:15002"), "such as sc://host:15002"),
-        (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "their names start with 'spark.'"),
+        (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "the names of Spark settings start with 'spark.'"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why(tmp_path: Path, monkeypatch, arguments, said):
