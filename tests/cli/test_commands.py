@@ -205,7 +205,7 @@ def test_malformed_tokens_file_is_reported_and_not_overwritten(home):
     (home / "tokens.toml").write_text("[[tokens]\n")
     ended = skiway("tokens", "new", "ada", "--account", "default", "--home", home)
     assert ended.returncode == 1
-    assert "is not right" in ended.stderr
+    assert "is invalid" in ended.stderr
     assert (home / "tokens.toml").read_text() == "[[tokens]\n"
 
 

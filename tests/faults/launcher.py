@@ -96,7 +96,7 @@ def become_server(arguments: list[str], death: dict[str, Any] | None, log: str) 
 
 def put_under(death: Death) -> None:
     """From now on, stores are opened with death watching."""
-    open_pointers, open_blobs = stores.open_pointers, stores.open_blobs
+    open_pointers, open_blobs = stores.open_pointers, stores.open_blobs  # type: ignore[attr-defined]
     vars(stores).update(
         open_pointers=lambda url, **named: DyingPointers(open_pointers(url, **named), death),
         open_blobs=lambda url, **named: DyingBlobs(open_blobs(url, **named), death),

@@ -125,7 +125,7 @@ class Lake:
     def _put_files(self, table: v1.Table, handle: TableHandle, snapshot: Snapshot) -> None:
         files = stored_files(handle, snapshot, handle.files(snapshot))
         statistics = v1.FileStatsSet(
-            table_id=table.resource_id, snapshot_id=snapshot.id, arrow_file=file_table.foreign_tables(files)
+            table_id=table.resource_id, snapshot_id=snapshot.id, arrow_file=file_table.written(files)
         )
         self.realm.all(FILE_STATS).create(statistics)
 
@@ -203,7 +203,7 @@ def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
 
 @contextmanager
 def mirrored_lake(foreign_tables: Path, folder: Path) -> Iterator[Lake]:
-    """Serve a lake in `folder` whose catalogs `iceberg`, `delta` and `parquet` mirror the tables in `written`."""
+    """Serve a lake in `folder` whose catalogs `iceberg`, `delta` and `parquet` mirror the tables in `foreign_tables`."""
     with opened_lake(folder) as lake:
         lake.mirror("iceberg", iceberg_uri(foreign_tables), options=iceberg_options(foreign_tables))
         lake.mirror("delta", str(foreign_tables / "delta"), options={"delta.source": "filesystem"})

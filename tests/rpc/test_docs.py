@@ -36,7 +36,7 @@ def test_client_example_prints_the_shown_output(stores, capsys):
     with opened(stores, authenticator=DevAuthenticator(OneAccount())) as rpc_server:
         names: dict[str, object] = {}
         exec(code.replace("127.0.0.1:50051", rpc_server.address), names)
-        names["channel"].close()
+        names["channel"].close()  # type: ignore[attr-defined]
     assert capsys.readouterr().out == printed
 
 
@@ -60,8 +60,8 @@ def test_every_status_is_on_the_page_with_its_codes():
     shown = {status: set(re.findall(r"`(MC_\w+)`", codes)) for status, codes in rows}
     expected: dict[str, set[str]] = {}
     for kind in (errors.Contention, *CODES):
-        status = next(CODES[each] for each in kind.__mro__ if each in CODES)
-        expected.setdefault(status.name, set()).add(kind.code)
+        status = next(CODES[each] for each in kind.__mro__ if each in CODES)  # type: ignore[attr-defined]
+        expected.setdefault(status.name, set()).add(kind.code)  # type: ignore[attr-defined]
     assert shown == expected
     assert {code for codes in shown.values() for code in codes} <= set(v1.ErrorCode.keys())
 

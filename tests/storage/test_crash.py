@@ -50,7 +50,7 @@ def test_writer_killed_at_any_time_leaves_complete_batches(crash_home):
     for _ in range(6):
         with writers.start("repeat", url=crash_home.url, size=SIZE) as process:
             assert process.stdout.readline() == "started\n"
-            with pytest.raises(writers.subprocess.TimeoutExpired):
+            with pytest.raises(writers.subprocess.TimeoutExpired):  # type: ignore[attr-defined]
                 process.wait(moments.uniform(0.02, 0.3))
             process.kill()
         with crash_home.pointers() as store:

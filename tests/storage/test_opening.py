@@ -141,7 +141,7 @@ def installed(tmp_path, monkeypatch):
 def test_package_can_add_a_backend_with_an_entry_point(installed, clock):
     installed("[skiway.pointer_stores]\nother = other_stores:open_it\n")
     store = open_pointers("other://place", clock=clock, options={"token": "t"})
-    assert store.opened == ("other://place", {"token": "t"})
+    assert store.opened == ("other://place", {"token": "t"})  # type: ignore[attr-defined]
     assert store._clock is clock
 
 
@@ -203,7 +203,7 @@ def test_pointer_format_that_is_not_a_number_is_an_internal_error(shared_home):
 def test_newer_blob_format_is_rejected(kind, tmp_path, server):
     blobs_home = blob_home(kind, tmp_path, server)
     with blobs_home.blobs() as store:
-        obstore.put(store._objects, "skiway-format", b"2")
+        obstore.put(store._objects, "skiway-format", b"2")  # type: ignore[attr-defined]
     with pytest.raises(PreconditionFailed, match="has format 2"):
         blobs_home.blobs()
 

@@ -101,7 +101,7 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
             counted.append(text)
         return loads(text, *args, **options)
 
-    monkeypatch.setattr(parsing.json, "loads", counting)
+    monkeypatch.setattr(parsing.json, "loads", counting)  # type: ignore[attr-defined]
 
     def count() -> int:
         number = len(counted)

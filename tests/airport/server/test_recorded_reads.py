@@ -219,7 +219,7 @@ def descriptors(location: str) -> dict[tuple[str, ...], flight.FlightDescriptor]
     """Our descriptors by the canonical names of objects."""
     with AirportClient(location, "demo", token="replay") as db:
         objects = [item for schema in db.schemas() for item in (*schema.tables, *schema.functions)]
-        return {tuple(ours(item.descriptor).path): item.descriptor for item in objects}
+        return {tuple(ours(item.descriptor).path): item.descriptor for item in objects}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("told", reads(), ids=str)

@@ -418,7 +418,7 @@ def renaming(catalog_location: str) -> Rename:
     """Our descriptors for the recorded ones, of tables and functions alike."""
     with AirportClient(catalog_location, "demo", token="t") as db:
         objects = [item for schema in db.schemas() for item in (*schema.tables, *schema.functions)]
-    known = {tuple(ours(item.descriptor).path): item.descriptor for item in objects}
+    known = {tuple(ours(item.descriptor).path): item.descriptor for item in objects}  # type: ignore[attr-defined]
     return lambda descriptor: known.get(tuple(theirs(descriptor).path), descriptor)
 
 

@@ -189,7 +189,7 @@ def test_an_early_stop_of_the_client_frees_the_reader() -> None:
         frames = raw.get(endpoint.ticket.ticket)
         next(frames)
         next(frames)
-        frames.cancel()
+        frames.cancel()  # type: ignore[attr-defined]
         assert closed.wait(10)
 
 

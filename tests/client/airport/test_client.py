@@ -170,10 +170,10 @@ def test_filter_and_columns_reach_the_server() -> None:
         assert db.scan("s.t", columns=["b"], where=col("a") == 2).read_all().to_pylist() == [{"b": "y"}]
         raw = db.bind("s.t", where=col("a") == 2).selection.json_filters()
         assert db.scan("s.t", columns=["b"], where=raw).read_all().num_rows == 2, "text is the server's business"
-    assert seen[0].columns == ["a", "b"]
-    assert filters.to_sql(seen[0].filter).replace('"', "") == "a = 2"
-    assert seen[1].columns == ["b"]
-    assert seen[1].filter == seen[0].filter
+    assert seen[0].columns == ["a", "b"]  # type: ignore[attr-defined]
+    assert filters.to_sql(seen[0].filter).replace('"', "") == "a = 2"  # type: ignore[attr-defined]
+    assert seen[1].columns == ["b"]  # type: ignore[attr-defined]
+    assert seen[1].filter == seen[0].filter  # type: ignore[attr-defined]
 
 
 def test_rows_are_counted(db: AirportClient) -> None:

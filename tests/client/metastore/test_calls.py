@@ -315,7 +315,7 @@ def test_a_create_whose_answer_was_lost_makes_one_resource(server: Server) -> No
 
         def act(truly: Act, realm: Realm, request: v1.CreateTableRequest) -> Any:
             answer = truly(realm, request)
-            made.append(answer.table.resource_id.id)
+            made.append(answer.table.resource_id.id)  # type: ignore[attr-defined]
             if len(made) == 1:
                 wire.cut()  # it is done, and nobody will know
             return answer

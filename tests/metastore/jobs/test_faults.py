@@ -58,12 +58,12 @@ def reclaim(factory: ResourceFactory) -> Change:
 
 
 def cancel_waiting(factory: ResourceFactory) -> Change:
-    job_id = enqueue(factory)(factory).job_id
+    job_id = enqueue(factory)(factory).job_id  # type: ignore[attr-defined]
     return lambda doomed: jobs.cancel(doomed.home, v1.CancelReconcileJobRequest(job_id=job_id))
 
 
 def cancel_running(factory: ResourceFactory) -> Change:
-    job_id = lease(factory)(factory).job.job_id
+    job_id = lease(factory)(factory).job.job_id  # type: ignore[attr-defined]
     return lambda doomed: jobs.cancel(doomed.home, v1.CancelReconcileJobRequest(job_id=job_id))
 
 

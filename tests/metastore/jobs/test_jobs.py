@@ -153,7 +153,7 @@ def test_a_worker_gets_jobs_of_all_accounts(factory, files):
     made = v1.Connector(
         resource_id=v1.ResourceId(account_id="a2", id="c", kind=v1.RK_CONNECTOR), display_name="x", state=v1.CS_ACTIVE
     )
-    elsewhere.all(jobs_schedule.CONNECTOR).create(made)
+    elsewhere.all(jobs_schedule.CONNECTOR).create(made)  # type: ignore[attr-defined]
     trigger(factory, files)
     jobs.enqueue(elsewhere, made.resource_id)
     given = {queue(factory).lease("w").job.account_id for _ in range(2)}

@@ -80,7 +80,7 @@ def test_a_stale_commit_lets_the_next_statement_wait_and_then_succeed(
     table = managed.append(managed.create(), 1)
     stale = AssertRefSnapshotId(ref="main", snapshot_id=1)
     update = SetPropertiesUpdate(updates={"a": "b"})
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="the table has changed"):
         managed_tables.commit(managed.home, managed.warehouse, id_of(table), [stale], [update])
     assert waits_s(factory, clock, table.id) > 0
     waited = []

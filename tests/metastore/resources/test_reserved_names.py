@@ -358,7 +358,7 @@ def test_a_catalog_gets_or_loses_its_connector_only_while_it_is_empty(factory):
 
 def test_a_namespace_that_comes_just_before_the_catalog_is_closed_keeps_its_rules(factory, monkeypatch):
     catalog = factory.catalog("lake")
-    close = catalogs.close_parent
+    close = catalogs.close_parent  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **named: Any) -> Any:
         factory.namespace("Sales", catalog=catalog)

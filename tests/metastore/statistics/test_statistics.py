@@ -359,8 +359,8 @@ def test_files_come_back_as_they_were_put(factory, table):
     plain, found = files(factory, table)
     assert not plain.HasField("sequence_number")
     for each in (full, *full.columns):
-        each.table_id.CopyFrom(table.resource_id)
-        each.snapshot_id = 1
+        each.table_id.CopyFrom(table.resource_id)  # type: ignore[attr-defined]
+        each.snapshot_id = 1  # type: ignore[attr-defined]
     assert found == full
     assert damage(factory.stores) == []
 

@@ -202,7 +202,7 @@ def test_index_without_column_selection_is_read(store: ProfileStore, monkeypatch
     store.add(profiles_of_files(0))
     index = store._records.index()
     rows = module._index(index).select(old.names).combine_chunks()
-    store._records._indexes.update(index.stored, store._records._message(module.written(rows)))
+    store._records._indexes.update(index.stored, store._records._message(module.written(rows)))  # type: ignore[attr-defined]
     assert store.unknown(file_table(ONE, [2])).num_rows == 0
     store.add(profiles_of_files(1))
     assert store.load(file_table(ONE, [2, 2])).equals(profiles_of_files(0, 1))

@@ -138,9 +138,9 @@ def test_pointer_that_expires_while_a_writer_waits_is_absent(kind, tmp_path, ser
             held.set()
             release.wait()
 
-        holding = pool.submit(holder._write, hold, keys=["/lease"])
+        holding = pool.submit(holder._write, hold, keys=["/lease"])  # type: ignore[attr-defined]
         held.wait()
-        event.listen(waiter._engine, "before_cursor_execute", lambda *_: waiting.set())
+        event.listen(waiter._engine, "before_cursor_execute", lambda *_: waiting.set())  # type: ignore[attr-defined]
         renewing = pool.submit(waiter.compare_and_set, "/lease", "mine", expect=1, expires_at=clock.later(9))
         waiting.wait()
         clock.advance(1)
@@ -165,4 +165,4 @@ def test_purging_does_not_remove_concurrently_renewed_pointers(shared_home, cloc
             renewing.result()
             assert purging.result() in range(len(keys) + 1)
             assert [pointer.blob_uri for pointer in one.scan()] == ["new"] * len(keys)
-            one.apply([writers.Delete(key, expect=1) for key in keys])
+            one.apply([writers.Delete(key, expect=1) for key in keys])  # type: ignore[attr-defined]

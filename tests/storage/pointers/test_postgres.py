@@ -48,7 +48,7 @@ class Failing:
         if self.calls > self.times:
             return "done"
         cause = Exception("the driver says so")
-        cause.sqlstate = self.sqlstate
+        cause.sqlstate = self.sqlstate  # type: ignore[attr-defined]
         raise OperationalError("SELECT 1", {}, cause)
 
 
