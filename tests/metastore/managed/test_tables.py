@@ -651,7 +651,7 @@ def test_uncommitted_files_of_a_crashed_process_are_swept(managed: ManagedTableF
     assert managed.rows(table) == [1]
 
 
-# --- other readers ----------------------------------------------------------------------------------------------------------
+# --- other readers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("duckdb extensions")

@@ -57,7 +57,7 @@ class Profiler:
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
 
 
-# --- metadata pass ---------------------------------------------------------------------------------------------------
+# --- metadata pass ----------------------------------------------------------------------------------------------------
 
 
 def test_folder_of_parquet_files_becomes_tables_with_snapshots_and_files(factory: ResourceFactory, folder):
@@ -310,7 +310,7 @@ def test_stopping_is_not_a_table_failure(factory: ResourceFactory, folder, looks
         run(factory, created, control=StopOnceAt(looks))
 
 
-# --- selected tables and destinations ---------------------------------------------------------------------------------------
+# --- selected tables and destinations ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ class Profiler:
         return Report(self.failed)
 
 
-# --- parallel tables -----------------------------------------------------------------------------------------------------
+# --- parallel tables --------------------------------------------------------------------------------------------------
 
 
 class SlowSources:
@@ -141,7 +141,7 @@ def test_stopped_parallel_run_starts_no_more_tables(factory: ResourceFactory, fo
     assert len(mirrored(factory)) == 4
 
 
-# --- progress ----------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 def test_pass_reports_its_progress(factory: ResourceFactory, four_tables):
@@ -178,7 +178,7 @@ def test_failures_of_the_metadata_pass_are_still_reported_in_the_statistics_pass
     assert control.reported[-1].tables_scanned == 4
 
 
-# --- destinations ---------------------------------------------------------------------------------------------------------
+# --- destinations -----------------------------------------------------------------------------------------------------
 
 
 def test_single_tables_can_have_their_own_destinations(factory: ResourceFactory, four_tables):
@@ -209,7 +209,7 @@ def test_incomplete_or_ambiguous_table_destinations_are_rejected(factory: Resour
         connector(factory, "/data", destination=destination)
 
 
-# --- selected columns ----------------------------------------------------------------------------------------------------
+# --- selected columns -------------------------------------------------------------------------------------------------
 
 
 def test_only_selected_columns_are_profiled(factory: ResourceFactory, four_tables):
@@ -238,7 +238,7 @@ def test_malformed_excluded_column_is_rejected(factory: ResourceFactory, column)
         connector(factory, "/data", source=v1.ConnectorSource(exclude_columns=[column]))
 
 
-# --- unreadable files ----------------------------------------------------------------------------------------
+# --- unreadable files -------------------------------------------------------------------------------------------------
 
 
 def test_unprofiled_files_are_reported_and_retried(factory: ResourceFactory, four_tables):

@@ -96,7 +96,7 @@ def _claims(factory: ResourceFactory) -> Iterator[tuple[Any, Any, bool]]:
             yield kind, value, held == wanted
 
 
-# --- system names ----------------------------------------------------------------------------------------------
+# --- system names -----------------------------------------------------------------------------------------------------
 
 
 @behavior(83)

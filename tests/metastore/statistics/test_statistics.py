@@ -70,7 +70,7 @@ def get_table(factory: ResourceFactory, table: v1.Table, ref: v1.SnapshotRef) ->
     return statistics.get_table(factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
 
 
-# --- table statistics -----------------------------------------------------------------------------------------------------
+# --- table statistics -------------------------------------------------------------------------------------------------
 
 
 @behavior(63, 66)
@@ -130,7 +130,7 @@ def test_impossible_table_statistics_are_rejected(factory, table, facts, field):
         put_table(factory, table, **facts)
 
 
-# --- column statistics -------------------------------------------------------------------------------------------------------
+# --- column statistics ------------------------------------------------------------------------------------------------
 
 
 @behavior(64)
@@ -229,7 +229,7 @@ def test_bounds_are_stored_in_canonical_form(factory, table):
     assert (found.min, found.max, list(found.histogram.bounds)) == ("0", "5.5", ["0", "5"])
 
 
-# --- uploads ----------------------------------------------------------------------------------------------------
+# --- uploads ----------------------------------------------------------------------------------------------------------
 
 
 def stream(factory: ResourceFactory, *requests: v1.PutColumnStatsRequest) -> int:
@@ -324,7 +324,7 @@ def test_another_account_can_neither_write_nor_read_statistics(factory, table):
         )
 
 
-# --- file statistics ---------------------------------------------------------------------------------------------------------
+# --- file statistics --------------------------------------------------------------------------------------------------
 
 
 @behavior(64)

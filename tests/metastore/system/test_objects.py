@@ -55,7 +55,7 @@ def visible_objects(folder: Path, version: str, *, kind: str = "engine") -> list
     return [each.name for each in answer.registry.functions]
 
 
-# --- visibility by engine -----------------------------------------------------------------------------------------------------
+# --- visibility by engine ---------------------------------------------------------------------------------------------
 
 
 @behavior(82)
@@ -152,7 +152,7 @@ def test_version_length_is_limited():
         get(EngineCatalogs(), "duckdb", "1" * 101)
 
 
-# --- files and caches ---------------------------------------------------------------------------------------------------
+# --- files and caches -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["engine.pb", "engine.pbtxt"])
@@ -236,7 +236,7 @@ def test_long_lists_of_problems_are_shortened_and_counted(tmp_path):
         visible_objects(tmp_path, "1.0")
 
 
-# --- validation of files -------------------------------------------------------------------------------------------------
+# --- validation of files ----------------------------------------------------------------------------------------------
 
 OURS: dict[str, Any] = {"origin": v1.OO_BUILTIN}
 
@@ -349,7 +349,7 @@ def test_docstring_examples_are_correct():
     assert doctest.testmod(validation).failed == 0
 
 
-# --- shipped files -----------------------------------------------------------------------------------------
+# --- shipped files ----------------------------------------------------------------------------------------------------
 
 
 def test_every_shipped_file_is_valid_and_sorted():
