@@ -23,10 +23,10 @@ def test_resource_lifecycle_is_the_same_on_every_backend(pointers, blobs, tmp_pa
     places = pointer_home(pointers, tmp_path, server), blob_home(blobs, tmp_path, server)
     with places[0].pointers(clock=clock) as opened, places[1].blobs(clock=clock) as content:
         factory = ResourceFactory(Stores(opened, content), clock)
-        place = factory.namespace("sales", "eu")
-        table = factory.table(namespace=place)
+        namespace = factory.namespace("sales", "eu")
+        table = factory.table(namespace=namespace)
         with expect_error(AlreadyExists, "table.already.exists"):
-            factory.table(namespace=place)
+            factory.table(namespace=namespace)
         update = v1.UpdateTableRequest(
             table_id=table.resource_id,
             spec=v1.TableSpec(display_name="humans"),

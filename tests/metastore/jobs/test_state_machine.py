@@ -104,7 +104,7 @@ class Queue(RuleBasedStateMachine):
         held = self._held(lease)
         self._attempt(lambda: self.queue.complete(lease, Progress()), held)
         if held:
-            self._over(held, v1.JS_SUCCEEDED)
+            self._finish(held, v1.JS_SUCCEEDED)
 
     @rule(lease=leases, retry=st.booleans())
     def fail(self, lease, retry):
@@ -118,7 +118,7 @@ class Queue(RuleBasedStateMachine):
         held = self._held(lease)
         self._attempt(lambda: self.queue.cancelled(lease), held)
         if held:
-            self._over(held, v1.JS_CANCELLED)
+            self._finish(held, v1.JS_CANCELLED)
 
     @rule(lease=leases)
     def release(self, lease):
@@ -127,7 +127,7 @@ class Queue(RuleBasedStateMachine):
         if held:
             held.attempt -= 1
             if held.cancel:
-                self._over(held, v1.JS_CANCELLED)
+                self._finish(held, v1.JS_CANCELLED)
             else:
                 held.state, held.until = v1.JS_QUEUED, self.clock()
 
@@ -141,7 +141,7 @@ class Queue(RuleBasedStateMachine):
         jobs.cancel(self.factory.home, request)
         job = self.model[job_id]
         if job.state == v1.JS_QUEUED:
-            self._over(job, v1.JS_CANCELLED)
+            self._finish(job, v1.JS_CANCELLED)
         elif job.state == v1.JS_RUNNING:
             job.cancel = True
 
@@ -204,14 +204,14 @@ class Queue(RuleBasedStateMachine):
 
     def _failed(self, job: Model, *, retry: bool = True) -> None:
         if job.cancel:
-            self._over(job, v1.JS_CANCELLED)
+            self._finish(job, v1.JS_CANCELLED)
         elif not retry or job.attempt >= RULES.max_attempts:
-            self._over(job, v1.JS_FAILED)
+            self._finish(job, v1.JS_FAILED)
         else:
             delay_s = min(RULES.base_backoff_s * 2 ** (job.attempt - 1), RULES.max_backoff_s)
             job.state, job.until = v1.JS_QUEUED, self.clock.later(delay_s)
 
-    def _over(self, job: Model, state: int) -> None:
+    def _finish(self, job: Model, state: int) -> None:
         job.state, job.until = state, self.clock()
 
 

@@ -135,9 +135,9 @@ def test_unsupported_type_is_rejected_with_its_column(managed: ManagedTableFacto
 
 def test_tables_are_created_only_in_managed_catalogs(managed: ManagedTableFactory) -> None:
     mirrored = managed.factory.catalog("mirrored", connector_ref="somewhere")
-    place = managed.factory.namespace("sales", catalog=mirrored)
+    namespace = managed.factory.namespace("sales", catalog=mirrored)
     with expect_error(PreconditionFailed, "catalog.not_managed"):
-        managed.create(namespace_id=place.resource_id)
+        managed.create(namespace_id=namespace.resource_id)
 
 
 def test_unmanaged_table_cannot_be_loaded(managed: ManagedTableFactory) -> None:
@@ -480,10 +480,10 @@ def test_staged_table_whose_name_was_taken_meanwhile_is_rejected(managed: Manage
 @pytest.mark.parametrize("location", ["file:///tmp/x", "{warehouse}/a2/t", "{warehouse}", "{warehouse}/a1/t/deeper"])
 def test_staged_table_must_keep_its_location(managed: ManagedTableFactory, location: str) -> None:
     staged = managed.create(stage=True)
-    place = location.format(warehouse=managed.warehouse.folder())
+    formatted = location.format(warehouse=managed.warehouse.folder())
     updates = [each for each in staged_updates(staged) if each.action != "set-location"]
     with pytest.raises(InvalidArgument):
-        create_staged(managed, [*updates, SetLocationUpdate(location=place)])
+        create_staged(managed, [*updates, SetLocationUpdate(location=formatted)])
 
 
 def test_staged_table_cannot_use_the_folder_of_another(managed: ManagedTableFactory) -> None:

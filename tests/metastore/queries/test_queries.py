@@ -390,16 +390,18 @@ def test_time_on_a_view_applies_to_its_tables_and_a_snapshot_id_is_rejected(fact
 @behavior(52)
 def test_view_resolves_names_in_its_own_catalog_and_search_path(factory, people):
     other = factory.catalog("other")
-    place = factory.namespace("v", catalog=other)
-    here = factory.table("here", namespace=place)
+    namespace = factory.namespace("v", catalog=other)
+    here = factory.table("here", namespace=namespace)
     there = factory.table("there", namespace=factory.namespace("deep", "er", catalog=other))
     for table in (here, there):
         factory.snapshot(table, 1)
     relations = [relation("here"), relation("there"), relation("sales", "people", catalog="lake")]
-    view = factory.view("v", namespace=place, base_relations=relations, creation_search_path=["no.where", "deep.er"])
+    view = factory.view(
+        "v", namespace=namespace, base_relations=relations, creation_search_path=["no.where", "deep.er"]
+    )
     found = [here.resource_id.id, there.resource_id.id, people.resource_id.id]
     assert table_ids(begin(factory, of_view(view))) == found
-    lost = factory.view("lost", namespace=place, base_relations=[relation("people")])
+    lost = factory.view("lost", namespace=namespace, base_relations=[relation("people")])
     with expect_error(NotFound, "query.input.unresolved", name="other.people"):
         begin(factory, of_view(lost))
 

@@ -146,11 +146,11 @@ def test_system_names_are_free_below_the_top_level_and_for_other_kinds(factory):
 
 @behavior(83)
 def test_system_objects_cannot_be_changed(factory):
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
     catalog_id, namespace_id = system_id(v1.RK_CATALOG), system_id(v1.RK_NAMESPACE)
     table_id, view_id = system_id(v1.RK_TABLE), system_id(v1.RK_VIEW)
     name = mask("display_name")
-    system = v1.Namespace(resource_id=namespace_id, catalog_id=place.catalog_id)
+    system = v1.Namespace(resource_id=namespace_id, catalog_id=namespace.catalog_id)
     attempts: list[Callable[[], Any]] = [
         lambda: catalogs.update(factory.home, v1.UpdateCatalogRequest(catalog_id=catalog_id, update_mask=name)),
         lambda: catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=catalog_id)),
@@ -245,9 +245,9 @@ def test_update_without_a_rename_keeps_the_claim(factory):
         table_id=table.resource_id, spec=v1.TableSpec(description="all"), update_mask=mask("description")
     )
     tables.update(factory.home, request)
-    place = factory.first_namespace()
+    namespace = factory.first_namespace()
     request = v1.UpdateNamespaceRequest(
-        namespace_id=place.resource_id, spec=v1.NamespaceSpec(description="all"), update_mask=mask("description")
+        namespace_id=namespace.resource_id, spec=v1.NamespaceSpec(description="all"), update_mask=mask("description")
     )
     namespaces.update(factory.home, request)
     assert claim_errors(factory) == damage(factory.stores) == []
@@ -291,10 +291,10 @@ def test_deleted_namespace_frees_its_name_in_every_case(factory):
 
 
 def test_deleting_the_contents_of_a_namespace_frees_their_names(factory):
-    place = factory.namespace("sales")
-    factory.table("Orders", namespace=place)
-    factory.view("Adults", namespace=place)
-    request = v1.DeleteNamespaceRequest(namespace_id=place.resource_id, require_empty=False)
+    namespace = factory.namespace("sales")
+    factory.table("Orders", namespace=namespace)
+    factory.view("Adults", namespace=namespace)
+    request = v1.DeleteNamespaceRequest(namespace_id=namespace.resource_id, require_empty=False)
     namespaces.delete(factory.home, request)
     assert list(factory.stores.pointers.scan("/accounts/a1/namespaces/")) == []
 
@@ -372,11 +372,11 @@ def test_namespace_created_just_before_the_catalog_is_closed_keeps_its_rules(fac
 
 
 def test_lowercase_names_cost_no_extra_store_calls(factory, calls):
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
 
     def cost(name: str) -> int:
         calls.reset()
-        factory.table(name, namespace=place)
+        factory.table(name, namespace=namespace)
         return int(calls.total)
 
     assert (cost("orders"), cost("People")) == (4, 6)
@@ -392,12 +392,12 @@ STEPS = st.lists(
 def test_no_sequence_of_changes_leaves_names_that_differ_only_in_case(steps):
     with open_stores("memory://") as stores:
         factory = ResourceFactory(stores)
-        place, there = factory.namespace("sales"), list[v1.Table | v1.View]()
+        namespace, there = factory.namespace("sales"), list[v1.Table | v1.View]()
         for verb, name, number in steps:
             taken = {folded(each.display_name): each for each in there}
             try:
                 if verb in ("table", "view"):
-                    there.append(getattr(factory, verb)(name, namespace=place))
+                    there.append(getattr(factory, verb)(name, namespace=namespace))
                     assert folded(name) not in taken
                 elif there:
                     chosen = there.pop(number % len(there))
@@ -473,10 +473,10 @@ ORDERS = ("orders", "Orders", "ORDERS", "oRDERS", "orDers", "ordeRs")
 
 @behavior(30)
 def test_one_of_several_concurrent_creations_in_different_cases_wins(factory):
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
     for round_ in range(5):
         acts = [
-            lambda name=f"{name} {round_}", make=make: make(name, namespace=place)
+            lambda name=f"{name} {round_}", make=make: make(name, namespace=namespace)
             for name, make in zip(ORDERS, (factory.table, factory.view) * 3, strict=True)
         ]
         outcomes = Counter(each if isinstance(each, type) else "won" for each in race(*acts))
@@ -486,9 +486,11 @@ def test_one_of_several_concurrent_creations_in_different_cases_wins(factory):
 
 @behavior(30)
 def test_one_of_several_concurrent_renames_in_different_cases_wins(factory):
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
     for round_ in range(5):
-        created = [factory.table(f"t{round_} {name}{number}", namespace=place) for number, name in enumerate(ORDERS)]
+        created = [
+            factory.table(f"t{round_} {name}{number}", namespace=namespace) for number, name in enumerate(ORDERS)
+        ]
         acts = [
             lambda table=table, name=f"{name} {round_}": rename_table(factory, table, name)
             for table, name in zip(created, ORDERS, strict=True)
@@ -532,7 +534,7 @@ def test_catalog_that_gets_a_connector_while_it_is_filled_stays_consistent(facto
 
 
 def test_missing_catalog_is_reported_before_names_are_claimed(factory):
-    place = factory.namespace("sales")
-    gone = v1.Namespace(resource_id=place.resource_id, catalog_id=v1.ResourceId(id="gone", kind=v1.RK_CATALOG))
+    namespace = factory.namespace("sales")
+    gone = v1.Namespace(resource_id=namespace.resource_id, catalog_id=v1.ResourceId(id="gone", kind=v1.RK_CATALOG))
     with expect_error(NotFound, "catalog", id="gone"):
         factory.table("Orders", namespace=gone)

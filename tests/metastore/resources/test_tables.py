@@ -96,12 +96,12 @@ def test_table_is_returned_with_the_schema_of_a_snapshot(factory):
 )
 @behavior(28)
 def test_invalid_specs_are_rejected(factory, changed, error_key):
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
     good = {
         "display_name": "t",
         "schema_json": "{}",
-        "catalog_id": place.catalog_id,
-        "namespace_id": place.resource_id,
+        "catalog_id": namespace.catalog_id,
+        "namespace_id": namespace.resource_id,
     }
     with expect_error(InvalidArgument, error_key):
         tables.create(factory.home, Create(spec=Spec(**(good | changed))))
@@ -280,8 +280,8 @@ def test_table_with_a_damaged_blob_can_be_deleted_and_created_again(factory):
 
 @behavior(36, 37, 38)
 def test_creation_with_the_same_idempotency_key_is_done_once(factory):
-    place = factory.namespace("sales")
-    spec = Spec(display_name="t", schema_json="{}", catalog_id=place.catalog_id, namespace_id=place.resource_id)
+    namespace = factory.namespace("sales")
+    spec = Spec(display_name="t", schema_json="{}", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id)
     first = tables.create(factory.home, Create(spec=spec, idempotency=key("k")))
     spec.display_name = " t "
     spec.catalog_id.account_id = ""
@@ -323,20 +323,20 @@ def test_another_account_cannot_access_a_table(factory):
 
 
 def test_number_of_store_calls_does_not_grow_with_the_namespace(factory, calls):
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
 
     def cost() -> list[int]:
         counts = []
         name = f"new {factory.ids()}"
         calls.reset()
-        table = factory.table(name, namespace=place)
+        table = factory.table(name, namespace=namespace)
         counts.append(calls.total)
         calls.reset()
         tables.get(factory.home, Get(table_id=table.resource_id))
         counts.append(calls.total)
         calls.reset()
         page = v1.PageRequest(page_size=2)
-        tables.list_(factory.home, v1.ListTablesRequest(namespace_id=place.resource_id, page=page))
+        tables.list_(factory.home, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=page))
         counts.append(calls.total)
         calls.reset()
         update(factory, table, "display_name", display_name=f"{name} renamed")
@@ -347,10 +347,10 @@ def test_number_of_store_calls_does_not_grow_with_the_namespace(factory, calls):
         return counts
 
     for name in "ab":
-        factory.table(name, namespace=place)
+        factory.table(name, namespace=namespace)
     few = cost()
     for number in range(60):
-        factory.table(f"{number}", namespace=place)
+        factory.table(f"{number}", namespace=namespace)
     assert cost() == few == [4, 2, 6, 6, 6]
 
 

@@ -52,8 +52,10 @@ def test_view_stores_its_sql_dialects_and_the_names_it_reads(factory):
     ],
 )
 def test_view_needs_a_namespace_a_name_and_sql(factory, missing, error_key):
-    place = factory.namespace("sales")
-    spec = Spec(display_name="v", catalog_id=place.catalog_id, namespace_id=place.resource_id, sql_definitions=SQL)
+    namespace = factory.namespace("sales")
+    spec = Spec(
+        display_name="v", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id, sql_definitions=SQL
+    )
     spec.ClearField(missing)
     with expect_error(InvalidArgument, error_key):
         views.create(factory.home, Create(spec=spec))
@@ -112,8 +114,10 @@ def test_recreating_a_base_table_does_not_change_the_view(factory):
 
 @behavior(36, 37)
 def test_creation_with_the_same_idempotency_key_is_done_once(factory):
-    place = factory.namespace("sales")
-    spec = Spec(display_name="v", catalog_id=place.catalog_id, namespace_id=place.resource_id, sql_definitions=SQL)
+    namespace = factory.namespace("sales")
+    spec = Spec(
+        display_name="v", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id, sql_definitions=SQL
+    )
     first = views.create(factory.home, Create(spec=spec, idempotency=key("k")))
     assert views.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.sql_definitions[0].sql = "SELECT 2"
@@ -122,10 +126,10 @@ def test_creation_with_the_same_idempotency_key_is_done_once(factory):
 
 
 def test_views_are_listed_by_name_without_tables_and_can_be_deleted(factory):
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
     factory.table("t")
     made = [factory.view(name) for name in ("b", "a")]
-    request = v1.ListViewsRequest(namespace_id=place.resource_id)
+    request = v1.ListViewsRequest(namespace_id=namespace.resource_id)
     assert names(views.list_(factory.home, request).views) == ["a", "b"]
     assert views.list_(factory.home, request).page.total_size == 2
     views.delete(factory.home, Delete(view_id=made[0].resource_id))
