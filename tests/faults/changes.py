@@ -13,7 +13,7 @@ from skiway.security import MemorySecrets, SecretsStore
 
 
 @dataclass
-class Place(ResourceFactory):
+class FactoryWithSecrets(ResourceFactory):
     """A resource factory that also holds the secrets of connectors."""
 
     secrets: SecretsStore = field(default_factory=MemorySecrets)
@@ -21,14 +21,14 @@ class Place(ResourceFactory):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A call that changes something, made once or again. `at_once` is not true of what empties a parent bit by bit."""
+    """A call that changes something, and that may be repeated. It is not `atomic` if it empties a parent step by step."""
 
     operation: str
     request: Any
-    at_once: bool = True
+    atomic: bool = True
 
 
-Prepare = Callable[[Place], Change]
+Prepare = Callable[[FactoryWithSecrets], Change]
 
 
 def create_catalog(factory: ResourceFactory) -> Change:
@@ -54,7 +54,7 @@ def delete_full_catalog(factory: ResourceFactory) -> Change:
     full_table(factory)
     factory.view()
     request = v1.DeleteCatalogRequest(catalog_id=factory.first_catalog().resource_id, require_empty=False)
-    return Change("CatalogService/DeleteCatalog", request, at_once=False)
+    return Change("CatalogService/DeleteCatalog", request, atomic=False)
 
 
 def create_namespace_with_its_parents(factory: ResourceFactory) -> Change:
@@ -81,12 +81,14 @@ def delete_namespace(factory: ResourceFactory) -> Change:
 def delete_full_namespace(factory: ResourceFactory) -> Change:
     table = full_table(factory)
     request = v1.DeleteNamespaceRequest(namespace_id=table.namespace_id, require_empty=False)
-    return Change("NamespaceService/DeleteNamespace", request, at_once=False)
+    return Change("NamespaceService/DeleteNamespace", request, atomic=False)
 
 
 def create_table(factory: ResourceFactory) -> Change:
-    place = factory.namespace("sales")
-    spec = v1.TableSpec(display_name="T", schema_json="{}", catalog_id=place.catalog_id, namespace_id=place.resource_id)
+    namespace = factory.namespace("sales")
+    spec = v1.TableSpec(
+        display_name="T", schema_json="{}", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id
+    )
     return Change("TableService/CreateTable", v1.CreateTableRequest(spec=spec, idempotency=key("k")))
 
 
@@ -140,13 +142,13 @@ def put_file_statistics(factory: ResourceFactory) -> Change:
     return Change("TableStatisticsService/PutFileColumnStats", [files_of(table, path) for path in "bc"])
 
 
-def create_connector(factory: Place) -> Change:
+def create_connector(factory: FactoryWithSecrets) -> Change:
     factory.catalog()
     request = v1.CreateConnectorRequest(spec=connector_spec("new"), idempotency=key("k"))
     return Change("ConnectorService/CreateConnector", request)
 
 
-def replace_credentials(factory: Place) -> Change:
+def replace_credentials(factory: FactoryWithSecrets) -> Change:
     spec = v1.ConnectorSpec(description="with new ones", auth=connector_spec("another").auth)
     request = v1.UpdateConnectorRequest(
         connector_id=connector(factory).resource_id, spec=spec, update_mask=mask("description", "auth.credentials")
@@ -154,12 +156,12 @@ def replace_credentials(factory: Place) -> Change:
     return Change("ConnectorService/UpdateConnector", request)
 
 
-def delete_connector(factory: Place) -> Change:
+def delete_connector(factory: FactoryWithSecrets) -> Change:
     request = v1.DeleteConnectorRequest(connector_id=connector(factory).resource_id)
     return Change("ConnectorService/DeleteConnector", request)
 
 
-def connector(factory: Place) -> v1.Connector:
+def connector(factory: FactoryWithSecrets) -> v1.Connector:
     """A connector with credentials."""
     factory.catalog()
     request = v1.CreateConnectorRequest(spec=connector_spec("first"))
@@ -178,7 +180,7 @@ def connector_spec(name: str) -> v1.ConnectorSpec:
 
 
 def full_table(factory: ResourceFactory) -> v1.Table:
-    """A table with two snapshots, the newer of them with all kinds of statistics."""
+    """A table with two snapshots, the newer one with all kinds of statistics."""
     table = factory.table()
     for number in (1, 2):
         factory.snapshot(table, number, at=number)

@@ -13,10 +13,10 @@ from storage.homes import running_postgres
 
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[Launcher]:
-    """What starts servers that die."""
-    forking = Launcher()
-    yield forking
-    forking.close()
+    """Starts servers that kill themselves."""
+    started = Launcher()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def new_deployment(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Deployment]:
-    """Makes places for stores of a kind, each empty."""
+    """Return a function that creates empty deployments with a given kind of pointer store."""
 
     def make(kind: str) -> Deployment:
         name = f"t{uuid.uuid4().hex}"

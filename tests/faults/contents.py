@@ -1,4 +1,4 @@
-"""What a store holds, read from raw pointers and blobs: for comparing states, and for what gc may remove."""
+"""The contents of a store, read from raw pointers and blobs: to compare states, and to find what gc may remove."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from skiway.metastore.statistics import file_table
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
 
-PASSING = ("created_at", "updated_at", "ingested_at", "puts")
-"""Fields that tell when something was done; `puts` are the keys of calls, with times."""
+VOLATILE = ("created_at", "updated_at", "ingested_at", "puts")
+"""Fields that record when something happened; `puts` are idempotency keys with their times."""
 PLATFORM = "/platform/"
 
 
-def broken(stores: Stores) -> list[str]:
-    """Every contradiction in the store, as a sentence."""
+def integrity_errors(stores: Stores) -> list[str]:
+    """A description of every inconsistency in the store."""
     return [each for each in damage(stores) if not each.startswith(PLATFORM)]
 
 
 def resources(stores: Stores) -> list[str]:
-    """Every resource that can be reached, as text, without ids and times: a call that is made again makes new ones."""
+    """Every reachable resource as text, without ids and times, since a repeated call creates new ones."""
     return sorted(_texts(stores))
 
 
@@ -31,27 +31,27 @@ def ids(stores: Stores) -> set[str]:
     return {pointer.key.rpartition("/")[2] for pointer in _reachable(stores) if "/by-id/" in pointer.key}
 
 
-def left_behind(stores: Stores) -> set[str]:
-    """The keys of snapshots and statistics whose table is gone."""
+def orphaned_keys(stores: Stores) -> set[str]:
+    """The keys of snapshots and statistics whose table no longer exists."""
     found = {pointer.key for pointer in stores.pointers.scan("/accounts/")}
     return {key for key in found if keys.table_of(key) not in (None, *found)}
 
 
 def blobs(stores: Stores) -> set[str]:
-    """The addresses of all blobs."""
+    """The URIs of all blobs."""
     return {head.uri for head in stores.blobs.scan()}
 
 
-def named_blobs(stores: Stores) -> set[str]:
-    """The addresses of all blobs that a pointer names."""
+def referenced_blobs(stores: Stores) -> set[str]:
+    """The URIs of all blobs that a pointer refers to."""
     return {pointer.blob_uri for pointer in stores.pointers.scan("/accounts/") if "/" in pointer.blob_uri}
 
 
 def _reachable(stores: Stores) -> list[Pointer]:
-    out_of_reach = left_behind(stores)
+    orphaned = orphaned_keys(stores)
     found = stores.pointers.scan("/accounts/")
     found = (each for each in found if "/idempotency/" not in each.key and "/snapshots/profiles/" not in each.key)
-    return [each for each in found if each.key not in out_of_reach]
+    return [each for each in found if each.key not in orphaned]
 
 
 def _texts(stores: Stores) -> Iterator[str]:
@@ -60,12 +60,12 @@ def _texts(stores: Stores) -> Iterator[str]:
             yield f"current {pointer.blob_uri}"
         elif keys.owner(pointer) == pointer.key:
             kind = kind_of(pointer.key)
-            yield f"{kind.noun} {_lasting(kind.message.FromString(stores.blobs.get(pointer.blob_uri)))}"
+            yield f"{kind.noun} {_stable_text(kind.message.FromString(stores.blobs.get(pointer.blob_uri)))}"
 
 
-def _lasting(message: Any) -> str:
+def _stable_text(message: Any) -> str:
     for field, value in message.ListFields():
-        if field.name in PASSING:
+        if field.name in VOLATILE:
             message.ClearField(field.name)
         elif isinstance(value, v1.ResourceId):
             value.ClearField("id")
@@ -76,5 +76,5 @@ def _lasting(message: Any) -> str:
             message.arrow_file = repr(files.to_pylist()).encode()
         elif field.name == "columns":
             for column in value:
-                _lasting(column)
+                _stable_text(column)
     return str(message)

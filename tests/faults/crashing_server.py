@@ -23,18 +23,18 @@ from runtime.servers import END_S, START_S, environment, eventually
 When = Literal["before", "after"]
 ACCOUNT = "a1"
 EVERY_STEP = os.environ.get("SKIWAY_FAULTS") == "all"
-PATIENCE_S = 1800 if EVERY_STEP else 300
+TIMEOUT_S = 1800 if EVERY_STEP else 300
 WRITES = frozenset({"_apply", "_create", "_overwrite", "_delete", "_purge"})
-FILES = frozenset({"create", "seal", "remove"})
-"""Operations of the warehouse: a file is begun, is complete, is gone."""
+FILE_OPERATIONS = frozenset({"create", "seal", "remove"})
+"""Operations of the warehouse: a file is created, completed, removed."""
 SWEEPS = ("idempotency", "cas", "pointer", "reconcile_jobs", "warehouse")
-QUIET = tuple(f"gc.{sweep}.enabled=false" for sweep in SWEEPS)
-"""Settings of a server whose own gc does nothing, so that the operations of a call are always the same."""
+NO_GC = tuple(f"gc.{sweep}.enabled=false" for sweep in SWEEPS)
+"""Settings that turn a server's gc off, so that a call always performs the same operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Dying before or after the operation with this number, counted from 1; 0 is no death at all."""
+    """Kill the server before or after the operation with this number, counted from 1; 0 means never."""
 
     at: int
     when: When = "before"
@@ -44,12 +44,12 @@ class Step:
 
 
 def steps(operations: Sequence[str]) -> list[Step]:
-    """Where to die in the course of these operations: around the first and the last write, or around all if asked to."""
+    """Where to kill a server that performs these operations: around the first and last write, or around all of them."""
     numbers = range(1, len(operations) + 1)
     if EVERY_STEP:
         return [Step(number, when) for number in numbers for when in ("before", "after")]
-    writing = [number for number in numbers if operations[number - 1] in WRITES]
-    return [Step(writing[0], "before"), *(Step(number, "after") for number in sorted({writing[0], writing[-1]}))]
+    writes = [number for number in numbers if operations[number - 1] in WRITES]
+    return [Step(writes[0], "before"), *(Step(number, "after") for number in sorted({writes[0], writes[-1]}))]
 
 
 class Launcher:
@@ -61,10 +61,10 @@ class Launcher:
             [sys.executable, script], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, **order: Any) -> Any:
+    def send(self, **command: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -78,7 +78,7 @@ class Launcher:
 
 @dataclass
 class CrashingServer:
-    """A server that was started."""
+    """A started server."""
 
     launcher: Launcher
     process_id: int
@@ -91,44 +91,44 @@ class CrashingServer:
 
     @property
     def operations(self) -> list[str]:
-        """What its stores were asked for, in order."""
+        """The operations of its stores, in order."""
         trace = self.folder / "trace"
         return trace.read_text().split() if trace.exists() else []
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where its doors are, once it is ready."""
+        """The addresses it listens on, once it is ready."""
         found: dict[str, str] = json.loads(self.ready_file.read_text())
         return found
 
     def output(self) -> str:
         return (self.folder / "log").read_text()
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         if self.exit_code is None:
-            self.exit_code = self.launcher.ask(ended=self.process_id)
+            self.exit_code = self.launcher.send(ended=self.process_id)
         return self.exit_code is not None
 
     def wait_until_ended(self) -> int:
-        eventually(self.ended)
+        eventually(self.has_ended)
         assert self.exit_code is not None
         return self.exit_code
 
     def wait_until_ready(self) -> None:
         def ready() -> bool:
-            assert not self.ended(), f"the server ended with {self.exit_code}: {self.output()}"
+            assert not self.has_ended(), f"the server exited with {self.exit_code}: {self.output()}"
             return self.ready_file.exists()
 
         eventually(ready, within_s=START_S)
 
     def kill(self) -> int:
         with suppress(ProcessLookupError):
-            if not self.ended():
+            if not self.has_ended():
                 os.kill(self.process_id, signal.SIGKILL)
         return self.wait_until_ended()
 
     def call(self, operation: str, request: Any) -> Answer:
-        """Call it in the account of the tests, once."""
+        """Make one call in the account of the tests, without retries."""
         with grpc.insecure_channel(self.addresses["rpc"], options=[("grpc.enable_retries", 0)]) as channel:
             return Client(channel, caller="")(operation, request, timeout=END_S, x_skiway_account=ACCOUNT)
 
@@ -143,20 +143,20 @@ def launched(
     only: Iterable[str] = (),
     more_threads: Iterable[str] = (),
 ) -> Iterator[CrashingServer]:
-    """A server that begins to start; `step` says when one of its `threads` dies, and all of it with it.
+    """Start a server. At `step` of one of its `threads`, the whole process is killed.
 
-    Steps are counted in operations with one of the names in `only`; without any, in all.
+    Only operations named in `only` count as steps; if it is empty, all do.
     """
     folder = deployment.folder / f"server-{time.monotonic_ns()}"
     folder.mkdir()
     server = CrashingServer(launcher, 0, folder)
     trace = str(folder / "trace")
-    death = (
+    kill_point = (
         {"threads": [threads, *more_threads], "trace": trace, "only": sorted(only), **asdict(step)} if step else None
     )
     arguments = ["serve", "--home", str(deployment.folder / "home"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     arguments += ["--ready-file", str(server.ready_file), *deployment.settings(*settings)]
-    server.process_id = launcher.ask(start=arguments, death=death, log=str(folder / "log"))
+    server.process_id = launcher.send(start=arguments, kill_point=kill_point, log=str(folder / "log"))
     try:
         yield server
     finally:

@@ -15,7 +15,7 @@ from skiway.storage import Stores, open_stores, utc_now
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where the stores of one world are, and a folder for what servers write."""
+    """The URLs of the stores of a server, and a folder for what servers write."""
 
     pointers: str
     blobs: str
@@ -23,16 +23,16 @@ class Deployment:
 
     @property
     def secrets(self) -> SecretsStore:
-        """The secrets store of the servers' home."""
+        """The secrets store in the home of the servers."""
         return open_secrets((self.folder / "home" / "secrets").as_uri())
 
     @property
     def warehouse(self) -> Warehouse:
-        """The warehouse of the servers' home."""
+        """The warehouse in the home of the servers."""
         return Warehouse.at(str(self.folder / "home" / "warehouse"))
 
     def secret_files(self) -> int:
-        """How many secrets are kept."""
+        """The number of stored secrets."""
         return len(list((self.folder / "home" / "secrets").glob("*/*/*/*")))
 
     def settings(self, *more: str) -> list[str]:
@@ -41,26 +41,26 @@ class Deployment:
         ]
 
 
-def opened(deployment: Deployment, *, ahead_s: float = 0.0) -> Stores:
-    """The stores of `ground`, as somebody sees them whose clock is ahead."""
-    return open_stores(deployment.pointers, deployment.blobs, clock=lambda: later(ahead_s))
+def open_deployment(deployment: Deployment, *, ahead_s: float = 0.0) -> Stores:
+    """The stores of `deployment`, as a process sees them whose clock is `ahead_s` seconds ahead."""
+    return open_stores(deployment.pointers, deployment.blobs, clock=lambda: now_plus(ahead_s))
 
 
-def later(seconds: float) -> datetime:
+def now_plus(seconds: float) -> datetime:
     return utc_now() + timedelta(seconds=seconds)
 
 
-def collected(deployment: Deployment, *, ahead_s: float = 3600.0) -> set[str]:
-    """Gc goes once round, after everything that expires has expired; what it removed."""
-    with opened(deployment, ahead_s=ahead_s) as stores:
-        rounds = once_round(
+def collect(deployment: Deployment, *, ahead_s: float = 3600.0) -> set[str]:
+    """Run gc once, after everything that expires has expired, and return what it removed."""
+    with open_deployment(deployment, ahead_s=ahead_s) as stores:
+        results = once_round(
             stores,
             deployment.secrets,
             Settings().gc,
             dry_run=False,
             warehouse=deployment.warehouse,
-            clock=lambda: later(ahead_s),
+            clock=lambda: now_plus(ahead_s),
         )
-        sweeps = [done for _, done in rounds]
-    assert [done.damaged for done in sweeps if done.damaged] == []
-    return {name for done in sweeps for name in done.removed}
+        reports = [report for _, report in results]
+    assert [report.damaged for report in reports if report.damaged] == []
+    return {name for report in reports for name in report.removed}

@@ -1,12 +1,11 @@
-"""Starts servers that die at a chosen operation of their stores, or of the warehouse: `python launcher.py`, told what to
-do line by line.
+"""Starts servers that are killed at a chosen operation of their stores or of the warehouse.
 
-The command `skiway serve` takes seconds to import what it needs. This process imports it once and forks: each server is
-a process of its own, runs the real command, and is ready in a moment. Its stores, and what writes and removes files of
-the warehouse, are the real ones behind a `Death`.
+Run as `python launcher.py`, it reads one command per line from standard input. `skiway serve` takes seconds to import its
+modules. This process imports them once and forks: each server is a process of its own, runs the real command, and is ready
+in a moment. Its stores and its warehouse are the real ones, with a `KillPoint` in front of them.
 
-    {"start": [arguments], "death": {...}, "log": file}   answers with the process id
-    {"ended": process id}                                  answers with the exit code, or null while it runs
+    {"start": [arguments], "kill_point": {...}, "log": file}   responds with the process id
+    {"ended": process id}                                      responds with the exit code, or null while it runs
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from metastore.faults import DyingBlobs, DyingPointers
+from metastore.faults import CrashingBlobs, CrashingPointers
 from skiway.cli.app import main
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.runtime import stores
 
-# What a server imports when it starts, imported before the first fork.
+# The modules that a server imports when it starts, imported before the first fork.
 for module in (
     "skiway.runtime.process",
     "skiway.cli.server",
@@ -48,11 +47,11 @@ for module in (
 
 
 @dataclass
-class Death:
+class KillPoint:
     """Kills the process before or after operation number `at` of the threads whose names begin with one of `threads`.
 
-    Operations are counted from 1 and written down in the file `trace`, each when it begins; at 0, nobody dies. `only` are
-    the names of those that count; without any, all do.
+    Operations are counted from 1 and recorded in the file `trace` when they begin; with 0, the process is not killed. Only
+    operations named in `only` count; if it is empty, all do.
     """
 
     threads: list[str]
@@ -62,63 +61,63 @@ class Death:
     when: str = "before"
     done: int = field(default=0, init=False)
 
-    def run(self, operation: Any, *arguments: Any, **named: Any) -> Any:
-        """Do the operation, or die."""
+    def run(self, operation: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Run the operation, or kill the process."""
         if not self._counts(operation.__name__):
-            return operation(*arguments, **named)
+            return operation(*arguments, **keywords)
         self.done += 1
         with Path(self.trace).open("a") as trace:
             trace.write(f"{operation.__name__}\n")
-        self._strike("before")
-        result = operation(*arguments, **named)
-        self._strike("after")
+        self._kill_if_reached("before")
+        result = operation(*arguments, **keywords)
+        self._kill_if_reached("after")
         return result
 
     def _counts(self, name: str) -> bool:
         return threading.current_thread().name.startswith(tuple(self.threads)) and name in (self.only or [name])
 
-    def _strike(self, when: str) -> None:
+    def _kill_if_reached(self, when: str) -> None:
         if (self.done, when) == (self.at, self.when):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def become_server(arguments: list[str], death: dict[str, Any] | None, log: str) -> None:
-    """Run the command in this process, until its end."""
+def become_server(arguments: list[str], kill_point: dict[str, Any] | None, log: str) -> None:
+    """Run the command in this process until it ends."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, stream in ((nothing, 0), (out, 1), (out, 2)):
+    no_input = os.open(os.devnull, os.O_RDONLY)
+    for number, stream in ((no_input, 0), (out, 1), (out, 2)):
         os.dup2(number, stream)
-    if death is not None:
-        put_under(Death(**death))
+    if kill_point is not None:
+        install(KillPoint(**kill_point))
     sys.argv = ["skiway", *arguments]
     main()
 
 
-def put_under(death: Death) -> None:
-    """From now on, stores are opened with death watching."""
+def install(kill_point: KillPoint) -> None:
+    """Put the kill point in front of all stores opened from now on, and of the warehouse."""
     open_pointers, open_blobs = stores.open_pointers, stores.open_blobs  # type: ignore[attr-defined]
     vars(stores).update(
-        open_pointers=lambda url, **named: DyingPointers(open_pointers(url, **named), death),
-        open_blobs=lambda url, **named: DyingBlobs(open_blobs(url, **named), death),
+        open_pointers=lambda url, **keywords: CrashingPointers(open_pointers(url, **keywords), kill_point),
+        open_blobs=lambda url, **keywords: CrashingBlobs(open_blobs(url, **keywords), kill_point),
     )
-    for name in ("create", "seal", "remove"):  # a file is begun, is complete and lasts, is gone
-        put_method_under(death, TableFiles, name)
+    for name in ("create", "seal", "remove"):  # a file is created, completed, removed
+        install_in_method(kill_point, TableFiles, name)
 
 
-def put_method_under(death: Death, kind: type, name: str) -> None:
-    """From now on, death watches this method."""
+def install_in_method(kill_point: KillPoint, kind: type, name: str) -> None:
+    """Put the kill point in front of this method."""
     method = getattr(kind, name)
-    setattr(kind, name, lambda self, *arguments: death.run(method, self, *arguments))
+    setattr(kind, name, lambda self, *arguments: kill_point.run(method, self, *arguments))
 
 
-def started(order: dict[str, Any]) -> int:
-    """The id of a new process, which never comes back here."""
+def fork_server(command: dict[str, Any]) -> int:
+    """Fork a process that runs a server, and return its id."""
     sys.stdout.flush()
     if child := os.fork():
         return child
     code = 1
     try:
-        become_server(order["start"], order["death"], order["log"])
+        become_server(command["start"], command["kill_point"], command["log"])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
     finally:
@@ -126,24 +125,24 @@ def started(order: dict[str, Any]) -> int:
 
 
 def exit_code(child: int) -> int | None:
-    """How the process ended, negative by a signal; None while it runs."""
+    """The exit code of the process, negative if a signal ended it; None while it runs."""
     found, status = os.waitpid(child, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def serve_orders() -> None:
-    """Do what is asked until nobody asks any more; no server outlives that."""
+def run_commands() -> None:
+    """Run commands until standard input is closed, then kill all servers."""
     running: set[int] = set()
     for line in sys.stdin:
-        order = json.loads(line)
-        if "start" in order:
-            running.add(answer := started(order))
-        elif (answer := exit_code(order["ended"])) is not None:
-            running.discard(order["ended"])
-        print(json.dumps(answer), flush=True)
+        command = json.loads(line)
+        if "start" in command:
+            running.add(response := fork_server(command))
+        elif (response := exit_code(command["ended"])) is not None:
+            running.discard(command["ended"])
+        print(json.dumps(response), flush=True)
     for child in running:
         os.kill(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    serve_orders()
+    run_commands()

@@ -1,4 +1,4 @@
-"""Managed tables behind the doors of a server, and what their metadata names, as PyIceberg reads it."""
+"""Managed tables as seen through both doors of a server, and the files that their metadata refers to according to PyIceberg."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from skiway.client import AirportClient
 SCHEMA = pa.schema({"id": pa.int64(), "word": pa.string()})
 
 State = dict[str, list[dict[str, Any]]]
-"""The rows of each table, in order."""
+"""The rows of each table, sorted by id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Both ways to the tables."""
+    """Clients for both doors to the tables, Airport and REST."""
 
     db: AirportClient
     catalog: RestCatalog
 
     def state(self) -> State:
-        """What there is, which must be the same by whichever door it is read."""
-        seen = {".".join(name) for name in self.catalog.list_tables("s")}
-        eventually(lambda: self._listed() == seen)  # a listing may be a second old
-        by_airport = {name: _in_order(self.db.scan(name).read_all()) for name in seen}
-        by_rest = {name: _in_order(self.catalog.load_table(name).scan().to_arrow()) for name in seen}
+        """All tables with their rows, which must be the same through both doors."""
+        listed = {".".join(name) for name in self.catalog.list_tables("s")}
+        eventually(lambda: self._tables_of_airport() == listed)  # listings may be up to a second old
+        by_airport = {name: _sorted_rows(self.db.scan(name).read_all()) for name in listed}
+        by_rest = {name: _sorted_rows(self.catalog.load_table(name).scan().to_arrow()) for name in listed}
         assert by_airport == by_rest
         return by_rest
 
-    def _listed(self) -> set[str]:
+    def _tables_of_airport(self) -> set[str]:
         self.db.reload()
         return {f"s.{table.name}" for schema in self.db.schemas() if schema.name == "s" for table in schema.tables}
 
-    def named_files(self) -> set[str]:
-        """Every file that the metadata of some table names, for any of its snapshots."""
+    def referenced_files(self) -> set[str]:
+        """Every file that the metadata of any table refers to, for any of its snapshots."""
         tables = map(self.catalog.load_table, self.catalog.list_tables("s"))
-        return {uri.removeprefix("file://") for table in tables for uri in _named_by(table)}
+        return {uri.removeprefix("file://") for table in tables for uri in _files_referenced_by(table)}
 
 
 @contextmanager
-def entered(addresses: dict[str, str]) -> Iterator[Doors]:
-    """The doors of a server, as a new client finds them."""
+def connected(addresses: dict[str, str]) -> Iterator[Doors]:
+    """New clients for both doors of a server."""
     with (
         AirportClient(addresses["airport"], catalog="lake") as db,
         closing(RestCatalog("lake", uri=f"{addresses['http']}/iceberg", warehouse="lake")) as catalog,
@@ -69,29 +69,29 @@ def stored_files(deployment: Deployment) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """A ground as it was, to begin from again: files name others by their places, so they must be at the same."""
+class SavedDeployment:
+    """A copy of a deployment, which is restored in place, since files refer to each other by absolute path."""
 
     deployment: Deployment
     copy: Path
 
     @classmethod
-    def of(cls, deployment: Deployment) -> Saved:
+    def of(cls, deployment: Deployment) -> SavedDeployment:
         copy = deployment.folder.with_name(f"{deployment.folder.name}-saved")
         shutil.copytree(deployment.folder, copy, ignore=shutil.ignore_patterns("server-*"))
         return cls(deployment, copy)
 
-    def restored(self) -> Deployment:
+    def restore(self) -> Deployment:
         shutil.rmtree(self.deployment.folder)
         shutil.copytree(self.copy, self.deployment.folder)
         return self.deployment
 
 
-def _in_order(table: pa.Table) -> list[dict[str, Any]]:
+def _sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.select(SCHEMA.names).to_pylist(), key=lambda row: row["id"])
 
 
-def _named_by(table: Table) -> Iterator[str]:
+def _files_referenced_by(table: Table) -> Iterator[str]:
     yield table.metadata_location
     yield from (each.metadata_file for each in table.metadata.metadata_log)
     yield from (each.statistics_path for each in table.metadata.statistics)

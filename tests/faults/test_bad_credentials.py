@@ -1,4 +1,4 @@
-"""Callers who are not who they say: a real server refuses each with its key, and nothing changes."""
+"""Invalid credentials: a real server rejects each with its own error key, and nothing changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skiway.storage import Stores, open_stores
 
 pytestmark = pytest.mark.timeout(180)
 
-QUIET = tuple(
+NO_GC = tuple(
     part
     for sweep in ("idempotency", "cas", "pointer", "reconcile_jobs")
     for part in ("--set", f"gc.{sweep}.enabled=false")
@@ -34,14 +34,14 @@ HOUR = timedelta(hours=1)
 UNKNOWN = "Zk3vR8pQw1nT6yBs0dLxJc5uHa9eMfGi"
 
 
-class Guarded:
-    """A server that asks for credentials, and the store behind it."""
+class SecuredServer:
+    """A server that requires credentials, and its stores."""
 
     def __init__(self, channel: grpc.Channel, stores: Stores) -> None:
         self._channel, self._stores = channel, stores
 
     def create(self, credentials: str | None, name: str = "new") -> Answer:
-        """Create a catalog, with this as the header `authorization`."""
+        """Create a catalog, sending these credentials in the `authorization` header."""
         headers = {} if credentials is None else {"authorization": credentials}
         request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name=name))
         return Client(self._channel, caller="")("CatalogService/CreateCatalog", request, **headers)
@@ -54,23 +54,23 @@ class Guarded:
 
 
 @contextmanager
-def guarded(home: Path, *settings: str) -> Iterator[Guarded]:
+def secured_server(home: Path, *settings: str) -> Iterator[SecuredServer]:
     arguments = [part for each in settings for part in ("--set", each)]
     with (
-        started(home, *QUIET, *arguments) as server,
+        started(home, *NO_GC, *arguments) as server,
         open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores,
         grpc.insecure_channel(server.address) as channel,
     ):
-        yield Guarded(channel, stores)
+        yield SecuredServer(channel, stores)
 
 
-def assert_refused(server: Guarded, credentials: str | None, key: str) -> None:
+def assert_rejected(server: SecuredServer, credentials: str | None, key: str) -> None:
     before = server.pointers()
     answer = server.create(credentials)
     assert answer.code is grpc.StatusCode.UNAUTHENTICATED, answer
     assert (answer.error.code, answer.error.message_key) == (v1.MC_UNAUTHENTICATED, key)
-    told = f"{answer.text} {answer.status} {answer.headers} {answer.trailers}"
-    assert not [part for part in (credentials or "").split(".") if len(part) > 16 and part in told]
+    response = f"{answer.text} {answer.status} {answer.headers} {answer.trailers}"
+    assert not [part for part in (credentials or "").split(".") if len(part) > 16 and part in response]
     assert server.pointers() == before
 
 
@@ -81,24 +81,26 @@ def provider() -> Iterator[Publisher]:
 
 
 @pytest.fixture(scope="module")
-def oidc(provider: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def oidc(provider: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
     settings = ("auth.mode=oidc", f"auth.oidc.issuer={provider.url}", f"auth.oidc.audience={AUDIENCE}")
-    with guarded(tmp_path_factory.mktemp("oidc") / "home", *settings) as server:
+    with secured_server(tmp_path_factory.mktemp("oidc") / "home", *settings) as server:
         yield server
 
 
-def said(provider: Publisher, **changes: Any) -> dict[str, Any]:
-    """The claims of a good token, but for what is changed; None leaves one out."""
+def valid_claims(provider: Publisher, **changes: Any) -> dict[str, Any]:
+    """The claims of a valid token, with changes; None leaves a claim out."""
     now = datetime.now(UTC)
     good = {"iss": provider.url, "account_id": "default", "roles": ["administrator"]}
     return claims(**{**good, "exp": now + HOUR, "nbf": now - HOUR, "iat": now - HOUR, **changes})
 
 
 def signed(provider: Publisher, private: Any = None, algorithm: str = "RS256", kid: str = "k1", **changes: Any) -> str:
-    return jwt.encode(said(provider, **changes), private or rsa_key(), algorithm=algorithm, headers={"kid": kid})
+    return jwt.encode(
+        valid_claims(provider, **changes), private or rsa_key(), algorithm=algorithm, headers={"kid": kid}
+    )
 
 
-def plain(content: dict[str, Any]) -> str:
+def encoded(content: dict[str, Any]) -> str:
     return (
         base64.urlsafe_b64encode(json.dumps(content, default=lambda moment: int(moment.timestamp())).encode())
         .rstrip(b"=")
@@ -107,20 +109,20 @@ def plain(content: dict[str, Any]) -> str:
 
 
 def shared_secret(provider: Publisher) -> str:
-    """Signed with the public key, as if that were a secret of both sides."""
-    text = f"{plain({'alg': 'HS256', 'typ': 'JWT', 'kid': 'k1'})}.{plain(said(provider))}"
+    """Signed with the public key, as if it were a shared secret."""
+    text = f"{encoded({'alg': 'HS256', 'typ': 'JWT', 'kid': 'k1'})}.{encoded(valid_claims(provider))}"
     digest = hmac.new(pem(rsa_key()).encode(), text.encode(), hashlib.sha256).digest()
     return f"{text}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
 def unsigned(provider: Publisher, algorithm: str) -> str:
-    return f"{plain({'alg': algorithm, 'typ': 'JWT', 'kid': 'k1'})}.{plain(said(provider))}."
+    return f"{encoded({'alg': algorithm, 'typ': 'JWT', 'kid': 'k1'})}.{encoded(valid_claims(provider))}."
 
 
-def changed(provider: Publisher) -> str:
-    """A good token whose claims were exchanged afterwards."""
+def tampered(provider: Publisher) -> str:
+    """A valid token whose claims were replaced after signing."""
     header, _, signature = signed(provider).split(".")
-    return f"{header}.{plain(said(provider, sub='eve'))}.{signature}"
+    return f"{header}.{encoded(valid_claims(provider, sub='eve'))}.{signature}"
 
 
 JWTS = {
@@ -136,7 +138,7 @@ JWTS = {
     "signed by another key": (lambda provider: signed(provider, rsa_key("eve")), "token.signature"),
     "signed by an unpublished key": (lambda provider: signed(provider, rsa_key("eve"), kid="k9"), "token.key"),
     "signed in another way than its key": (lambda provider: signed(provider, kid="k2"), "token.algorithm"),
-    "changed": (changed, "token.signature"),
+    "changed": (tampered, "token.signature"),
     "alg none": (lambda provider: unsigned(provider, "none"), "token.algorithm"),
     "alg NoNe": (lambda provider: unsigned(provider, "NoNe"), "token.algorithm"),
     "HS256 with the public key": (shared_secret, "token.algorithm"),
@@ -145,19 +147,19 @@ JWTS = {
 
 
 @pytest.mark.parametrize("case", JWTS)
-def test_a_token_that_is_not_good_is_refused(oidc, provider, case):
+def test_invalid_token_is_rejected(oidc, provider, case):
     make, key = JWTS[case]
-    assert_refused(oidc, f"Bearer {make(provider)}", key)
+    assert_rejected(oidc, f"Bearer {make(provider)}", key)
 
 
 @pytest.mark.parametrize(
     ("credentials", "key"), [(None, "token.missing"), ("", "token.missing"), ("Bearer", "token.malformed")]
 )
-def test_without_a_token_nobody_enters(oidc, credentials, key):
-    assert_refused(oidc, credentials, key)
+def test_missing_or_empty_token_is_rejected(oidc, credentials, key):
+    assert_rejected(oidc, credentials, key)
 
 
-def test_good_tokens_enter(oidc, provider):
+def test_valid_token_is_accepted(oidc, provider):
     for name, token in {"rsa": signed(provider), "ec": signed(provider, ec_key(), "ES256", "k2")}.items():
         assert oidc.create(f"Bearer {token}", name).code is grpc.StatusCode.OK
         assert oidc.create(token, f"{name} without the word").code is grpc.StatusCode.OK
@@ -171,17 +173,17 @@ def token_home(tmp_path: Path) -> Path:
 
 
 def write(home: Path, *entries: TokenEntry) -> None:
-    """The tokens file, put in place at once."""
-    beside = home / "tokens.new"
-    beside.write_text("".join(entry.toml() for entry in entries))
-    beside.replace(home / "tokens.toml")
+    """Replace the tokens file atomically."""
+    new_file = home / "tokens.new"
+    new_file.write_text("".join(entry.toml() for entry in entries))
+    new_file.replace(home / "tokens.toml")
 
 
-def test_tokens_that_are_missing_unknown_expired_or_revoked_are_refused(token_home):
+def test_missing_unknown_expired_and_revoked_tokens_are_rejected(token_home):
     good = new_token("ada", "default", roles=["administrator"])
-    late = new_token("bob", "default", roles=["administrator"], expires_at=datetime.now(UTC) - HOUR)
-    write(token_home, good.entry, late.entry)
-    with guarded(token_home, "auth.mode=token") as server:
+    expired = new_token("bob", "default", roles=["administrator"], expires_at=datetime.now(UTC) - HOUR)
+    write(token_home, good.entry, expired.entry)
+    with secured_server(token_home, "auth.mode=token") as server:
         assert server.create(f"Bearer {good.text.reveal()}", "hers").code is grpc.StatusCode.OK
         for credentials, key in (
             (None, "token.missing"),
@@ -189,22 +191,22 @@ def test_tokens_that_are_missing_unknown_expired_or_revoked_are_refused(token_ho
             (f"Bearer {good.text.reveal()}x", "token.unknown"),
             (f"Bearer {good.text.reveal()[:-1]}", "token.unknown"),
             (f"Bearer {good.entry.sha256}", "token.unknown"),
-            (f"Bearer {late.text.reveal()}", "token.expired"),
+            (f"Bearer {expired.text.reveal()}", "token.expired"),
         ):
-            assert_refused(server, credentials, key)
-        write(token_home, late.entry)
+            assert_rejected(server, credentials, key)
+        write(token_home, expired.entry)
         eventually(lambda: server.create(f"Bearer {good.text.reveal()}").code is not grpc.StatusCode.ALREADY_EXISTS)
-        assert_refused(server, f"Bearer {good.text.reveal()}", "token.unknown")
+        assert_rejected(server, f"Bearer {good.text.reveal()}", "token.unknown")
 
 
-def test_who_is_known_may_still_not_do_everything(token_home):
+def test_authenticated_caller_without_permission_is_denied(token_home):
     reader = new_token("reader", "default")
     admin = new_token("admin", "default", roles=["administrator"])
     platform = new_token("platform", "", roles=["platform-admin"])
     write(token_home, reader.entry, admin.entry, platform.entry)
     account = v1.CreateAccountRequest(spec=v1.AccountSpec(display_name="more"))
     catalog = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="more"))
-    with guarded(token_home, "auth.mode=token") as server:
+    with secured_server(token_home, "auth.mode=token") as server:
         before = server.pointers()
         for token, operation, request, key in (
             (reader, "CatalogService/CreateCatalog", catalog, "permission.missing"),

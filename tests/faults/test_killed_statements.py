@@ -1,9 +1,9 @@
-"""A server is killed in every step of a statement: the old state or the new one, and gc removes just what is left over.
+"""A server is killed at each step of a statement: the statement is atomic, and gc deletes only unreferenced files.
 
-Each statement is made once undisturbed, which tells its steps. Then it is made once per step by a server that is killed
-there with SIGKILL: after a data file, a manifest, the manifest list, the metadata, before and after the pointers are
-swapped. The next server must show the old state or the new one by both doors, make the same statement again, and gc must
-then leave exactly the files that PyIceberg finds named by the metadata.
+Each statement is first run undisturbed, which shows its steps. It is then run once per step by a server that is killed
+with SIGKILL at that step: after a data file, a manifest, the manifest list or the metadata, before and after the pointers
+are swapped. The next server must show the old or the new state through both doors and be able to repeat the statement, and
+gc must then leave exactly the files that the metadata refers to according to PyIceberg.
 
 With `SKIWAY_FAULTS=all` it is killed before and after every operation that writes to the stores or the warehouse.
 """
@@ -22,36 +22,36 @@ from requests.exceptions import RequestException
 from faults import contents
 from faults.crashing_server import (
     EVERY_STEP,
-    FILES,
-    PATIENCE_S,
-    QUIET,
+    FILE_OPERATIONS,
+    NO_GC,
+    TIMEOUT_S,
     WRITES,
     CrashingServer,
     Launcher,
     Step,
     launched,
 )
-from faults.deployments import Deployment, collected, opened
-from faults.tables import SCHEMA, Doors, Saved, State, entered, rows, stored_files
+from faults.deployments import Deployment, collect, open_deployment
+from faults.tables import SCHEMA, Doors, SavedDeployment, State, connected, rows, stored_files
 from skiway.client import col
 from skiway.errors import SkiwayError
 
-pytestmark = pytest.mark.timeout(PATIENCE_S)
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 FOUR_DAYS_S = 4 * 86400.0
-"""After which all that nothing refers to may go."""
+"""The age after which gc deletes unreferenced files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement, and which threads of a server run it."""
+    """A statement, and the threads of a server that run it."""
 
-    make: Callable[[Doors], object]
+    run: Callable[[Doors], object]
     threads: str = "airport"
 
     @property
     def name(self) -> str:
-        return self.make.__name__
+        return self.run.__name__
 
 
 def insert(doors: Doors) -> None:
@@ -79,7 +79,7 @@ def append_by_rest(doors: Doors) -> None:
 
 
 def create_by_rest(doors: Doors) -> None:
-    """A table that is staged, and comes into being with its rows."""
+    """Create a staged table together with its rows."""
     with doors.catalog.create_table_transaction("s.made", SCHEMA) as staged:
         staged.append(rows(1, 2))
 
@@ -95,100 +95,104 @@ STATEMENTS = (
 )
 
 
-def prepared(launcher: Launcher, deployment: Deployment) -> Saved:
-    """A table of two files and three snapshots."""
-    with launched(launcher, deployment, *QUIET) as server:
+def set_up(launcher: Launcher, deployment: Deployment) -> SavedDeployment:
+    """Create a table with two files and three snapshots."""
+    with launched(launcher, deployment, *NO_GC) as server:
         server.wait_until_ready()
-        with entered(server.addresses) as doors:
+        with connected(server.addresses) as doors:
             doors.db.create_schema("s")
             doors.db.create_table("s.t", SCHEMA)
             doors.db.insert("s.t", rows(1, 2, 3))
             doors.db.insert("s.t", rows(4, 5, 6))
             doors.db.update("s.t", {"word": "older"}, where=col("id") == 1)
-    return Saved.of(deployment)
+    return SavedDeployment.of(deployment)
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """A statement that went well: what there was before and after, and what was asked of stores and warehouse."""
+class Baseline:
+    """An undisturbed statement: the state before and after it, and the operations of stores and warehouse."""
 
     before: State
     after: State
     operations: Sequence[str]
 
 
-def undisturbed(launcher: Launcher, deployment: Deployment, statement: Statement) -> Course:
-    with watched(launcher, deployment, statement, Step(0)) as (server, doors):
+def run_undisturbed(launcher: Launcher, deployment: Deployment, statement: Statement) -> Baseline:
+    with crashing_server(launcher, deployment, statement, Step(0)) as (server, doors):
         before = doors.state()
-        statement.make(doors)
-        return Course(before, doors.state(), server.operations)
+        statement.run(doors)
+        return Baseline(before, doors.state(), server.operations)
 
 
 @contextmanager
-def watched(
+def crashing_server(
     launcher: Launcher, deployment: Deployment, statement: Statement, step: Step
 ) -> Iterator[tuple[CrashingServer, Doors]]:
-    """A server that dies in a step of the statement. Only what it writes is counted: how often it reads, time decides."""
-    with launched(launcher, deployment, *QUIET, threads=statement.threads, step=step, only=WRITES | FILES) as server:
+    """A server that is killed at a step of the statement. Only writes count, since the number of reads depends on timing."""
+    with launched(
+        launcher, deployment, *NO_GC, threads=statement.threads, step=step, only=WRITES | FILE_OPERATIONS
+    ) as server:
         server.wait_until_ready()
-        with entered(server.addresses) as doors:
+        with connected(server.addresses) as doors:
             yield server, doors
 
 
-def chosen(statement: Statement, operations: Sequence[str]) -> list[Step]:
-    """Where to die: around the swaps of pointers, and after files; of most statements, after the last one."""
+def steps_to_kill_at(statement: Statement, operations: Sequence[str]) -> list[Step]:
+    """Where to kill the server: around pointer swaps and after files, for most statements only after the last file."""
     if EVERY_STEP:
         return [Step(number, when) for number in range(1, len(operations) + 1) for when in ("before", "after")]
     swaps = [number for number, name in enumerate(operations, 1) if name == "_apply"]
     files = [number for number, name in enumerate(operations, 1) if name == "seal"]
-    after = {*(files if statement.make is insert else files[-1:]), swaps[-1]}
+    after = {*(files if statement.run is insert else files[-1:]), swaps[-1]}
     return [Step(swaps[0], "before"), *(Step(number, "after") for number in sorted(after))]
 
 
-def killed(launcher: Launcher, deployment: Deployment, statement: Statement, step: Step) -> None:
-    with watched(launcher, deployment, statement, step) as (server, doors):
+def kill_during(launcher: Launcher, deployment: Deployment, statement: Statement, step: Step) -> None:
+    with crashing_server(launcher, deployment, statement, step) as (server, doors):
         with pytest.raises((SkiwayError, RESTError, RequestException)):
-            statement.make(doors)
-        assert server.wait_until_ended() == -signal.SIGKILL, f"nobody died {step}"
+            statement.run(doors)
+        assert server.wait_until_ended() == -signal.SIGKILL, f"the server was not killed {step}"
 
 
-def survives(launcher: Launcher, deployment: Deployment, statement: Statement, *, course: Course, step: Step) -> bool:
-    """Whether the statement had happened when the server was killed."""
-    killed(launcher, deployment, statement, step)
-    with launched(launcher, deployment, *QUIET) as server:
+def check_recovery(
+    launcher: Launcher, deployment: Deployment, statement: Statement, *, baseline: Baseline, step: Step
+) -> bool:
+    """Kill a server at `step` and check that the next one recovers. Return whether the statement was done before the kill."""
+    kill_during(launcher, deployment, statement, step)
+    with launched(launcher, deployment, *NO_GC) as server:
         server.wait_until_ready()
-        with entered(server.addresses) as doors, opened(deployment) as stores:
-            found = doors.state()
-            assert found in (course.before, course.after), f"killed {step}"
-            assert contents.broken(stores) == [], f"killed {step}"
-            check_gc(deployment, doors, found)
-            if found != course.after:
-                statement.make(doors)
-            assert doors.state() == course.after, f"killed {step}, then made again"
-            check_gc(deployment, doors, course.after)
-            assert (contents.broken(stores), contents.left_behind(stores)) == ([], set())
-    return found == course.after
+        with connected(server.addresses) as doors, open_deployment(deployment) as stores:
+            state = doors.state()
+            assert state in (baseline.before, baseline.after), f"killed {step}"
+            assert contents.integrity_errors(stores) == [], f"killed {step}"
+            check_gc(deployment, doors, state)
+            if state != baseline.after:
+                statement.run(doors)
+            assert doors.state() == baseline.after, f"killed {step}, then repeated"
+            check_gc(deployment, doors, baseline.after)
+            assert (contents.integrity_errors(stores), contents.orphaned_keys(stores)) == ([], set())
+    return state == baseline.after
 
 
 def check_gc(deployment: Deployment, doors: Doors, state: State) -> None:
-    """Gc removes the files that no metadata names, those alone, and no row goes with them."""
-    named, stored = doors.named_files(), stored_files(deployment)
-    assert named <= stored, "what is named is there"
-    removed = {name.removeprefix("file://") for name in collected(deployment, ahead_s=FOUR_DAYS_S) if "/home/" in name}
-    assert removed == stored - named
-    assert stored_files(deployment) == named
+    """Check that gc deletes exactly the unreferenced files, and no rows."""
+    referenced, stored = doors.referenced_files(), stored_files(deployment)
+    assert referenced <= stored, "every referenced file must exist"
+    removed = {name.removeprefix("file://") for name in collect(deployment, ahead_s=FOUR_DAYS_S) if "/home/" in name}
+    assert removed == stored - referenced
+    assert stored_files(deployment) == referenced
     assert doors.state() == state
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.name)
-def test_a_server_killed_in_any_step_leaves_the_old_state_or_the_new_and_files_that_gc_removes(
+def test_statement_of_a_killed_server_is_atomic_and_gc_deletes_its_files(
     launcher: Launcher, new_deployment: Callable[[str], Deployment], statement: Statement
 ) -> None:
-    saved = prepared(launcher, new_deployment("sqlite"))
-    course = undisturbed(launcher, saved.restored(), statement)
-    assert course.before != course.after
+    saved = set_up(launcher, new_deployment("sqlite"))
+    baseline = run_undisturbed(launcher, saved.restore(), statement)
+    assert baseline.before != baseline.after
     outcomes = {
-        survives(launcher, saved.restored(), statement, course=course, step=step)
-        for step in chosen(statement, course.operations)
+        check_recovery(launcher, saved.restore(), statement, baseline=baseline, step=step)
+        for step in steps_to_kill_at(statement, baseline.operations)
     }
-    assert outcomes == {True, False}, "some died before the change and some after it"
+    assert outcomes == {True, False}, "some servers must be killed before the change and some after it"

@@ -17,13 +17,13 @@ def clock() -> Clock:
 
 @pytest.fixture
 def calls() -> CallCounter:
-    """Counts what the stores are asked for."""
+    """Counts the calls to the stores."""
     return CallCounter()
 
 
 @pytest.fixture(params=["memory", "sqlite"] if os.environ.get("SKIWAY_TESTS") == "all" else ["memory"])
 def stores(request, tmp_path, clock, calls) -> Iterator[Stores]:
-    """Empty stores. That the backends behave the same is shown by the contract tests in `tests/storage`."""
+    """Empty stores. The contract tests in `tests/storage` show that all backends behave the same."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/pointers.db"
     with open_stores(url, clock=clock, on_call=calls) as opened:
         yield opened

@@ -8,12 +8,12 @@ from typing import Any
 from skiway.metastore.records.kinds import KINDS
 from skiway.storage import Pointer, Stores
 
-# Pointers that hold something else than the address of a blob.
+# Pointers whose value is not the URI of a blob.
 PLAIN = ("/closing/", "/folders/", "/pins/", "/schedule/", "/secrets/")
 
 
 def damage(stores: Stores) -> list[str]:
-    """Every contradiction between pointers, and between pointers and blobs, as a sentence."""
+    """A description of every inconsistency between pointers, and between pointers and blobs."""
     return list(_damage(stores, {pointer.key: pointer for pointer in stores.pointers.scan()}))
 
 
@@ -23,9 +23,9 @@ def _damage(stores: Stores, pointers: dict[str, Pointer]) -> Iterator[str]:
             continue
         canonical = "/" + pointer.blob_uri.rsplit("/", 2)[0]
         if canonical not in pointers:
-            yield f"{key} names {canonical}, which is not there"
+            yield f"{key} refers to {canonical}, which does not exist"
         elif pointers[canonical].blob_uri != pointer.blob_uri:
-            yield f"{key} carries another blob than {canonical}"
+            yield f"{key} refers to another blob than {canonical}"
         elif key == canonical:
             yield from _missing_names(stores, pointers, pointer)
 
@@ -38,7 +38,7 @@ def _missing_names(stores: Stores, pointers: dict[str, Pointer], pointer: Pointe
         yield f"{pointer.key} holds the blob of {kind.key(value)}"
     for name in kind.names(value):
         if name not in pointers:
-            yield f"{pointer.key} is not found by {name}"
+            yield f"{pointer.key} has no pointer {name}"
 
 
 def kind_of(canonical: str) -> Any:
@@ -56,5 +56,5 @@ def kind_of(canonical: str) -> Any:
         case [*_, plural, "by-id", _]:
             noun = plural.removesuffix("s")
         case _:
-            raise AssertionError(f"{canonical} is no canonical key")
+            raise AssertionError(f"{canonical} is not a canonical key")
     return next(kind for kind in KINDS if kind.noun == noun)

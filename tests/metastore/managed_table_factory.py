@@ -34,15 +34,15 @@ class ManagedTableFactory:
     def home(self) -> Realm:
         return self.factory.home
 
-    def create(self, name: str = "people", schema: Any = NUMBERS, **asked: Any) -> ManagedTable:
-        namespace_id = asked.pop("namespace_id", None) or self.factory.first_namespace().resource_id
-        return managed.create(self.home, self.warehouse, namespace_id=namespace_id, name=name, schema=schema, **asked)
+    def create(self, name: str = "people", schema: Any = NUMBERS, **options: Any) -> ManagedTable:
+        namespace_id = options.pop("namespace_id", None) or self.factory.first_namespace().resource_id
+        return managed.create(self.home, self.warehouse, namespace_id=namespace_id, name=name, schema=schema, **options)
 
     def load(self, table: ManagedTable | v1.Table) -> ManagedTable:
         return managed.load(self.home, self.warehouse, id_of(table))
 
     def write(self, table: ManagedTable, *values: int) -> list[Any]:
-        """Data files with these numbers, not committed."""
+        """Write data files with these numbers without committing them."""
         with DataFileWriter(table.files, table.metadata) as writer:
             writer.write(pa.record_batch({"x": pa.array(values, pa.int64())}))
             return writer.close()
@@ -52,7 +52,7 @@ class ManagedTableFactory:
         return managed.append_with_retry(realm or self.home, self.warehouse, id_of(table), files)
 
     def rows(self, table: ManagedTable) -> list[int]:
-        """What PyIceberg reads of the table as it is now."""
+        """The current rows of the table, as PyIceberg reads them."""
         found = StaticTable.from_metadata(self.load(table).metadata_location)
         return sorted(found.scan().to_arrow()["x"].to_pylist())
 

@@ -1,4 +1,4 @@
-"""Connectors and jobs, made in short ways."""
+"""Create connectors and job queues in tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULES = JobRules(max_attempts=3, base_backoff_s=1.0, max_backoff_s=3.0, lease_s=
 
 
 def spec(factory: ResourceFactory, name: str = "files", **more: Any) -> v1.ConnectorSpec:
-    """A connector of plain files into the first catalog."""
+    """The spec of a connector that reads Parquet files into the first catalog."""
     destination = v1.ConnectorDestination(catalog_id=factory.first_catalog().resource_id)
     plain = {"kind": v1.CK_PARQUET, "uri": "file:///data", "destination": destination}
     return v1.ConnectorSpec(display_name=name, **{**plain, **more})
@@ -28,5 +28,5 @@ def connector(
 
 
 def queue(factory: ResourceFactory, rules: JobRules = RULES) -> JobQueue:
-    """A queue that waits exactly as long as its rules say."""
+    """A queue whose delays are exactly those of its rules, without jitter."""
     return JobQueue(factory.stores, rules=rules, clock=factory.clock, jitter=lambda: 1.0)

@@ -21,7 +21,7 @@ behavior = pytest.mark.behavior
 
 
 class Ids:
-    """Ids in order, so that a failing test can be read."""
+    """Sequential ids, so that a failing test is readable."""
 
     def __init__(self, prefix: str = "id") -> None:
         self._numbers = itertools.count(1)
@@ -33,7 +33,7 @@ class Ids:
 
 @dataclass
 class ResourceFactory:
-    """One store and the realms in it; account `a1` exists."""
+    """Creates resources in the realms of one store; account `a1` exists."""
 
     stores: Stores
     clock: Clock = field(default_factory=Clock)
@@ -65,40 +65,40 @@ class ResourceFactory:
         return catalogs.create(self.home, request).catalog
 
     def namespace(self, *path: str, catalog: v1.Catalog | None = None, **spec: Any) -> v1.Namespace:
-        """The namespace at `path` of the catalog, or of the first one."""
+        """Create the namespace at `path`, by default in the first catalog."""
         catalog_id = (catalog or self.first_catalog()).resource_id
-        asked = v1.NamespaceSpec(display_name=path[-1], path=path[:-1], catalog_id=catalog_id, **spec)
-        return namespaces.create(self.home, v1.CreateNamespaceRequest(spec=asked)).namespace
+        full_spec = v1.NamespaceSpec(display_name=path[-1], path=path[:-1], catalog_id=catalog_id, **spec)
+        return namespaces.create(self.home, v1.CreateNamespaceRequest(spec=full_spec)).namespace
 
     def table(self, name: str = "people", *, namespace: v1.Namespace | None = None, **spec: Any) -> v1.Table:
-        """A table in the namespace, or in `sales`."""
-        place = namespace or self.first_namespace()
-        asked = v1.TableSpec(
+        """Create a table, by default in the first namespace."""
+        parent = namespace or self.first_namespace()
+        full_spec = v1.TableSpec(
             display_name=name,
-            catalog_id=place.catalog_id,
-            namespace_id=place.resource_id,
+            catalog_id=parent.catalog_id,
+            namespace_id=parent.resource_id,
             **{"schema_json": "{}", **spec},
         )
-        return tables.create(self.home, v1.CreateTableRequest(spec=asked)).table
+        return tables.create(self.home, v1.CreateTableRequest(spec=full_spec)).table
 
     def view(self, name: str = "adults", *, namespace: v1.Namespace | None = None, **spec: Any) -> v1.View:
-        """A view in the namespace, or in `sales`."""
-        place = namespace or self.first_namespace()
+        """Create a view, by default in the first namespace."""
+        parent = namespace or self.first_namespace()
         sql = [v1.ViewSql(sql="SELECT 1", dialect="duckdb")]
-        asked = v1.ViewSpec(
+        full_spec = v1.ViewSpec(
             display_name=name,
-            catalog_id=place.catalog_id,
-            namespace_id=place.resource_id,
+            catalog_id=parent.catalog_id,
+            namespace_id=parent.resource_id,
             **{"sql_definitions": sql, **spec},
         )
-        return views.create(self.home, v1.CreateViewRequest(spec=asked)).view
+        return views.create(self.home, v1.CreateViewRequest(spec=full_spec)).view
 
     def snapshot(self, table: v1.Table, snapshot_id: int, *, at: int | None = None, **spec: Any) -> v1.Snapshot:
-        """A snapshot of the table, made upstream `at` seconds after 1970."""
-        asked = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=snapshot_id, **spec)
+        """Create a snapshot of the table, created upstream `at` seconds after 1970."""
+        full_spec = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=snapshot_id, **spec)
         if at is not None:
-            asked.upstream_created_at.seconds = at
-        return snapshots.create(self.home, v1.CreateSnapshotRequest(spec=asked)).snapshot
+            full_spec.upstream_created_at.seconds = at
+        return snapshots.create(self.home, v1.CreateSnapshotRequest(spec=full_spec)).snapshot
 
     def first_namespace(self) -> v1.Namespace:
         request = v1.ListNamespacesRequest(catalog_id=self.first_catalog().resource_id)
@@ -122,8 +122,8 @@ def names(resources: Iterable[Any]) -> list[str]:
     return [resource.display_name for resource in resources]
 
 
-def refused(error: type[SkiwayError], error_key: str, **params: str) -> Any:
-    """Expects an error of exactly this class and key, with these parameters."""
+def expect_error(error: type[SkiwayError], error_key: str, **params: str) -> Any:
+    """Expect an error of exactly this class and key, with at least these parameters."""
 
     def matches(raised: SkiwayError) -> bool:
         return type(raised) is error and raised.key == error_key and params.items() <= raised.params.items()

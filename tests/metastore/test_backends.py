@@ -1,11 +1,11 @@
-"""One life of a table, on every place that resources can be kept."""
+"""The lifecycle of a table on every storage backend."""
 
 from __future__ import annotations
 
 import pytest
 
 from metastore.integrity import damage
-from metastore.resource_factory import ResourceFactory, behavior, key, mask, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error, key, mask
 from skiway.errors import AlreadyExists, PreconditionFailed
 from skiway.metastore import statistics
 from skiway.metastore.resources import catalogs, directory, snapshots, tables
@@ -19,14 +19,14 @@ from storage.homes import blob_home, pointer_home
 @pytest.mark.parametrize(
     ("pointers", "blobs"), [("memory", "memory"), ("sqlite", "file"), ("postgresql", "file"), ("dynamodb", "s3")]
 )
-def test_resources_live_alike_on_every_backend(pointers, blobs, tmp_path, server, clock):  # noqa: F811
+def test_resource_lifecycle_is_the_same_on_every_backend(pointers, blobs, tmp_path, server, clock):  # noqa: F811
     places = pointer_home(pointers, tmp_path, server), blob_home(blobs, tmp_path, server)
     with places[0].pointers(clock=clock) as opened, places[1].blobs(clock=clock) as content:
         factory = ResourceFactory(Stores(opened, content), clock)
-        place = factory.namespace("sales", "eu")
-        table = factory.table(namespace=place)
-        with refused(AlreadyExists, "table.already.exists"):
-            factory.table(namespace=place)
+        namespace = factory.namespace("sales", "eu")
+        table = factory.table(namespace=namespace)
+        with expect_error(AlreadyExists, "table.already.exists"):
+            factory.table(namespace=namespace)
         update = v1.UpdateTableRequest(
             table_id=table.resource_id,
             spec=v1.TableSpec(display_name="humans"),
@@ -34,7 +34,7 @@ def test_resources_live_alike_on_every_backend(pointers, blobs, tmp_path, server
             precondition=v1.Precondition(expected_version=1),
         )
         assert tables.update(factory.home, update).meta.pointer_version == 2
-        with refused(PreconditionFailed, "version.mismatch"):
+        with expect_error(PreconditionFailed, "version.mismatch"):
             tables.update(factory.home, update)
         ref = v1.NameRef(catalog="lake", path=["sales", "eu"], name="humans")
         found = directory.resolve_table(factory.home, v1.ResolveTableRequest(ref=ref))

@@ -1,4 +1,4 @@
-"""The script that lists the behaviors without a test."""
+"""The script that lists behaviors without a test."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def script() -> ModuleType:
     return module
 
 
-def test_numbered_lines_are_read(script):
+def test_script_reads_numbered_lines(script):
     page = "# Behaviors\n\nIntroduction\n\n## Stores\n\n1. one\n12. twelve\n\nno 3.\n"
     assert script.behaviors(page) == {1: "one", 12: "twelve"}
 
 
-def test_claims_are_found_in_decorators(script, tmp_path):
+def test_script_finds_claims_in_decorators(script, tmp_path):
     (tmp_path / "test_it.py").write_text(
         "@behavior(3, 4)\n@other(5)\ndef test_a(): ...\n\n@pytest.mark.behavior(6)\ndef test_b(): ...\n"
     )
     assert sorted(script.claims(tmp_path)) == [3, 4, 6]
 
 
-def test_tests_claim_only_behaviors_of_the_list(script):
+def test_tests_claim_only_listed_behaviors(script):
     known = script.behaviors(script.LIST.read_text())
     claimed = set(script.claims(PROJECT / "tests"))
     assert sorted(known) == list(range(1, 87))

@@ -1,4 +1,4 @@
-"""Two servers on one store, many threads, the same names: one winner, and nothing but conflicts for the others."""
+"""Concurrent changes by many threads of two servers on one store: one writer wins, the others get conflicts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WRITERS = 8
 
 @pytest.fixture
 def servers(tmp_path) -> Iterator[tuple[ResourceFactory, ResourceFactory]]:
-    """Two that share nothing but the files."""
+    """Two servers that share only their files."""
     url = f"sqlite:///{tmp_path}/pointers.db"
     with open_stores(url) as one, open_stores(url) as two:
         yield ResourceFactory(one), ResourceFactory(two)
 
 
 def race(servers: tuple[ResourceFactory, ResourceFactory], act: Callable[[Realm, int], Any]) -> list[Any]:
-    """What every writer got: a result, or an error that was raised on purpose."""
+    """Run `act` in all writers at once, and return the result or the Skiway error of each."""
     barrier = Barrier(WRITERS)
     outcomes: list[Any] = [None] * WRITERS
 
@@ -54,7 +54,7 @@ def errors(outcomes: list[Any]) -> Counter[str]:
 
 
 @behavior(9)
-def test_one_of_many_gets_the_name(servers):
+def test_one_of_many_concurrent_creators_gets_the_name(servers):
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"))
     outcomes = race(servers, lambda realm, _: catalogs.create(realm, request))
     assert errors(outcomes) == {"catalog.already.exists": WRITERS - 1}
@@ -63,7 +63,7 @@ def test_one_of_many_gets_the_name(servers):
 
 
 @behavior(36)
-def test_all_with_the_same_key_get_the_same_answer(servers):
+def test_concurrent_calls_with_the_same_idempotency_key_get_the_same_response(servers):
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"), idempotency=key("k"))
     outcomes = race(servers, lambda realm, _: catalogs.create(realm, request))
     assert all(each == outcomes[0] for each in outcomes)
@@ -72,7 +72,7 @@ def test_all_with_the_same_key_get_the_same_answer(servers):
 
 
 @behavior(21)
-def test_creations_with_the_same_missing_parents_all_succeed(servers):
+def test_concurrent_creations_below_the_same_missing_parents_all_succeed(servers):
     catalog_id = servers[0].catalog().resource_id
 
     def act(realm: Realm, number: int) -> Any:
@@ -85,15 +85,15 @@ def test_creations_with_the_same_missing_parents_all_succeed(servers):
     assert damage(servers[0].stores) == []
 
 
-def test_tables_of_one_namespace_are_made_without_waiting_for_each_other(servers):
-    place = servers[0].namespace("sales")
+def test_concurrent_table_creations_in_one_namespace_do_not_conflict(servers):
+    namespace = servers[0].namespace("sales")
 
     def act(realm: Realm, number: int) -> Any:
         spec = v1.TableSpec(
             display_name=str(number),
             schema_json="{}",
-            catalog_id=place.catalog_id,
-            namespace_id=place.resource_id,
+            catalog_id=namespace.catalog_id,
+            namespace_id=namespace.resource_id,
         )
         return tables.create(realm, v1.CreateTableRequest(spec=spec))
 
@@ -101,19 +101,19 @@ def test_tables_of_one_namespace_are_made_without_waiting_for_each_other(servers
 
 
 @behavior(24)
-def test_a_namespace_is_never_deleted_under_its_children(servers):
+def test_namespace_with_children_is_never_deleted(servers):
     for round_ in range(5):
-        place = servers[0].namespace(f"n{round_}")
+        namespace = servers[0].namespace(f"n{round_}")
 
-        def act(realm: Realm, number: int, place: v1.Namespace = place) -> Any:
+        def act(realm: Realm, number: int, namespace: v1.Namespace = namespace) -> Any:
             if number < 2:
-                request = v1.DeleteNamespaceRequest(namespace_id=place.resource_id)
+                request = v1.DeleteNamespaceRequest(namespace_id=namespace.resource_id)
                 return namespaces.delete(realm, request)
             spec = v1.TableSpec(
                 display_name=str(number),
                 schema_json="{}",
-                catalog_id=place.catalog_id,
-                namespace_id=place.resource_id,
+                catalog_id=namespace.catalog_id,
+                namespace_id=namespace.resource_id,
             )
             return tables.create(realm, v1.CreateTableRequest(spec=spec))
 
@@ -121,15 +121,15 @@ def test_a_namespace_is_never_deleted_under_its_children(servers):
         assert all(isinstance(each, Conflict | NotFound) for each in outcomes if isinstance(each, SkiwayError)), (
             outcomes
         )
-        made = [each for each in outcomes if isinstance(each, v1.CreateTableResponse)]
-        key_ = f"/accounts/a1/namespaces/by-id/{place.resource_id.id}"
+        created = [each for each in outcomes if isinstance(each, v1.CreateTableResponse)]
+        key_ = f"/accounts/a1/namespaces/by-id/{namespace.resource_id.id}"
         exists = servers[0].stores.pointers.get(key_) is not None
-        assert exists or not made
+        assert exists or not created
         assert damage(servers[0].stores) == []
 
 
 @behavior(17)
-def test_one_of_many_updates_at_one_version_wins(servers):
+def test_one_of_many_concurrent_updates_of_one_version_wins(servers):
     catalog = servers[0].catalog()
 
     def act(realm: Realm, number: int) -> Any:
@@ -147,7 +147,7 @@ def test_one_of_many_updates_at_one_version_wins(servers):
 
 
 @behavior(33)
-def test_the_newest_of_many_snapshots_is_current(servers):
+def test_newest_of_many_concurrent_snapshots_is_current(servers):
     table = servers[0].table()
 
     def act(realm: Realm, number: int) -> Any:
@@ -159,7 +159,7 @@ def test_the_newest_of_many_snapshots_is_current(servers):
     assert snapshots.get(servers[1].home, request).snapshot.snapshot_id == WRITERS - 1
 
 
-def test_a_table_that_many_delete_and_many_fill_ends_with_nothing_left(servers):
+def test_concurrent_deletes_and_snapshots_of_a_table_leave_nothing_behind(servers):
     table = servers[0].table()
 
     def act(realm: Realm, number: int) -> Any:
@@ -171,11 +171,11 @@ def test_a_table_that_many_delete_and_many_fill_ends_with_nothing_left(servers):
     outcomes = race(servers, act)
     assert set(errors(outcomes)) <= {"table", "store.contended"}
     tables.delete(servers[0].home, v1.DeleteTableRequest(table_id=table.resource_id))
-    left = list(servers[0].stores.pointers.scan(f"/accounts/a1/tables/{table.resource_id.id}/"))
-    assert left == []
+    remaining = list(servers[0].stores.pointers.scan(f"/accounts/a1/tables/{table.resource_id.id}/"))
+    assert remaining == []
 
 
-def test_statistics_of_many_writers_all_stay(servers):
+def test_concurrent_statistics_writers_lose_no_updates(servers):
     table = servers[0].table()
     servers[0].snapshot(table, 1)
 
@@ -187,7 +187,7 @@ def test_statistics_of_many_writers_all_stay(servers):
         return statistics.put_files(realm, [v1.PutFileColumnStatsRequest(**target, files=[file])])
 
     outcomes = race(servers, act)
-    lost = [number for number, each in enumerate(outcomes) if isinstance(each, SkiwayError)]
+    failed = [number for number, each in enumerate(outcomes) if isinstance(each, SkiwayError)]
     assert set(errors(outcomes)) <= {"store.contended"}
     found = statistics.file_statistics(servers[1].home, table.resource_id.id, 1)
-    assert found["file_path"].to_pylist() == [str(number) for number in range(WRITERS) if number not in lost]
+    assert found["file_path"].to_pylist() == [str(number) for number in range(WRITERS) if number not in failed]

@@ -1,4 +1,4 @@
-"""The page about the metastore says what is so."""
+"""The metastore page matches the code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODULES = (
 
 
 INTERNAL = {"clear", "check_id", "current_put", "stored_id"}
-"""Building blocks for other modules of the metastore."""
+"""Internal modules that the rest of the metastore builds on."""
 
 WHERE = {
     "statistics": "skiway.metastore.statistics",
@@ -40,17 +40,17 @@ WHERE = {
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES)
-def test_examples_print_what_the_page_shows(code, printed, capsys):
+def test_examples_print_the_output_on_the_page(code, printed, capsys):
     exec(code, {})
     assert capsys.readouterr().out == printed
 
 
-def test_the_page_has_an_example():
+def test_page_has_an_example():
     assert len(EXAMPLES) == 1
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_call_is_on_the_page(module):
+def test_page_lists_every_call(module):
     row = next(line for line in PAGE_TEXT.splitlines() if line.startswith(f"| `{module}` |"))
     offered = importlib.import_module(WHERE.get(module, f"skiway.metastore.resources.{module}")).__all__
     calls = {name for name in offered if name.islower()} - INTERNAL
@@ -60,8 +60,8 @@ def test_every_call_is_on_the_page(module):
     assert shown == calls
 
 
-def test_the_numbers_on_the_page_are_those_of_the_code():
-    for said in (
+def test_numbers_on_the_page_match_the_code():
+    for phrase in (
         f"Up to {MAX_NAME} characters",
         f"to {MAX_DEPTH} deep",
         f"{DEFAULT_PAGE_SIZE} by default (statistics {PAGE})",
@@ -69,10 +69,10 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
         f"for {Realm.__dataclass_fields__['idempotency_ttl_s'].default:.0f} s",
         f"after {Realm.__dataclass_fields__['closing_s'].default:.0f} s",
     ):
-        assert said in PAGE_TEXT, said
+        assert phrase in PAGE_TEXT, phrase
 
 
-def test_the_keys_on_the_page_are_those_of_the_code():
+def test_keys_on_the_page_match_the_code():
     for key in (
         keys.account("{a}"),
         keys.catalog("{a}", "{c}"),

@@ -1,7 +1,7 @@
-"""A process dies in every step of every change: afterwards each resource is wholly there, or wholly not.
+"""A process crashes at each step of each change: every change is made completely or not at all.
 
-Each change is tried once undisturbed, then again for every operation of the stores with a death before it and a death
-after it. Whoever reads afterwards sees the state from before the change or the state from after it.
+Each change is first made undisturbed, then once per store operation with a crash before it and once with a crash after it.
+Readers then see the state before the change or the state after it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from metastore.faults import Died, Fate, dying
+from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.resource_factory import ResourceFactory, behavior, key, mask
 from skiway.metastore import Realm, statistics
@@ -77,8 +77,10 @@ def delete_namespace(factory: ResourceFactory) -> Change:
 
 
 def create_table(factory: ResourceFactory) -> Change:
-    place = factory.namespace("sales")
-    spec = v1.TableSpec(display_name="t", schema_json="{}", catalog_id=place.catalog_id, namespace_id=place.resource_id)
+    namespace = factory.namespace("sales")
+    spec = v1.TableSpec(
+        display_name="t", schema_json="{}", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id
+    )
     return lambda realm: tables.create(realm, v1.CreateTableRequest(spec=spec, idempotency=key("k")))
 
 
@@ -99,10 +101,10 @@ def delete_table(factory: ResourceFactory) -> Change:
 
 
 def create_view(factory: ResourceFactory) -> Change:
-    place = factory.namespace("sales")
+    namespace = factory.namespace("sales")
     sql = [v1.ViewSql(sql="SELECT 1", dialect="duckdb")]
     spec = v1.ViewSpec(
-        display_name="v", sql_definitions=sql, catalog_id=place.catalog_id, namespace_id=place.resource_id
+        display_name="v", sql_definitions=sql, catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id
     )
     return lambda realm: views.create(realm, v1.CreateViewRequest(spec=spec, idempotency=key("k")))
 
@@ -193,8 +195,8 @@ CHANGES: list[Prepare] = [
 ]
 
 
-def seen(factory: ResourceFactory) -> list[Any]:
-    """All that can be read, but for ids: a change that is tried again makes new ones."""
+def visible_state(factory: ResourceFactory) -> list[Any]:
+    """Everything that can be read, except ids, since a repeated change creates new ones."""
     found: list[Any] = [
         each.display_name for each in accounts.list_(factory.platform, v1.ListAccountsRequest()).accounts
     ]
@@ -232,7 +234,7 @@ def _statistics(factory: ResourceFactory, table: v1.Table, ref: v1.SnapshotRef) 
     ]
 
 
-def prepared(prepare: Prepare) -> tuple[ResourceFactory, Change]:
+def set_up(prepare: Prepare) -> tuple[ResourceFactory, Change]:
     clock = Clock()
     factory = ResourceFactory(open_stores("memory://", clock=clock), clock)
     return factory, prepare(factory)
@@ -241,28 +243,28 @@ def prepared(prepare: Prepare) -> tuple[ResourceFactory, Change]:
 @behavior(10)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("prepare", CHANGES, ids=lambda prepare: prepare.__name__)
-def test_a_death_in_any_step_leaves_all_or_nothing_and_trying_again_finishes(prepare, when):
-    factory, change = prepared(prepare)
-    before = seen(factory)
+def test_change_interrupted_by_a_crash_is_atomic_and_can_be_repeated(prepare, when):
+    factory, change = set_up(prepare)
+    before = visible_state(factory)
     change(factory.home)
-    after = seen(factory)
+    after = visible_state(factory)
     assert before != after
     at, outcomes = 0, set()
     while True:
         at += 1
-        factory, change = prepared(prepare)
-        fate = Fate(at, when)
-        doomed = Realm(dying(factory.stores, fate), "a1", clock=factory.clock, ids=factory.ids)
-        with suppress(Died):
-            change(doomed)
-        now = seen(factory)
+        factory, change = set_up(prepare)
+        crash_point = CrashPoint(at, when)
+        crashing_realm = Realm(crashing_stores(factory.stores, crash_point), "a1", clock=factory.clock, ids=factory.ids)
+        with suppress(Crashed):
+            change(crashing_realm)
+        now = visible_state(factory)
         assert damage(factory.stores) == []
-        assert now in (before, after), f"died {when} operation {at}"
+        assert now in (before, after), f"crashed {when} operation {at}"
         outcomes.add(now == after)
-        factory.clock.advance(31)  # until a marker of the dead has expired
+        factory.clock.advance(31)  # until the closing marker of the crashed process has expired
         change(factory.home)
-        assert seen(factory) == after
+        assert visible_state(factory) == after
         assert damage(factory.stores) == []
-        if fate.done < at:
+        if crash_point.done < at:
             break
     assert outcomes == {True, False}

@@ -1,4 +1,4 @@
-"""Random programs over namespaces and relations, against a model of plain sets."""
+"""Random sequences of changes to namespaces and relations, compared with a model of plain sets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3)
 
 
 class Names(RuleBasedStateMachine):
-    """`paths` are the namespaces by id; `relations` tell where each table and view is, and under which name."""
+    """The model: `paths` maps namespace ids to paths; `relations` maps tables and views to their namespace and name."""
 
-    places = Bundle("places")
-    things = Bundle("things")
+    namespace_ids = Bundle("namespace_ids")
+    relation_ids = Bundle("relation_ids")
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,27 +33,27 @@ class Names(RuleBasedStateMachine):
         self.relations: dict[str, tuple[str, str]] = {}
         self.views: set[str] = set()
 
-    @rule(target=places, path=PATHS)
+    @rule(target=namespace_ids, path=PATHS)
     def create_namespace(self, path):
-        taken = tuple(path) in self.paths.values()
+        exists = tuple(path) in self.paths.values()
         try:
-            made = self.factory.namespace(*path, catalog=self.catalog)
+            created = self.factory.namespace(*path, catalog=self.catalog)
         except AlreadyExists:
-            assert taken
+            assert exists
             return multiple()
-        assert not taken
+        assert not exists
         for found in self._namespaces():
             self.paths.setdefault(found.resource_id.id, (*found.parents, found.display_name))
         assert {tuple(path[:length]) for length in range(1, len(path) + 1)} <= set(self.paths.values())
-        return made.resource_id.id
+        return created.resource_id.id
 
-    @rule(place=places, name=NAMES)
-    def rename_namespace(self, place, name):
-        path = self.paths.get(place)
+    @rule(namespace_id=namespace_ids, name=NAMES)
+    def rename_namespace(self, namespace_id, name):
+        path = self.paths.get(namespace_id)
         if path is None:
             return
         request = v1.UpdateNamespaceRequest(
-            namespace_id=v1.ResourceId(id=place),
+            namespace_id=v1.ResourceId(id=namespace_id),
             spec=v1.NamespaceSpec(display_name=name),
             update_mask=mask("display_name"),
         )
@@ -61,86 +61,91 @@ class Names(RuleBasedStateMachine):
         allowed = wanted == path or (wanted not in self.paths.values() and not self._below(path))
         assert self._succeeds(lambda: namespaces.update(self.factory.home, request)) == allowed
         if allowed:
-            self.paths[place] = wanted
+            self.paths[namespace_id] = wanted
 
-    @rule(place=places, everything=st.booleans())
-    def delete_namespace(self, place, everything):
-        path = self.paths.get(place)
-        request = v1.DeleteNamespaceRequest(namespace_id=v1.ResourceId(id=place), require_empty=not everything)
-        held = [each for each, (where, _) in self.relations.items() if where == place]
-        allowed = path is None or everything or not (held or self._below(path))
+    @rule(namespace_id=namespace_ids, everything=st.booleans())
+    def delete_namespace(self, namespace_id, everything):
+        path = self.paths.get(namespace_id)
+        request = v1.DeleteNamespaceRequest(namespace_id=v1.ResourceId(id=namespace_id), require_empty=not everything)
+        contained = [each for each, (where, _) in self.relations.items() if where == namespace_id]
+        allowed = path is None or everything or not (contained or self._below(path))
         assert self._succeeds(lambda: namespaces.delete(self.factory.home, request)) == allowed
         if allowed and path is not None:
-            gone = {place, *(each for each, its in self.paths.items() if its[: len(path)] == path)}
+            gone = {namespace_id, *(each for each, its in self.paths.items() if its[: len(path)] == path)}
             self.paths = {each: its for each, its in self.paths.items() if each not in gone}
             self.relations = {each: its for each, its in self.relations.items() if its[0] not in gone}
 
-    @rule(target=things, place=places, name=NAMES, is_view=st.booleans())
-    def create_relation(self, place, name, is_view):
-        if place not in self.paths:
+    @rule(target=relation_ids, namespace_id=namespace_ids, name=NAMES, is_view=st.booleans())
+    def create_relation(self, namespace_id, name, is_view):
+        if namespace_id not in self.paths:
             return multiple()
         namespace = v1.Namespace(
-            resource_id=v1.ResourceId(id=place), catalog_id=self.catalog.resource_id, display_name="-"
+            resource_id=v1.ResourceId(id=namespace_id), catalog_id=self.catalog.resource_id, display_name="-"
         )
         make = self.factory.view if is_view else self.factory.table
-        taken = (place, name) in self.relations.values()
+        exists = (namespace_id, name) in self.relations.values()
         try:
-            made = make(name, namespace=namespace)
+            created = make(name, namespace=namespace)
         except AlreadyExists:
-            assert taken
+            assert exists
             return multiple()
-        assert not taken
-        self.relations[made.resource_id.id] = (place, name)
+        assert not exists
+        self.relations[created.resource_id.id] = (namespace_id, name)
         if is_view:
-            self.views.add(made.resource_id.id)
-        return made.resource_id.id
+            self.views.add(created.resource_id.id)
+        return created.resource_id.id
 
     @precondition(lambda self: self.paths)
-    @rule(thing=things, name=NAMES, place=places)
-    def move_relation(self, thing, name, place):
-        if thing not in self.relations or place not in self.paths:
+    @rule(relation_id=relation_ids, name=NAMES, namespace_id=namespace_ids)
+    def move_relation(self, relation_id, name, namespace_id):
+        if relation_id not in self.relations or namespace_id not in self.paths:
             return
-        spec = {"display_name": name, "namespace_id": v1.ResourceId(id=place)}
+        spec = {"display_name": name, "namespace_id": v1.ResourceId(id=namespace_id)}
         changed = mask(*spec)
-        allowed = (place, name) not in self.relations.values() or self.relations[thing] == (place, name)
-        if thing in self.views:
-            view = v1.UpdateViewRequest(view_id=v1.ResourceId(id=thing), spec=v1.ViewSpec(**spec), update_mask=changed)
+        allowed = (namespace_id, name) not in self.relations.values() or self.relations[relation_id] == (
+            namespace_id,
+            name,
+        )
+        if relation_id in self.views:
+            view = v1.UpdateViewRequest(
+                view_id=v1.ResourceId(id=relation_id), spec=v1.ViewSpec(**spec), update_mask=changed
+            )
             done = self._succeeds(lambda: views.update(self.factory.home, view))
         else:
             table = v1.UpdateTableRequest(
-                table_id=v1.ResourceId(id=thing), spec=v1.TableSpec(**spec), update_mask=changed
+                table_id=v1.ResourceId(id=relation_id), spec=v1.TableSpec(**spec), update_mask=changed
             )
             done = self._succeeds(lambda: tables.update(self.factory.home, table))
         assert done == allowed
         if allowed:
-            self.relations[thing] = (place, name)
+            self.relations[relation_id] = (namespace_id, name)
 
-    @rule(thing=consumes(things))
-    def delete_relation(self, thing):
-        if thing in self.views:
-            views.delete(self.factory.home, v1.DeleteViewRequest(view_id=v1.ResourceId(id=thing)))
+    @rule(relation_id=consumes(relation_ids))
+    def delete_relation(self, relation_id):
+        if relation_id in self.views:
+            views.delete(self.factory.home, v1.DeleteViewRequest(view_id=v1.ResourceId(id=relation_id)))
         else:
-            tables.delete(self.factory.home, v1.DeleteTableRequest(table_id=v1.ResourceId(id=thing)))
-        self.relations.pop(thing, None)
+            tables.delete(self.factory.home, v1.DeleteTableRequest(table_id=v1.ResourceId(id=relation_id)))
+        self.relations.pop(relation_id, None)
 
     @invariant()
-    def store_is_whole(self):
+    def store_is_consistent(self):
         assert damage(self.factory.stores) == []
 
     @invariant()
-    def listings_agree(self):
+    def listings_match_the_model(self):
         found = {each.resource_id.id: (*each.parents, each.display_name) for each in self._namespaces()}
         assert found == self.paths
 
     @invariant()
-    def directory_agrees(self):
-        for thing, (place, name) in self.relations.items():
-            ref = v1.NameRef(catalog="lake", path=self.paths[place], name=name)
-            if thing in self.views:
+    def directory_matches_the_model(self):
+        for relation_id, (namespace_id, name) in self.relations.items():
+            ref = v1.NameRef(catalog="lake", path=self.paths[namespace_id], name=name)
+            if relation_id in self.views:
                 found = directory.resolve_view(self.factory.home, v1.ResolveViewRequest(ref=ref)).resource_id
             else:
                 found = directory.resolve_table(self.factory.home, v1.ResolveTableRequest(ref=ref)).resource_id
-            assert found.id == thing
+            assert found.id == relation_id
 
     def teardown(self):
         self.factory.stores.close()

@@ -1,4 +1,4 @@
-"""Upstreams for tests of reconciling: tables written by PyIceberg, delta-rs and pyarrow."""
+"""Upstream tables for the tests of reconciliation, written by PyIceberg, delta-rs and pyarrow."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STATS = v1.CAP_STATS_ONLY_ASYNC
 
 
 def parquet(folder: Path, name: str, /, **columns: list[Any]) -> Path:
-    """A table of one file."""
+    """Write a table that consists of one file."""
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), folder / f"{name}.parquet")
     return folder
 
 
 def iceberg(folder: Path) -> Any:
-    """A catalog of PyIceberg with an empty namespace `sales`."""
+    """A PyIceberg catalog with an empty namespace `sales`."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def run(factory: ResourceFactory, of: v1.Connector, mode: Any = CORE, profile: A
 
 
 def mirrored(factory: ResourceFactory) -> dict[str, v1.Table]:
-    """All tables, by dotted name."""
+    """All tables by dotted name."""
     prefix = keys.table("a1", "")
     found = filter(None, map(factory.home.all(TABLE).follow, factory.stores.pointers.scan(prefix)))
     return {_name(factory, each.value): each.value for each in found}
@@ -71,7 +71,7 @@ def _name(factory: ResourceFactory, table: v1.Table) -> str:
 
 
 def snapshots_of(factory: ResourceFactory, table: v1.Table) -> list[v1.Snapshot]:
-    """Newest first."""
+    """The snapshots of the table, newest first."""
     return list(
         snapshots.list_(
             factory.home,

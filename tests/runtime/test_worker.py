@@ -124,7 +124,10 @@ def test_two_workers_and_a_server_share_one_store(lake: Metastore, tmp_path: Pat
         (("--home", ".", "--set", "kv=memory"), "kv is in memory"),
         (("--home", ".", "--set", "secrets=memory"), "secrets is in memory"),
         (("--home", ".", "--set", "reconciler.spark.remote=host:15002"), "such as sc://host:15002"),
-        (("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"), "the names of Spark settings start with 'spark.'"),
+        (
+            ("--home", ".", "--set", "reconciler.spark.conf=executor.memory=4g"),
+            "the names of Spark settings start with 'spark.'",
+        ),
     ],
 )
 def test_worker_that_cannot_start_prints_the_reason(tmp_path: Path, monkeypatch, arguments, expected_error):

@@ -1,4 +1,4 @@
-"""Which columns of a table are chosen."""
+"""Selection of the columns of a table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SCHEMA = TableSchema.of(
 )
 
 
-def chosen(choice: ColumnChoice) -> list[str]:
+def selected_columns(choice: ColumnChoice) -> list[str]:
     return [".".join(leaf.path) for leaf in leaves(choice.of(SCHEMA).arrow)]
 
 
 @pytest.mark.parametrize(
-    ("columns", "excluded", "asked", "expected"),
+    ("columns", "excluded", "requested", "expected"),
     [
         ([], [], [], ["id", "home.city", "home.at.x"]),
         (["id"], [], [], ["id"]),
@@ -40,19 +40,19 @@ def chosen(choice: ColumnChoice) -> list[str]:
         (["hom"], [], [], []),
     ],
 )
-def test_columns_are_chosen_by_name_or_id_and_structs_with_all_that_is_in_them(columns, excluded, asked, expected):
+def test_columns_are_selected_by_name_or_id_and_structs_include_their_fields(columns, excluded, requested, expected):
     source = v1.ConnectorSource(columns=columns, exclude_columns=excluded)
-    choice = chosen_columns(source, asked)
-    assert chosen(choice) == expected
+    choice = chosen_columns(source, requested)
+    assert selected_columns(choice) == expected
     everything = {leaf.id for leaf in leaves(SCHEMA.arrow)}
     assert choice.left_out(SCHEMA) == everything - {leaf.id for leaf in leaves(choice.of(SCHEMA).arrow)}
 
 
-def test_fields_keep_their_ids():
-    kept = ColumnChoice((frozenset({"home.at.x"}),)).of(SCHEMA)
-    assert [leaf.id for leaf in leaves(kept.arrow)] == [5]
-    assert kept.id == SCHEMA.id
+def test_selected_columns_keep_their_ids():
+    selected = ColumnChoice((frozenset({"home.at.x"}),)).of(SCHEMA)
+    assert [leaf.id for leaf in leaves(selected.arrow)] == [5]
+    assert selected.id == SCHEMA.id
 
 
-def test_no_choice_leaves_the_schema_as_it_is():
+def test_selecting_every_column_returns_the_same_schema():
     assert EVERY_COLUMN.of(SCHEMA) is SCHEMA

@@ -1,4 +1,4 @@
-"""Connectors: what they may be told, and that their credentials show nowhere."""
+"""Connectors: validation of their specs, and secrecy of their credentials."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from metastore.faults import Died, Fate, dying
+from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.mirrors import connector, spec
-from metastore.resource_factory import ResourceFactory, behavior, key, mask, names, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error, key, mask, names
 from skiway.errors import (
     AlreadyExists,
     Conflict,
@@ -42,8 +42,8 @@ def secrets() -> MemorySecrets:
     return MemorySecrets()
 
 
-def stored(secrets: MemorySecrets) -> list[bytes]:
-    """All secrets there are."""
+def stored_secrets(secrets: MemorySecrets) -> list[bytes]:
+    """All stored secrets."""
     return list(secrets._secrets.values())
 
 
@@ -53,13 +53,13 @@ def create(factory: ResourceFactory, secrets: Any, **more: Any) -> v1.CreateConn
 
 def update(factory: ResourceFactory, secrets: Any, of: v1.Connector, *paths: str, **request: Any) -> v1.Connector:
     precondition = request.pop("precondition", None)
-    asked = v1.UpdateConnectorRequest(
+    request_ = v1.UpdateConnectorRequest(
         connector_id=of.resource_id,
         spec=v1.ConnectorSpec(**request),
         update_mask=mask(*paths),
         precondition=precondition,
     )
-    return connectors.update(factory.home, asked, secrets=secrets).connector
+    return connectors.update(factory.home, request_, secrets=secrets).connector
 
 
 def get(factory: ResourceFactory, of: v1.Connector) -> v1.Connector:
@@ -75,51 +75,51 @@ def token(factory: ResourceFactory, secrets: Any, of: v1.Connector) -> str | Non
     return None if found is None else found.bearer.token
 
 
-def everything(factory: ResourceFactory) -> bytes:
-    """All that is in the stores, pointers and blobs."""
+def store_contents(factory: ResourceFactory) -> bytes:
+    """The contents of all pointers and blobs."""
     blobs = [factory.stores.blobs.get(head.uri) for head in factory.stores.blobs.scan()]
     pointers = [f"{each.key} {each.blob_uri}".encode() for each in factory.stores.pointers.scan()]
     return b"\n".join([*blobs, *pointers])
 
 
-def test_a_connector_is_created_active_and_found_by_id_and_in_the_list(factory, secrets):
-    made = create(factory, secrets, name="  my   files ", description="about").connector
-    assert (made.display_name, made.description, made.state) == ("my files", "about", v1.CS_ACTIVE)
-    assert made.auth.scheme == "none"
-    assert get(factory, made) == made
-    assert list(connectors.list_(factory.home, v1.ListConnectorsRequest()).connectors) == [made]
+def test_new_connector_is_active_and_can_be_read_and_listed(factory, secrets):
+    created = create(factory, secrets, name="  my   files ", description="about").connector
+    assert (created.display_name, created.description, created.state) == ("my files", "about", v1.CS_ACTIVE)
+    assert created.auth.scheme == "none"
+    assert get(factory, created) == created
+    assert list(connectors.list_(factory.home, v1.ListConnectorsRequest()).connectors) == [created]
     assert damage(factory.stores) == []
-    with refused(AlreadyExists, "connector.already.exists", name="my files"):
+    with expect_error(AlreadyExists, "connector.already.exists", name="my files"):
         create(factory, secrets, name="my files")
 
 
 @behavior(68)
-def test_credentials_go_to_the_store_of_secrets_and_nowhere_else(factory, secrets):
+def test_credentials_are_stored_only_in_the_secrets_store(factory, secrets):
     request = v1.CreateConnectorRequest(spec=spec(factory, auth=WITH_TOKEN), idempotency=key("k"))
     answer = connectors.create(factory.home, request, secrets=secrets)
     assert TOKEN not in str(answer)
     assert TOKEN not in str(connectors.list_(factory.home, v1.ListConnectorsRequest()))
-    assert TOKEN.encode() not in everything(factory)
-    assert stored(secrets) == [BEARER.SerializeToString()]
+    assert TOKEN.encode() not in store_contents(factory)
+    assert stored_secrets(secrets) == [BEARER.SerializeToString()]
     assert token(factory, secrets, answer.connector) == TOKEN
     assert credentials(factory.home, secrets, connector(factory, "plain").resource_id.id) is None
 
 
 @behavior(68)
-def test_what_looks_secret_in_auth_is_masked_in_answers_and_survives_being_sent_back(factory, secrets):
+def test_secret_looking_auth_values_are_masked_and_survive_a_round_trip(factory, secrets):
     auth = v1.ConnectorAuthSpec(
         properties={"oauth.session": "abc", "region": "eu", "token_type": "jwt"},
         header_hints={"X-Auth": "s", "Accept": "json", "X-Plain": "Bearer abc"},
     )
-    made = create(factory, secrets, auth=auth).connector
-    assert dict(made.auth.properties) == {"oauth.session": "****", "region": "eu", "token_type": "****"}
-    assert dict(made.auth.header_hints) == {"X-Auth": "****", "Accept": "json", "X-Plain": "****"}
-    back = v1.ConnectorAuthSpec(properties={**made.auth.properties, "region": "us"})
-    update(factory, secrets, made, "auth.properties", auth=back)
-    record = factory.home.all(CONNECTOR).find(keys.connector("a1", made.resource_id.id)).value
+    created = create(factory, secrets, auth=auth).connector
+    assert dict(created.auth.properties) == {"oauth.session": "****", "region": "eu", "token_type": "****"}
+    assert dict(created.auth.header_hints) == {"X-Auth": "****", "Accept": "json", "X-Plain": "****"}
+    back = v1.ConnectorAuthSpec(properties={**created.auth.properties, "region": "us"})
+    update(factory, secrets, created, "auth.properties", auth=back)
+    record = factory.home.all(CONNECTOR).find(keys.connector("a1", created.resource_id.id)).value
     assert dict(record.auth.properties) == {"oauth.session": "abc", "region": "us", "token_type": "jwt"}
-    with refused(InvalidArgument, "field.invalid", field="auth.properties"):
-        update(factory, secrets, made, "auth.properties", auth=v1.ConnectorAuthSpec(properties={"new": "****"}))
+    with expect_error(InvalidArgument, "field.invalid", field="auth.properties"):
+        update(factory, secrets, created, "auth.properties", auth=v1.ConnectorAuthSpec(properties={"new": "****"}))
 
 
 @behavior(35)
@@ -127,17 +127,17 @@ def test_what_looks_secret_in_auth_is_masked_in_answers_and_survives_being_sent_
     "name",
     ["password", "s3.secret-access-key", "clientSecret", "my_api_key", "x.access.token", "db-credentials", "apiToken"],
 )
-def test_secrets_are_refused_where_everybody_reads(factory, secrets, name):
-    with refused(InvalidArgument, "property.secret", field="properties", property=name):
+def test_secrets_are_rejected_in_readable_fields(factory, secrets, name):
+    with expect_error(InvalidArgument, "property.secret", field="properties", property=name):
         create(factory, secrets, properties={name: "x"})
-    with refused(InvalidArgument, "property.secret", field="auth.properties", property=name):
+    with expect_error(InvalidArgument, "property.secret", field="auth.properties", property=name):
         create(factory, secrets, auth=v1.ConnectorAuthSpec(properties={name: "x"}))
-    with refused(InvalidArgument, "property.secret", field="auth.header_hints", property=name):
+    with expect_error(InvalidArgument, "property.secret", field="auth.header_hints", property=name):
         create(factory, secrets, auth=v1.ConnectorAuthSpec(header_hints={name: "x"}))
 
 
-def test_a_password_in_the_uri_is_refused_and_not_repeated(factory, secrets):
-    with refused(InvalidArgument, "connector.uri.password") as raised:
+def test_password_in_the_uri_is_rejected_and_not_echoed(factory, secrets):
+    with expect_error(InvalidArgument, "connector.uri.password") as raised:
         create(factory, secrets, uri="https://me:hunter2@host/x")
     assert "hunter2" not in str(raised.value)
 
@@ -156,82 +156,86 @@ def test_a_password_in_the_uri_is_refused_and_not_repeated(factory, secrets):
         (v1.CK_PARQUET, {}, True),
     ],
 )
-def test_only_a_directory_may_be_read_without_a_namespace(factory, secrets, kind, properties, allowed):
+def test_only_filesystem_sources_need_no_namespace(factory, secrets, kind, properties, allowed):
     if allowed:
         create(factory, secrets, kind=kind, properties=properties)
     else:
-        with refused(InvalidArgument, "connector.missing.source.namespace"):
+        with expect_error(InvalidArgument, "connector.missing.source.namespace"):
             create(factory, secrets, kind=kind, properties=properties)
     source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["db"]))
     create(factory, secrets, name="named", kind=kind, source=source)
 
 
 @behavior(68)
-def test_the_destination_catalog_must_be_said_exist_and_agree(factory, secrets):
-    lake, other = factory.catalog("lake"), factory.catalog("other")
+def test_destination_catalog_must_be_given_and_exist_and_match(factory, secrets):
+    catalog, other = factory.catalog("lake"), factory.catalog("other")
 
-    def to(**destination: Any) -> v1.Connector:
+    def create_with(**destination: Any) -> v1.Connector:
         return create(factory, secrets, destination=v1.ConnectorDestination(**destination)).connector
 
-    with refused(InvalidArgument, "connector.missing.destination.catalog"):
-        to()
-    with refused(NotFound, "connector.destination.catalog.not.found", display_name="lak"):
-        to(catalog_display_name="lak")
-    with refused(InvalidArgument, "connector.destination.catalog.mismatch", display_name="lake"):
-        to(catalog_display_name="lake", catalog_id=other.resource_id)
-    with refused(NotFound, "catalog"):
-        to(catalog_id=v1.ResourceId(id="x"))
-    made = to(catalog_display_name=" lake ", catalog_id=lake.resource_id)
-    assert made.destination == v1.ConnectorDestination(catalog_id=lake.resource_id)
+    with expect_error(InvalidArgument, "connector.missing.destination.catalog"):
+        create_with()
+    with expect_error(NotFound, "connector.destination.catalog.not.found", display_name="lak"):
+        create_with(catalog_display_name="lak")
+    with expect_error(InvalidArgument, "connector.destination.catalog.mismatch", display_name="lake"):
+        create_with(catalog_display_name="lake", catalog_id=other.resource_id)
+    with expect_error(NotFound, "catalog"):
+        create_with(catalog_id=v1.ResourceId(id="x"))
+    created = create_with(catalog_display_name=" lake ", catalog_id=catalog.resource_id)
+    assert created.destination == v1.ConnectorDestination(catalog_id=catalog.resource_id)
 
 
 @behavior(68)
-def test_destination_names_become_ids_where_they_exist(factory, secrets):
+def test_destination_names_are_resolved_to_ids_if_they_exist(factory, secrets):
     table = factory.table("people", namespace=factory.namespace("sales", "eu"))
-    named = {
+    keywords = {
         "catalog_display_name": "lake",
         "namespace": v1.NamespacePath(segments=["sales", "eu"]),
         "table_display_name": "people",
     }
-    made = create(factory, secrets, destination=v1.ConnectorDestination(**named)).connector.destination
-    assert made == v1.ConnectorDestination(
+    created = create(factory, secrets, destination=v1.ConnectorDestination(**keywords)).connector.destination
+    assert created == v1.ConnectorDestination(
         catalog_id=table.catalog_id, namespace_id=table.namespace_id, table_id=table.resource_id
     )
     path = v1.NamespacePath(segments=["new"])
     absent = v1.ConnectorDestination(catalog_display_name="lake", namespace=path, table_display_name="t")
-    later = create(factory, secrets, name="later", destination=absent).connector.destination
-    assert (later.namespace, later.table_display_name, later.HasField("namespace_id")) == (path, "t", False)
-    for wrong in (
+    unresolved = create(factory, secrets, name="later", destination=absent).connector.destination
+    assert (unresolved.namespace, unresolved.table_display_name, unresolved.HasField("namespace_id")) == (
+        path,
+        "t",
+        False,
+    )
+    for mismatch in (
         {"namespace_id": table.namespace_id, "namespace": path},
         {"table_id": table.resource_id, "table_display_name": "other"},
         {"table_id": table.resource_id, "namespace_id": factory.namespace("other").resource_id},
     ):
-        destination = v1.ConnectorDestination(catalog_id=table.catalog_id, **wrong)
-        with refused(InvalidArgument, "connector.destination.mismatch"):
+        destination = v1.ConnectorDestination(catalog_id=table.catalog_id, **mismatch)
+        with expect_error(InvalidArgument, "connector.destination.mismatch"):
             create(factory, secrets, name="wrong", destination=destination)
 
 
-def test_a_renamed_destination_is_still_the_destination(factory, secrets):
-    place = factory.namespace("sales")
-    made = create(
+def test_destination_survives_a_rename(factory, secrets):
+    namespace = factory.namespace("sales")
+    created = create(
         factory,
         secrets,
         destination=v1.ConnectorDestination(
-            catalog_id=place.catalog_id, namespace=v1.NamespacePath(segments=["sales"])
+            catalog_id=namespace.catalog_id, namespace=v1.NamespacePath(segments=["sales"])
         ),
     ).connector
     rename = v1.UpdateNamespaceRequest(
-        namespace_id=place.resource_id, spec=v1.NamespaceSpec(display_name="new"), update_mask=mask("display_name")
+        namespace_id=namespace.resource_id, spec=v1.NamespaceSpec(display_name="new"), update_mask=mask("display_name")
     )
     namespaces.update(factory.home, rename)
     changed = update(
         factory,
         secrets,
-        made,
+        created,
         "destination.table_display_name",
         destination=v1.ConnectorDestination(table_display_name="t"),
     )
-    assert changed.destination.namespace_id == place.resource_id
+    assert changed.destination.namespace_id == namespace.resource_id
 
 
 @pytest.mark.parametrize(
@@ -251,17 +255,17 @@ def test_a_renamed_destination_is_still_the_destination(factory, secrets):
         ({"policy": v1.ConnectorPolicy(scope=v1.SNS_LATEST_N)}, "policy.latest_n"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_field(factory, secrets, more, field):
+def test_invalid_spec_is_rejected_with_its_field(factory, secrets, more, field):
     with pytest.raises(InvalidArgument) as raised:
         create(factory, secrets, **more)
     assert raised.value.params["field"] == field
     assert "update_mask" not in raised.value.message
-    assert stored(secrets) == []
+    assert stored_secrets(secrets) == []
 
 
-def test_credentials_that_lack_something_are_refused_without_being_told(factory, secrets):
+def test_incomplete_credentials_are_rejected_and_not_echoed(factory, secrets):
     given = v1.ConnectorCredentials(aws=v1.AwsCredentials(access_key_id="AKIA-LONG", secret_access_key=" "))
-    with refused(InvalidArgument, "field", field="auth.credentials.aws.secret_access_key") as raised:
+    with expect_error(InvalidArgument, "field", field="auth.credentials.aws.secret_access_key") as raised:
         create(factory, secrets, auth=v1.ConnectorAuthSpec(credentials=given))
     assert "AKIA" not in str(raised.value)
 
@@ -277,14 +281,14 @@ def test_credentials_that_lack_something_are_refused_without_being_told(factory,
         (v1.ConnectorSource(include_tables=["ORDERS"]), set()),
     ],
 )
-def test_globs_choose_tables_by_name_or_full_name(source, chosen):
+def test_globs_match_names_and_qualified_names(source, chosen):
     tables = ["orders", "orders_old", "people"]
     assert {name for name in tables if connectors.selects(source, ("db", "sales"), name)} == chosen
 
 
-def test_one_table_and_globs_exclude_each_other(factory, secrets):
+def test_single_table_and_globs_are_mutually_exclusive(factory, secrets):
     source = v1.ConnectorSource(table="t", include_tables=["*"])
-    with refused(InvalidArgument, "selector.ambiguous", first="source.table"):
+    with expect_error(InvalidArgument, "selector.ambiguous", first="source.table"):
         create(factory, secrets, source=source)
 
 
@@ -301,19 +305,19 @@ def test_connectors_are_listed_by_kind_in_pages(factory, secrets):
     last = connectors.list_(factory.home, request)
     assert (names(last.connectors), last.page.next_page_token) == (["i2"], "")
     assert connectors.list_(factory.home, v1.ListConnectorsRequest()).page.total_size == 6
-    with refused(InvalidArgument, "page.token.invalid"):
+    with expect_error(InvalidArgument, "page.token.invalid"):
         connectors.list_(
             factory.home,
             v1.ListConnectorsRequest(kind=v1.CK_PARQUET, page=v1.PageRequest(page_token=first.page.next_page_token)),
         )
 
 
-def test_masked_fields_are_taken_over_and_others_stay(factory, secrets):
-    made = create(factory, secrets, description="old", properties={"a": "1"}, auth=WITH_TOKEN).connector
+def test_update_changes_only_the_masked_fields(factory, secrets):
+    created = create(factory, secrets, description="old", properties={"a": "1"}, auth=WITH_TOKEN).connector
     changed = update(
         factory,
         secrets,
-        made,
+        created,
         "display_name",
         "description",
         "source.table",
@@ -325,14 +329,14 @@ def test_masked_fields_are_taken_over_and_others_stay(factory, secrets):
         auth=v1.ConnectorAuthSpec(scheme="AWS-SigV4"),
         uri="ignored",
     )
-    assert (changed.display_name, changed.uri, dict(changed.properties)) == ("new", made.uri, {"a": "1"})
+    assert (changed.display_name, changed.uri, dict(changed.properties)) == ("new", created.uri, {"a": "1"})
     assert not changed.HasField("description")
     assert (changed.source.table, changed.policy.enabled, changed.auth.scheme) == ("t", True, "aws-sigv4")
-    assert get(factory, made) == changed
-    assert token(factory, secrets, made) == TOKEN
+    assert get(factory, created) == changed
+    assert token(factory, secrets, created) == TOKEN
 
 
-def test_an_update_that_changes_nothing_writes_nothing(factory, secrets):
+def test_update_without_a_change_writes_nothing(factory, secrets):
     answer = create(factory, secrets, auth=WITH_TOKEN)
     update(factory, secrets, answer.connector, "uri", uri=answer.connector.uri)
     again = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=answer.connector.resource_id))
@@ -351,204 +355,206 @@ def test_an_update_that_changes_nothing_writes_nothing(factory, secrets):
         ("auth.secret_id", "update.mask.path.invalid"),
     ],
 )
-def test_what_must_be_there_cannot_be_cleared(factory, secrets, path, error_key):
-    made = connector(factory)
-    with refused(InvalidArgument, error_key):
-        update(factory, secrets, made, path)
-    assert get(factory, made) == made
+def test_required_fields_cannot_be_cleared(factory, secrets, path, error_key):
+    created = connector(factory)
+    with expect_error(InvalidArgument, error_key):
+        update(factory, secrets, created, path)
+    assert get(factory, created) == created
 
 
-def test_a_source_namespace_that_is_needed_cannot_be_cleared(factory, secrets):
+def test_required_source_namespace_cannot_be_cleared(factory, secrets):
     source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["db"]))
-    made = connector(factory, kind=v1.CK_UNITY, source=source)
+    created = connector(factory, kind=v1.CK_UNITY, source=source)
     for path in ("source", "source.namespace"):
-        with refused(InvalidArgument, "connector.missing.source.namespace"):
-            update(factory, secrets, made, path)
+        with expect_error(InvalidArgument, "connector.missing.source.namespace"):
+            update(factory, secrets, created, path)
 
 
-def test_a_connector_can_be_paused_and_woken_but_not_marked_as_deleting(factory, secrets):
-    made = connector(factory)
-    assert update(factory, secrets, made, "state", state=v1.CS_PAUSED).state == v1.CS_PAUSED
-    assert update(factory, secrets, made, "state", state=v1.CS_ACTIVE).state == v1.CS_ACTIVE
-    with refused(InvalidArgument, "field.invalid", field="state", found="CS_DELETING"):
-        update(factory, secrets, made, "state", state=v1.CS_DELETING)
+def test_connector_can_be_paused_and_resumed_but_not_marked_as_deleting(factory, secrets):
+    created = connector(factory)
+    assert update(factory, secrets, created, "state", state=v1.CS_PAUSED).state == v1.CS_PAUSED
+    assert update(factory, secrets, created, "state", state=v1.CS_ACTIVE).state == v1.CS_ACTIVE
+    with expect_error(InvalidArgument, "field.invalid", field="state", found="CS_DELETING"):
+        update(factory, secrets, created, "state", state=v1.CS_DELETING)
 
 
-def test_a_catalog_named_anew_replaces_the_old_id(factory, secrets):
-    made = connector(factory)
+def test_new_destination_catalog_name_replaces_the_old_id(factory, secrets):
+    created = connector(factory)
     other = factory.catalog("other")
     destination = v1.ConnectorDestination(catalog_display_name="other")
-    changed = update(factory, secrets, made, "destination.catalog_display_name", destination=destination)
+    changed = update(factory, secrets, created, "destination.catalog_display_name", destination=destination)
     assert changed.destination.catalog_id == other.resource_id
 
 
 @behavior(68)
 @pytest.mark.parametrize("path", ["auth", "auth.credentials"])
 def test_new_credentials_replace_the_old_ones(factory, secrets, path):
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
-    changed = update(factory, secrets, made, path, auth=v1.ConnectorAuthSpec(credentials=OTHER))
-    assert token(factory, secrets, made) == "another"
-    assert stored(secrets) == [OTHER.SerializeToString()]
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
+    changed = update(factory, secrets, created, path, auth=v1.ConnectorAuthSpec(credentials=OTHER))
+    assert token(factory, secrets, created) == "another"
+    assert stored_secrets(secrets) == [OTHER.SerializeToString()]
     assert changed.auth.scheme == ("oauth2" if path == "auth.credentials" else "none")
     assert factory.stores.pointers.count("/secrets/") == 1
 
 
 @behavior(68)
-def test_auth_that_is_masked_without_credentials_removes_them(factory, secrets):
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
-    update(factory, secrets, made, "auth", auth=v1.ConnectorAuthSpec(scheme="none"))
-    assert token(factory, secrets, made) is None
-    assert stored(secrets) == []
+def test_updating_auth_without_credentials_removes_them(factory, secrets):
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
+    update(factory, secrets, created, "auth", auth=v1.ConnectorAuthSpec(scheme="none"))
+    assert token(factory, secrets, created) is None
+    assert stored_secrets(secrets) == []
     assert factory.stores.pointers.count("/secrets/") == 0
 
 
 @behavior(68)
-def test_a_failed_update_leaves_the_old_credentials(factory, secrets):
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
+def test_failed_update_keeps_the_old_credentials(factory, secrets):
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
     connector(factory, "taken")
     new = v1.ConnectorAuthSpec(credentials=OTHER)
-    with refused(AlreadyExists, "connector.already.exists"):
-        update(factory, secrets, made, "auth", "display_name", auth=new, display_name="taken")
-    with refused(PreconditionFailed, "version.mismatch"):
-        update(factory, secrets, made, "auth", auth=new, precondition=v1.Precondition(expected_version=7))
-    with refused(InvalidArgument, "field.invalid"):
-        update(factory, secrets, made, "auth.credentials", "state", auth=new)
-    assert token(factory, secrets, made) == TOKEN
-    assert stored(secrets) == [BEARER.SerializeToString()]
+    with expect_error(AlreadyExists, "connector.already.exists"):
+        update(factory, secrets, created, "auth", "display_name", auth=new, display_name="taken")
+    with expect_error(PreconditionFailed, "version.mismatch"):
+        update(factory, secrets, created, "auth", auth=new, precondition=v1.Precondition(expected_version=7))
+    with expect_error(InvalidArgument, "field.invalid"):
+        update(factory, secrets, created, "auth.credentials", "state", auth=new)
+    assert token(factory, secrets, created) == TOKEN
+    assert stored_secrets(secrets) == [BEARER.SerializeToString()]
     assert factory.stores.pointers.count("/secrets/") == 1
 
 
 @behavior(68)
-def test_a_deleted_connector_leaves_no_secret(factory, secrets):
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
-    delete(factory, secrets, made)
-    assert stored(secrets) == []
+def test_deleting_a_connector_deletes_its_secret(factory, secrets):
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
+    delete(factory, secrets, created)
+    assert stored_secrets(secrets) == []
     assert factory.stores.pointers.count("/secrets/") == 0
-    delete(factory, secrets, made)
-    with refused(NotFound, "connector"):
-        get(factory, made)
-    with refused(NotFound, "connector"):
-        update(factory, secrets, made, "auth", auth=WITH_TOKEN)
-    assert stored(secrets) == []
+    delete(factory, secrets, created)
+    with expect_error(NotFound, "connector"):
+        get(factory, created)
+    with expect_error(NotFound, "connector"):
+        update(factory, secrets, created, "auth", auth=WITH_TOKEN)
+    assert stored_secrets(secrets) == []
 
 
-def test_a_connector_whose_blob_is_lost_can_be_deleted_with_its_secret(factory, secrets):
+def test_connector_with_a_missing_blob_can_be_deleted_with_its_secret(factory, secrets):
     answer = create(factory, secrets, auth=WITH_TOKEN)
     factory.stores.blobs.delete(answer.meta.blob_uri)
     delete(factory, secrets, answer.connector)
-    assert stored(secrets) == []
+    assert stored_secrets(secrets) == []
 
 
 @behavior(36, 37)
-def test_the_same_key_gives_the_same_connector_unless_its_credentials_differ(factory, secrets):
+def test_idempotency_key_returns_the_same_connector_unless_credentials_differ(factory, secrets):
     request = v1.CreateConnectorRequest(spec=spec(factory, auth=WITH_TOKEN), idempotency=key("k"))
     first = connectors.create(factory.home, request, secrets=secrets)
     assert connectors.create(factory.home, request, secrets=secrets) == first
-    assert len(stored(secrets)) == 1
+    assert len(stored_secrets(secrets)) == 1
     request.spec.auth.credentials.CopyFrom(OTHER)
-    with refused(Conflict, "idempotency.mismatch"):
+    with expect_error(Conflict, "idempotency.mismatch"):
         connectors.create(factory.home, request, secrets=secrets)
     record = factory.home.all(IDEMPOTENCY).named(keys.idempotency("a1", "CreateConnector", "k"))
     assert TOKEN.encode() not in record.SerializeToString()
 
 
-def test_a_refused_creation_leaves_no_secret(factory, secrets):
+def test_rejected_creation_leaves_no_secret(factory, secrets):
     connector(factory, "taken")
-    with refused(AlreadyExists, "connector.already.exists"):
+    with expect_error(AlreadyExists, "connector.already.exists"):
         create(factory, secrets, name="taken", auth=WITH_TOKEN)
-    assert stored(secrets) == []
+    assert stored_secrets(secrets) == []
     assert factory.stores.pointers.count("/secrets/") == 0
 
 
-def test_a_store_of_secrets_that_is_away_leaves_no_connector(factory):
-    class Away(MemorySecrets):
+def test_no_connector_is_created_if_the_secrets_store_is_unavailable(factory):
+    class UnavailableSecrets(MemorySecrets):
         def put(self, *_: Any) -> None:
             raise Unavailable("the vault does not answer: try again later")
 
     with pytest.raises(Unavailable):
-        create(factory, Away(), auth=WITH_TOKEN)
+        create(factory, UnavailableSecrets(), auth=WITH_TOKEN)
     assert connectors.list_(factory.home, v1.ListConnectorsRequest()).page.total_size == 0
 
 
-def test_old_credentials_that_cannot_be_removed_now_are_left_to_gc(factory, secrets):
-    class Sticky(MemorySecrets):
+def test_gc_deletes_old_credentials_that_an_update_could_not_delete(factory, secrets):
+    class UndeletableSecrets(MemorySecrets):
         def delete(self, *_: Any) -> None:
             raise Unavailable("the vault does not answer: try again later")
 
-    sticky = Sticky()
-    made = create(factory, sticky, auth=WITH_TOKEN).connector
-    update(factory, sticky, made, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
-    assert token(factory, sticky, made) == "another"
-    secrets._secrets = sticky._secrets
+    undeletable = UndeletableSecrets()
+    created = create(factory, undeletable, auth=WITH_TOKEN).connector
+    update(factory, undeletable, created, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
+    assert token(factory, undeletable, created) == "another"
+    secrets._secrets = undeletable._secrets
     factory.clock.advance(901)
     assert len(gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed) == 1
-    assert stored(secrets) == [OTHER.SerializeToString()]
+    assert stored_secrets(secrets) == [OTHER.SerializeToString()]
 
 
-def test_credentials_that_are_lost_are_an_error_that_says_what_to_do(factory, secrets):
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
+def test_missing_credentials_raise_an_error_with_advice(factory, secrets):
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
     secrets._secrets.clear()
-    with refused(PreconditionFailed, "connector.credentials.lost", name="files"):
-        token(factory, secrets, made)
+    with expect_error(PreconditionFailed, "connector.credentials.lost", name="files"):
+        token(factory, secrets, created)
 
 
-def test_an_account_cannot_be_deleted_with_connectors_and_sees_no_others(factory, secrets):
-    made = connector(factory)
+def test_account_with_connectors_cannot_be_deleted_and_connectors_are_private_to_it(factory, secrets):
+    created = connector(factory)
     factory.account("a2")
-    foreign = factory.realm("a2")
-    with refused(NotFound, "connector"):
-        connectors.get(foreign, v1.GetConnectorRequest(connector_id=made.resource_id))
-    assert connectors.list_(foreign, v1.ListConnectorsRequest()).page.total_size == 0
-    with refused(Conflict, "account.not_empty"):
+    other_realm = factory.realm("a2")
+    with expect_error(NotFound, "connector"):
+        connectors.get(other_realm, v1.GetConnectorRequest(connector_id=created.resource_id))
+    assert connectors.list_(other_realm, v1.ListConnectorsRequest()).page.total_size == 0
+    with expect_error(Conflict, "account.not_empty"):
         accounts.delete(factory.platform, v1.DeleteAccountRequest(account_id=v1.ResourceId(id="a1")))
 
 
 @behavior(70)
-def test_statistics_are_a_pass_of_their_own():
+def test_statistics_are_a_separate_pass():
     assert connectors.capture_mode(v1.SyncCaptureRequest()) == v1.CAP_METADATA_ONLY_CORE
     assert connectors.capture_mode(v1.SyncCaptureRequest(include_statistics=True)) == v1.CAP_STATS_ONLY_ASYNC
 
 
-class DyingSecrets(MemorySecrets):
-    """The store of secrets of a process that dies at a chosen moment."""
+class CrashingSecrets(MemorySecrets):
+    """A secrets store whose process crashes at a chosen moment."""
 
-    def __init__(self, inner: MemorySecrets, fate: Fate) -> None:
-        self._inner, self._fate = inner, fate
+    def __init__(self, inner: MemorySecrets, crash_point: CrashPoint) -> None:
+        self._inner, self._crash_point = inner, crash_point
 
     def put(self, *arguments: Any) -> None:
-        self._fate.run(self._inner.put, *arguments)
+        self._crash_point.run(self._inner.put, *arguments)
 
     def delete(self, *arguments: Any) -> None:
-        self._fate.run(self._inner.delete, *arguments)
+        self._crash_point.run(self._inner.delete, *arguments)
 
 
 @behavior(10, 68)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("change", ["create", "update", "delete"])
-def test_a_death_in_any_step_leaves_a_working_connector_and_gc_no_other_secret(change, when):
+def test_crash_at_any_step_leaves_working_connectors_and_gc_deletes_other_secrets(change, when):
     at = 0
     while True:
         at += 1
         clock, secrets = Clock(), MemorySecrets()
         factory = ResourceFactory(open_stores("memory://", clock=clock), clock)
-        asked = spec(factory, auth=WITH_TOKEN)
-        made = None if change == "create" else create(factory, secrets, auth=WITH_TOKEN).connector
-        fate = Fate(at, when)
-        realm = Realm(dying(factory.stores, fate), "a1", clock=clock, ids=factory.ids)
-        doomed = DyingSecrets(secrets, fate)
+        new_spec = spec(factory, auth=WITH_TOKEN)
+        created = None if change == "create" else create(factory, secrets, auth=WITH_TOKEN).connector
+        crash_point = CrashPoint(at, when)
+        realm = Realm(crashing_stores(factory.stores, crash_point), "a1", clock=clock, ids=factory.ids)
+        crashing_secrets = CrashingSecrets(secrets, crash_point)
         try:
-            if made is None:
-                connectors.create(realm, v1.CreateConnectorRequest(spec=asked), secrets=doomed)
+            if created is None:
+                connectors.create(realm, v1.CreateConnectorRequest(spec=new_spec), secrets=crashing_secrets)
             elif change == "update":
                 request = v1.UpdateConnectorRequest(
-                    connector_id=made.resource_id,
+                    connector_id=created.resource_id,
                     spec=v1.ConnectorSpec(uri="file:///new", auth=v1.ConnectorAuthSpec(credentials=OTHER)),
                     update_mask=mask("auth", "uri"),
                 )
-                connectors.update(realm, request, secrets=doomed)
+                connectors.update(realm, request, secrets=crashing_secrets)
             else:
-                connectors.delete(realm, v1.DeleteConnectorRequest(connector_id=made.resource_id), secrets=doomed)
-        except Died:
+                connectors.delete(
+                    realm, v1.DeleteConnectorRequest(connector_id=created.resource_id), secrets=crashing_secrets
+                )
+        except Crashed:
             pass
         assert damage(factory.stores) == []
         found = connectors.list_(factory.home, v1.ListConnectorsRequest()).connectors
@@ -557,70 +563,70 @@ def test_a_death_in_any_step_leaves_a_working_connector_and_gc_no_other_secret(c
             assert token(factory, secrets, each) == expected[each.uri]
         clock.advance(901)
         gc.sweep_secrets(factory.stores, secrets, clock=clock)
-        assert len(stored(secrets)) == len(found)
+        assert len(stored_secrets(secrets)) == len(found)
         assert factory.stores.pointers.count("/secrets/") == len(found)
         for each in found:
             assert token(factory, secrets, each) is not None
-        if fate.done < at:
+        if crash_point.done < at:
             break
     assert at > 5
 
 
-def test_gc_spares_credentials_that_are_young_or_in_use_and_tells_in_a_dry_run(factory, secrets):
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
-    pointer = factory.stores.pointers.get(keys.connector("a1", made.resource_id.id))
-    factory.home.all(CONNECTOR).delete(pointer, get(factory, made))
+def test_gc_keeps_recent_and_used_credentials_and_supports_dry_runs(factory, secrets):
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
+    pointer = factory.stores.pointers.get(keys.connector("a1", created.resource_id.id))
+    factory.home.all(CONNECTOR).delete(pointer, get(factory, created))
     assert gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed == ()
     factory.clock.advance(901)
-    kept = create(factory, secrets, name="kept", auth=WITH_TOKEN).connector
+    in_use = create(factory, secrets, name="kept", auth=WITH_TOKEN).connector
     factory.clock.advance(901)
-    dry = gc.sweep_secrets(factory.stores, secrets, clock=factory.clock, dry_run=True)
-    assert (len(dry.removed), len(stored(secrets))) == (1, 2)
-    assert gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed == dry.removed
-    assert token(factory, secrets, kept) == TOKEN
-    assert len(stored(secrets)) == 1
+    dry_run = gc.sweep_secrets(factory.stores, secrets, clock=factory.clock, dry_run=True)
+    assert (len(dry_run.removed), len(stored_secrets(secrets))) == (1, 2)
+    assert gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed == dry_run.removed
+    assert token(factory, secrets, in_use) == TOKEN
+    assert len(stored_secrets(secrets)) == 1
 
 
-def test_an_update_that_gc_has_overtaken_fails_and_leaves_the_old_credentials(factory, secrets, monkeypatch):
-    """The collector comes between the secret and the record that is to name it."""
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
+def test_update_overtaken_by_gc_fails_and_keeps_the_old_credentials(factory, secrets, monkeypatch):
+    """Gc runs after the secret is stored and before the record refers to it."""
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
     original = Repository.update
 
-    def late(*arguments: Any, **named: Any) -> Any:
+    def delayed_call(*arguments: Any, **keywords: Any) -> Any:
         monkeypatch.setattr(Repository, "update", original)
         factory.clock.advance(901)
         assert len(gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed) == 1
-        return original(*arguments, **named)
+        return original(*arguments, **keywords)
 
-    monkeypatch.setattr(Repository, "update", late)
-    with refused(Contention, "store.contended"):
-        update(factory, secrets, made, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
-    assert token(factory, secrets, made) == TOKEN
+    monkeypatch.setattr(Repository, "update", delayed_call)
+    with expect_error(Contention, "store.contended"):
+        update(factory, secrets, created, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
+    assert token(factory, secrets, created) == TOKEN
 
 
-def test_a_creation_that_gc_has_overtaken_begins_anew(factory, secrets, monkeypatch):
+def test_creation_overtaken_by_gc_is_retried(factory, secrets, monkeypatch):
     factory.first_catalog()
     original = Repository.create
 
-    def late(*arguments: Any, **named: Any) -> Any:
+    def delayed_call(*arguments: Any, **keywords: Any) -> Any:
         monkeypatch.setattr(Repository, "create", original)
         factory.clock.advance(901)
         assert len(gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed) == 1
-        return original(*arguments, **named)
+        return original(*arguments, **keywords)
 
-    monkeypatch.setattr(Repository, "create", late)
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
-    assert token(factory, secrets, made) == TOKEN
-    assert len(stored(secrets)) == 1
+    monkeypatch.setattr(Repository, "create", delayed_call)
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
+    assert token(factory, secrets, created) == TOKEN
+    assert len(stored_secrets(secrets)) == 1
 
 
-def test_a_record_cannot_name_a_secret_that_gc_is_just_removing(factory, secrets, monkeypatch):
-    made = create(factory, secrets, auth=WITH_TOKEN).connector
+def test_record_cannot_refer_to_a_secret_that_gc_is_deleting(factory, secrets, monkeypatch):
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
     original = Repository.update
     outcomes: list[Any] = []
 
-    class Vault(MemorySecrets):
-        """The writer goes on after gc has decided, right before the secret goes."""
+    class RacingSecrets(MemorySecrets):
+        """Lets the writer continue after gc has decided to delete the secret, right before it does."""
 
         _secrets = secrets._secrets
         _lock = secrets._lock
@@ -629,20 +635,20 @@ def test_a_record_cannot_name_a_secret_that_gc_is_just_removing(factory, secrets
         def __init__(self) -> None: ...
 
         def delete(self, *arguments: Any) -> None:
-            with refused(Contention, "store.contended") as raised:
+            with expect_error(Contention, "store.contended") as raised:
                 self.write()
             outcomes.append(raised.value)
             super().delete(*arguments)
 
-    def late(*arguments: Any, **named: Any) -> Any:
+    def delayed_call(*arguments: Any, **keywords: Any) -> Any:
         monkeypatch.setattr(Repository, "update", original)
         factory.clock.advance(901)
-        vault = Vault()
-        vault.write = lambda: original(*arguments, **named)
-        gc.sweep_secrets(factory.stores, vault, clock=factory.clock)
+        racing = RacingSecrets()
+        racing.write = lambda: original(*arguments, **keywords)
+        gc.sweep_secrets(factory.stores, racing, clock=factory.clock)
         raise outcomes[0]
 
-    monkeypatch.setattr(Repository, "update", late)
-    with refused(Contention, "store.contended"):
-        update(factory, secrets, made, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
-    assert token(factory, secrets, made) == TOKEN
+    monkeypatch.setattr(Repository, "update", delayed_call)
+    with expect_error(Contention, "store.contended"):
+        update(factory, secrets, created, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
+    assert token(factory, secrets, created) == TOKEN

@@ -26,8 +26,8 @@ def real_now() -> datetime:
     return datetime.now(UTC)
 
 
-def later() -> datetime:
-    """Blobs are as old as the machine says, so the collector's clock runs ahead of it."""
+def one_hour_ahead() -> datetime:
+    """A clock for gc that is ahead: the age of blobs follows the clock of the machine."""
     return real_now() + timedelta(hours=1)
 
 
@@ -38,93 +38,93 @@ def describe(factory: ResourceFactory, catalog: v1.Catalog, text: str) -> None:
     catalogs.update(factory.home, request)
 
 
-def uris(factory: ResourceFactory) -> set[str]:
+def stored_blobs(factory: ResourceFactory) -> set[str]:
     return {head.uri for head in factory.stores.blobs.scan()}
 
 
-def named(factory: ResourceFactory) -> set[str]:
+def referenced_blobs(factory: ResourceFactory) -> set[str]:
     return {pointer.blob_uri for pointer in factory.stores.pointers.scan()}
 
 
 @behavior(75)
-def test_blobs_that_nobody_names_are_removed_when_they_are_old(factory):
+def test_old_unreferenced_blobs_are_deleted(factory):
     catalog = factory.catalog()
     describe(factory, catalog, "two")
-    old = uris(factory) - named(factory)
-    assert len(old) == 1
-    young = gc.sweep_blobs(factory.stores, clock=real_now, min_age_s=HOUR)
-    assert (young.removed, young.looked_at) == ((), len(uris(factory)))
-    dry = gc.sweep_blobs(factory.stores, clock=later, dry_run=True)
-    assert set(dry.removed) == old <= uris(factory)
-    assert set(gc.sweep_blobs(factory.stores, clock=later).removed) == old
-    assert uris(factory) == named(factory)
+    unreferenced = stored_blobs(factory) - referenced_blobs(factory)
+    assert len(unreferenced) == 1
+    recent = gc.sweep_blobs(factory.stores, clock=real_now, min_age_s=HOUR)
+    assert (recent.removed, recent.looked_at) == ((), len(stored_blobs(factory)))
+    dry_run = gc.sweep_blobs(factory.stores, clock=one_hour_ahead, dry_run=True)
+    assert set(dry_run.removed) == unreferenced <= stored_blobs(factory)
+    assert set(gc.sweep_blobs(factory.stores, clock=one_hour_ahead).removed) == unreferenced
+    assert stored_blobs(factory) == referenced_blobs(factory)
     assert damage(factory.stores) == []
 
 
 @behavior(75)
-def test_pinned_blobs_and_blobs_of_others_stay(factory):
+def test_pinned_and_unrelated_blobs_are_kept(factory):
     catalog = factory.catalog()
     describe(factory, catalog, "two")
-    (old,) = uris(factory) - named(factory)
-    foreign = factory.stores.blobs.put(b"not ours", folder="elsewhere")
-    assert gc.sweep_blobs(factory.stores, clock=later, pinned=lambda uri: uri == old).removed == ()
-    assert {old, foreign} <= uris(factory)
+    (unreferenced,) = stored_blobs(factory) - referenced_blobs(factory)
+    unrelated = factory.stores.blobs.put(b"not ours", folder="elsewhere")
+    assert gc.sweep_blobs(factory.stores, clock=one_hour_ahead, pinned=lambda uri: uri == unreferenced).removed == ()
+    assert {unreferenced, unrelated} <= stored_blobs(factory)
 
 
 @behavior(75)
-def test_a_sweep_that_cannot_read_pointers_removes_nothing(factory, monkeypatch):
+def test_sweep_that_cannot_read_pointers_deletes_nothing(factory, monkeypatch):
     catalog = factory.catalog()
     describe(factory, catalog, "two")
-    before = uris(factory)
-    asked = []
+    before = stored_blobs(factory)
+    requested = []
 
     def get(self: Any, key_: str) -> None:
-        asked.append(key_)
-        if len(asked) > 1:
+        requested.append(key_)
+        if len(requested) > 1:
             raise Unavailable("gone for a moment")
 
     monkeypatch.setattr(type(factory.stores.pointers), "get", get)
     with pytest.raises(Unavailable):
-        gc.sweep_blobs(factory.stores, clock=later)
-    assert uris(factory) == before
+        gc.sweep_blobs(factory.stores, clock=one_hour_ahead)
+    assert stored_blobs(factory) == before
 
 
 @behavior(75)
-def test_a_blob_that_is_written_again_meanwhile_stays(factory, monkeypatch):
-    """Its writer is about to name it."""
+def test_blob_rewritten_during_a_sweep_is_kept(factory, monkeypatch):
+    """Its writer is about to create a reference to it."""
     catalog = factory.catalog()
     describe(factory, catalog, "two")
-    (old,) = uris(factory) - named(factory)
+    (unreferenced,) = stored_blobs(factory) - referenced_blobs(factory)
     head = type(factory.stores.blobs).head
 
     def refreshed(self: Any, uri: str) -> Any:
-        return replace(head(self, uri), modified_at=later())
+        return replace(head(self, uri), modified_at=one_hour_ahead())
 
     monkeypatch.setattr(type(factory.stores.blobs), "head", refreshed)
-    assert gc.sweep_blobs(factory.stores, clock=later).removed == ()
-    assert old in uris(factory)
+    assert gc.sweep_blobs(factory.stores, clock=one_hour_ahead).removed == ()
+    assert unreferenced in stored_blobs(factory)
 
 
 @behavior(42)
-def test_expired_keys_go_with_their_blobs_and_others_stay(factory):
+def test_expired_idempotency_keys_are_deleted_with_their_blobs(factory):
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"), idempotency=key("k"))
     first = catalogs.create(factory.home, request)
-    assert gc.sweep_blobs(factory.stores, clock=later).removed == ()
+    assert gc.sweep_blobs(factory.stores, clock=one_hour_ahead).removed == ()
     assert gc.sweep_expired(factory.stores) == 0
     factory.clock.advance(900)
     assert gc.sweep_expired(factory.stores) == 1
-    assert len(gc.sweep_blobs(factory.stores, clock=later).removed) == 1
+    assert len(gc.sweep_blobs(factory.stores, clock=one_hour_ahead).removed) == 1
     assert catalogs.get(factory.home, v1.GetCatalogRequest(catalog_id=first.catalog.resource_id)).meta == first.meta
 
 
 @behavior(76)
-def test_names_without_a_resource_are_removed_and_nothing_else(factory):
-    keep, lose = factory.catalog("keep"), factory.catalog("lose")
+def test_only_names_without_a_resource_are_deleted(factory):
+    keep, dangling = factory.catalog("keep"), factory.catalog("lose")
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="other"), idempotency=key("k"))
     catalogs.create(factory.home, request)
     table = factory.table()
     factory.snapshot(table, 1)
-    factory.stores.pointers.compare_and_delete(keys.catalog("a1", lose.resource_id.id), expect=1)
+    factory.stores.pointers.compare_and_delete(keys.catalog("a1", dangling.resource_id.id), expect=1)
     before = list(factory.stores.pointers.scan())
     name = keys.catalog_name("a1", "lose")
     assert gc.sweep_pointers(factory.stores, dry_run=True).removed == (name,)
@@ -136,7 +136,7 @@ def test_names_without_a_resource_are_removed_and_nothing_else(factory):
 
 
 @behavior(76)
-def test_an_account_may_be_called_like_a_part_of_keys(factory):
+def test_account_id_may_equal_a_key_segment(factory):
     factory.account("idempotency")
     realm = factory.realm("idempotency")
     request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="x"))
@@ -146,7 +146,7 @@ def test_an_account_may_be_called_like_a_part_of_keys(factory):
 
 
 @behavior(76)
-def test_what_is_left_of_a_deleted_table_is_removed(factory):
+def test_remains_of_a_deleted_table_are_deleted(factory):
     table = factory.table()
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
     factory.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))
@@ -157,14 +157,14 @@ def test_what_is_left_of_a_deleted_table_is_removed(factory):
 
 
 @behavior(76)
-def test_a_resource_whose_blob_is_lost_is_reported_and_kept(factory):
+def test_resource_with_a_missing_blob_is_reported_and_kept(factory):
     created = catalogs.create(factory.home, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="x")))
     factory.stores.blobs.delete(created.meta.blob_uri)
-    swept = gc.sweep_pointers(factory.stores)
-    assert (swept.damaged, swept.removed) == ((created.meta.pointer_key,), ())
+    result = gc.sweep_pointers(factory.stores)
+    assert (result.damaged, result.removed) == ((created.meta.pointer_key,), ())
 
 
-def test_jobs_that_were_over_long_ago_are_removed(factory):
+def test_old_finished_jobs_are_deleted(factory):
     week = timedelta(days=7, seconds=1)
     for job_id, state, age in [
         ("old", v1.JS_SUCCEEDED, week),
@@ -181,7 +181,7 @@ def test_jobs_that_were_over_long_ago_are_removed(factory):
 
 @behavior(77)
 @pytest.mark.parametrize(("size", "accounts"), [(1, 50), (2, 1), (200, 1), (200, 50)])
-def test_jobs_of_all_accounts_are_swept_once_each_also_of_accounts_that_are_gone(factory, size, accounts):
+def test_each_job_is_swept_once_even_if_its_account_is_deleted(factory, size, accounts):
     long_ago = timestamp(factory.clock() - timedelta(days=8))
     expected = []
     for account in ("a-1", "a1", "a1.b", "gone", "z"):
@@ -198,66 +198,66 @@ def test_jobs_of_all_accounts_are_swept_once_each_also_of_accounts_that_are_gone
         seen, token, slices = [*seen, *done.removed], done.next_token, slices + 1
     assert sorted(seen) == sorted(expected)
     assert (slices == 1) == ((size, accounts) == (200, 50))
-    assert factory.stores.pointers.get(expected[0]) is not None  # nothing goes in a dry run
+    assert factory.stores.pointers.get(expected[0]) is not None  # a dry run deletes nothing
 
 
 @behavior(77)
-def test_slices_go_on_where_the_last_one_ended(factory):
+def test_each_slice_continues_where_the_last_one_ended(factory):
     for number in range(5):
         describe(factory, factory.catalog(str(number)), "two")
-    old = uris(factory) - named(factory)
+    unreferenced = stored_blobs(factory) - referenced_blobs(factory)
     token, removed, slices = None, [], 0
     while True:
-        step = gc.sweep_blobs(factory.stores, clock=later, size=3, token=token)
+        step = gc.sweep_blobs(factory.stores, clock=one_hour_ahead, size=3, token=token)
         assert step.looked_at <= 3
         removed += step.removed
         slices += 1
         if (token := step.next_token) is None:
             break
-    assert set(removed) == old
+    assert set(removed) == unreferenced
     assert slices >= 4
 
 
 @behavior(77)
-def test_a_run_stops_when_its_time_is_used_up(factory):
+def test_run_stops_when_its_time_is_up(factory):
     for number in range(5):
         describe(factory, factory.catalog(str(number)), "two")
     ticks = iter(range(100))
 
     def sweep(token: str | None) -> gc.Slice:
-        return gc.sweep_blobs(factory.stores, clock=later, size=2, token=token)
+        return gc.sweep_blobs(factory.stores, clock=one_hour_ahead, size=2, token=token)
 
-    part = gc.run(sweep, seconds=2, monotonic=lambda: next(ticks))
-    assert part.looked_at == 4
-    assert part.next_token is not None
-    rest = gc.run(sweep, seconds=HOUR, token=part.next_token)
+    partial = gc.run(sweep, seconds=2, monotonic=lambda: next(ticks))
+    assert partial.looked_at == 4
+    assert partial.next_token is not None
+    rest = gc.run(sweep, seconds=HOUR, token=partial.next_token)
     assert rest.next_token is None
-    assert uris(factory) == named(factory)
+    assert stored_blobs(factory) == referenced_blobs(factory)
 
 
-def test_a_collector_does_not_disturb_writers(tmp_path):
-    """Writers and a collector that spares only what is younger than ten seconds, for as long as a round takes."""
+def test_gc_does_not_interfere_with_writers(tmp_path):
+    """Writers run concurrently with a gc that keeps only blobs younger than ten seconds."""
     with open_stores(f"sqlite:///{tmp_path}/p.db") as stores:
         factory = ResourceFactory(stores, Clock(real_now()))
-        realm, over = Realm(stores, "a1"), Event()
+        realm, finished = Realm(stores, "a1"), Event()
         catalog = factory.catalog()
 
         def write() -> None:
             for number in range(40):
                 describe(factory, catalog, str(number))
-                made = catalogs.create(
+                created = catalogs.create(
                     realm, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name=f"c{number}"))
                 ).catalog
                 if number % 2:
-                    catalogs.delete(realm, v1.DeleteCatalogRequest(catalog_id=made.resource_id))
-            over.set()
+                    catalogs.delete(realm, v1.DeleteCatalogRequest(catalog_id=created.resource_id))
+            finished.set()
 
         writer = Thread(target=write)
         writer.start()
-        while not over.is_set():
+        while not finished.is_set():
             gc.run(lambda token: gc.sweep_blobs(stores, clock=real_now, min_age_s=10, token=token), seconds=9)
-            swept = gc.sweep_pointers(stores)
-            assert (swept.removed, swept.damaged) == ((), ())
+            result = gc.sweep_pointers(stores)
+            assert (result.removed, result.damaged) == ((), ())
         writer.join()
         assert damage(stores) == []
         assert catalogs.list_(realm, v1.ListCatalogsRequest()).page.total_size == 21

@@ -1,4 +1,4 @@
-"""Gc of the warehouse: all that is left over goes, and nothing that somebody writes, reads, or has put there himself."""
+"""Warehouse gc: unreferenced files are deleted; files that are being written or read, and foreign files, are kept."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def folder(managed: ManagedTableFactory) -> Path:
     return Path(managed.warehouse.root.path)
 
 
-def sweep(managed: ManagedTableFactory, **asked: Any) -> Slice:
-    asked.setdefault("dry_run", False)
-    return sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **asked)
+def sweep(managed: ManagedTableFactory, **options: Any) -> Slice:
+    options.setdefault("dry_run", False)
+    return sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **options)
 
 
-def age(*places: Path, days: float = 10) -> None:
-    """Make files, and all files in folders, that old: gc goes by the times of the disk."""
-    moment = time.time() - days * 86400
-    for place in places:
-        for path in [place, *place.rglob("*")]:
-            os.utime(path, (moment, moment))
+def age(*paths: Path, days: float = 10) -> None:
+    """Set the age of files and of all files in folders; gc uses the modification times of the disk."""
+    modified_at = time.time() - days * 86400
+    for root in paths:
+        for path in [root, *root.rglob("*")]:
+            os.utime(path, (modified_at, modified_at))
 
 
 def files_in(folder: Path) -> set[Path]:
@@ -62,55 +62,61 @@ def path_of(uri: str) -> Path:
     return Path(uri.removeprefix("file://"))
 
 
-def attempt(managed: ManagedTableFactory, table: ManagedTable, *values: int) -> str:
-    """The metadata of a commit that died before the pointers were swapped; all its files are there."""
-    made = append(managed.write(table, *values))(table.metadata, table.files, managed.home.clock)
-    return write_metadata(table.files, updated(table.metadata, made.requirements, made.updates), version=2)
+def uncommitted_metadata(managed: ManagedTableFactory, table: ManagedTable, *values: int) -> str:
+    """Write all files of a commit without swapping the pointers, as if it had crashed, and return its metadata location."""
+    created = append(managed.write(table, *values))(table.metadata, table.files, managed.home.clock)
+    return write_metadata(table.files, updated(table.metadata, created.requirements, created.updates), version=2)
 
 
-def test_a_commit_that_died_before_the_swap_goes_with_all_its_files(managed: ManagedTableFactory, folder: Path) -> None:
-    """Though its metadata is younger than that of the present state."""
+def test_commit_that_crashed_before_the_swap_is_deleted_with_all_its_files(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
+    """Even if its metadata is newer than the current metadata."""
     table = managed.append(managed.create(), 1)
     needed = files_in(folder)
-    metadata = path_of(attempt(managed, table, 2))
-    left_over = files_in(folder) - needed
-    assert len(left_over) == 4, "a data file, a manifest, the manifest list and the metadata"
+    metadata = path_of(uncommitted_metadata(managed, table, 2))
+    orphaned = files_in(folder) - needed
+    assert len(orphaned) == 4, "a data file, a manifest, the manifest list and the metadata"
     age(folder)
     age(metadata, days=9)
-    assert set(map(path_of, sweep(managed).removed)) == left_over
+    assert set(map(path_of, sweep(managed).removed)) == orphaned
     assert (files_in(folder), managed.rows(table)) == (needed, [1])
 
 
-def test_a_commit_that_died_a_moment_ago_stays_as_it_might_be_alive(managed: ManagedTableFactory, folder: Path) -> None:
+def test_recent_uncommitted_files_are_kept(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     age(folder)
-    attempt(managed, table, 2)
+    uncommitted_metadata(managed, table, 2)
     assert sweep(managed).removed == ()
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format-ver', b"{}"])
-def test_half_a_file_of_metadata_keeps_only_itself(managed: ManagedTableFactory, folder: Path, content: bytes) -> None:
+def test_truncated_metadata_file_protects_only_itself(
+    managed: ManagedTableFactory, folder: Path, content: bytes
+) -> None:
     table = managed.append(managed.create(), 1)
     orphan = path_of(managed.write(table, 2)[0].file_path)
     age(folder)
     (orphan.parents[1] / "metadata" / f"00002-{uuid.uuid4()}.metadata.json").write_bytes(content)
-    done = sweep(managed)
-    assert (set(map(path_of, done.removed)), done.damaged) == ({orphan}, ())
+    result = sweep(managed)
+    assert (set(map(path_of, result.removed)), result.damaged) == ({orphan}, ())
 
 
-def test_a_young_state_without_its_manifests_keeps_only_itself(managed: ManagedTableFactory, folder: Path) -> None:
+def test_recent_metadata_without_its_manifests_protects_only_itself(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     orphan = path_of(managed.write(table, 2)[0].file_path)
     age(folder)
     needed = files_in(folder)
-    attempt(managed, table, 3)
+    uncommitted_metadata(managed, table, 3)
     for path in files_in(folder) - needed:
         if path.suffix == ".avro":
             path.unlink()
     assert set(map(path_of, sweep(managed).removed)) == {orphan}
 
 
-def test_the_first_files_of_a_statement_are_as_young_as_its_last(managed: ManagedTableFactory, folder: Path) -> None:
+def test_first_files_of_a_running_statement_are_as_recent_as_its_last(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
     table = managed.create()
     table.metadata.properties["write.target-file-size-bytes"] = "1"
     writer = DataFileWriter(table.files, table.metadata, buffer_bytes=1)
@@ -122,9 +128,7 @@ def test_the_first_files_of_a_statement_are_as_young_as_its_last(managed: Manage
     assert managed.rows(table) == [1, 2]
 
 
-def test_a_statement_whose_files_were_swept_is_told_so_and_commits_nothing(
-    managed: ManagedTableFactory, folder: Path
-) -> None:
+def test_statement_whose_files_were_swept_fails_and_commits_nothing(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     files = managed.write(table, 2)
     age(folder)
@@ -134,7 +138,7 @@ def test_a_statement_whose_files_were_swept_is_told_so_and_commits_nothing(
     assert managed.rows(table) == [1]
 
 
-def test_files_of_a_statement_that_is_long_over_go_whatever_others_write(
+def test_old_files_of_a_crashed_statement_are_deleted_while_others_write(
     managed: ManagedTableFactory, folder: Path
 ) -> None:
     table = managed.append(managed.create(), 1)
@@ -144,7 +148,7 @@ def test_files_of_a_statement_that_is_long_over_go_whatever_others_write(
     assert set(map(path_of, sweep(managed).removed)) == orphans
 
 
-def test_what_a_query_has_pinned_stays_until_it_ends(managed: ManagedTableFactory, folder: Path) -> None:
+def test_pinned_files_are_kept_until_the_query_ends(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     pinned, (data,) = table.metadata.current_snapshot_id, folder.rglob("*.parquet")
     query = queries.begin(
@@ -158,7 +162,7 @@ def test_what_a_query_has_pinned_stays_until_it_ends(managed: ManagedTableFactor
     managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
     expired = [RemoveSnapshotsUpdate(snapshot_ids=[pinned])]
     managed_tables.commit(managed.home, managed.warehouse, id_of(table), [], expired)
-    # The newest state is a day younger, so that no other was current within the age.
+    # The newest metadata is a day newer, so that no other was current within the minimum age.
     age(folder)
     age(path_of(managed.load(table).metadata_location), days=9)
     sweep(managed)
@@ -167,24 +171,24 @@ def test_what_a_query_has_pinned_stays_until_it_ends(managed: ManagedTableFactor
     assert set(map(path_of, sweep(managed).removed)) == {data}
 
 
-def test_what_people_put_into_the_warehouse_is_none_of_our_business(managed: ManagedTableFactory, folder: Path) -> None:
+def test_foreign_files_in_the_warehouse_are_kept(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     needed = files_in(folder)
-    theirs = [
+    foreign = [
         folder / "readme.txt",
         folder / "backup" / "table" / "data.parquet",
         folder / "a1" / str(uuid.uuid4()) / "metadata" / "00000-a.metadata.json",
     ]
-    for path in theirs:
+    for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"theirs")
     age(folder)
     assert sweep(managed).removed == ()
-    assert files_in(folder) == needed | set(theirs)
+    assert files_in(folder) == needed | set(foreign)
     assert managed.rows(table) == [1]
 
 
-def test_a_store_that_was_lost_and_begun_anew_takes_nothing_for_dropped(
+def test_new_store_on_an_existing_warehouse_treats_no_table_as_dropped(
     managed: ManagedTableFactory, folder: Path
 ) -> None:
     managed.append(managed.create(), 1)
@@ -196,19 +200,19 @@ def test_a_store_that_was_lost_and_begun_anew_takes_nothing_for_dropped(
     assert (swept.removed, files_in(folder)) == ((), needed)
 
 
-def test_a_creation_that_died_is_swept_with_its_folder(
+def test_crashed_table_creation_is_swept_with_its_folder(
     managed: ManagedTableFactory, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed.factory.first_namespace()
 
-    class Died(BaseException):
+    class Crashed(BaseException):
         pass
 
-    def dies(*_: Any) -> None:
-        raise Died
+    def crash(*_: Any) -> None:
+        raise Crashed
 
-    monkeypatch.setattr(managed_tables_tables, "writer", dies)
-    with pytest.raises(Died):
+    monkeypatch.setattr(managed_tables_tables, "writer", crash)
+    with pytest.raises(Crashed):
         managed.create()
     assert len(files_in(folder)) == 1
     assert sweep(managed).removed == ()
@@ -218,31 +222,27 @@ def test_a_creation_that_died_is_swept_with_its_folder(
     assert list(managed.factory.stores.pointers.scan("/folders/")) == []
 
 
-def test_an_empty_folder_stays_while_somebody_may_be_about_to_write_to_it(
-    managed: ManagedTableFactory, folder: Path
-) -> None:
+def test_recent_empty_folder_is_kept(managed: ManagedTableFactory, folder: Path) -> None:
     (empty := folder / "a1" / "soon" / "metadata").mkdir(parents=True)
     locations.claim(managed.home, "soon")
     now = managed.home.clock()
 
-    def swept_at(moment: datetime) -> bool:
-        sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: moment, dry_run=False)
+    def swept_at(now_: datetime) -> bool:
+        sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: now_, dry_run=False)
         return not empty.exists()
 
     assert not swept_at(now)
     assert swept_at(now.replace(year=now.year + 1))
 
 
-def test_a_creation_that_is_refused_leaves_no_folder(managed: ManagedTableFactory, folder: Path) -> None:
+def test_rejected_table_creation_leaves_no_folder(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.create()
     with pytest.raises(AlreadyExists):
         managed.create()
     assert [path.name for path in folder.glob("*/*")] == [table.id]
 
 
-def test_a_table_from_before_folders_were_claimed_is_swept_after_it_is_dropped(
-    managed: ManagedTableFactory, folder: Path
-) -> None:
+def test_dropped_table_without_a_folder_claim_is_swept(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     locations.release(managed.home, table.id)
     sweep(managed)
@@ -252,26 +252,26 @@ def test_a_table_from_before_folders_were_claimed_is_swept_after_it_is_dropped(
     assert files_in(folder) == set()
 
 
-def test_a_dry_run_changes_nothing(managed: ManagedTableFactory, folder: Path) -> None:
+def test_dry_run_deletes_nothing(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
-    attempt(managed, table, 2)
+    uncommitted_metadata(managed, table, 2)
     age(folder)
     before = files_in(folder), list(managed.factory.stores.pointers.scan())
     assert sweep(managed, dry_run=True).removed
     assert (files_in(folder), list(managed.factory.stores.pointers.scan())) == before
 
 
-def test_a_store_that_cannot_be_reached_removes_nothing(
+def test_nothing_is_deleted_if_the_store_is_unavailable(
     managed: ManagedTableFactory, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed.append(managed.create(), 1)
     needed = files_in(folder)
     age(folder)
 
-    def away(_: str) -> None:
+    def unavailable(_: str) -> None:
         raise SkiwayError("the store is away")
 
-    monkeypatch.setattr(managed.factory.stores.pointers, "get", away)
+    monkeypatch.setattr(managed.factory.stores.pointers, "get", unavailable)
     with pytest.raises(SkiwayError, match="away"):
         sweep(managed)
     assert files_in(folder) == needed

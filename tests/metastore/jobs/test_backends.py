@@ -1,4 +1,4 @@
-"""One life of a job and of a query, on every place that they can be kept."""
+"""The lifecycle of a job and of a query on every storage backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
-from metastore.resource_factory import ResourceFactory, behavior, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import connectors, gc, queries
 from skiway.metastore.gc import sweeps as gc_sweeps
@@ -24,16 +24,16 @@ BACKENDS = [("memory", "memory"), ("sqlite", "file"), ("postgresql", "file"), ("
 
 @behavior(18, 73)
 @pytest.mark.parametrize(("pointers", "blobs"), BACKENDS)
-def test_jobs_and_queries_live_alike_on_every_backend(pointers, blobs, tmp_path, server, clock):  # noqa: F811
-    places = pointer_home(pointers, tmp_path, server), blob_home(blobs, tmp_path, server)
-    with places[0].pointers(clock=clock) as opened, places[1].blobs() as content:
-        factory = ResourceFactory(Stores(opened, content), clock)
-        live_job(factory)
-        live_query(factory)
+def test_lifecycle_of_jobs_and_queries_is_the_same_on_every_backend(pointers, blobs, tmp_path, server, clock):  # noqa: F811
+    backends = pointer_home(pointers, tmp_path, server), blob_home(blobs, tmp_path, server)
+    with backends[0].pointers(clock=clock) as pointer_store, backends[1].blobs() as blob_store:
+        factory = ResourceFactory(Stores(pointer_store, blob_store), clock)
+        run_job_lifecycle(factory)
+        run_query_lifecycle(factory)
         assert damage(factory.stores) == []
 
 
-def live_job(factory: ResourceFactory) -> None:
+def run_job_lifecycle(factory: ResourceFactory) -> None:
     request = v1.TriggerReconcileRequest(connector_id=connector(factory).resource_id)
     job_id = connectors.trigger(factory.home, request).job_id
     assert connectors.trigger(factory.home, request).job_id == job_id
@@ -43,7 +43,7 @@ def live_job(factory: ResourceFactory) -> None:
     assert queue(factory).reclaim() == 1
     factory.clock.advance(1)
     second = queue(factory).lease("w2")
-    with refused(Conflict, "job.lease.lost"):
+    with expect_error(Conflict, "job.lease.lost"):
         queue(factory).complete(first, Progress())
     assert queue(factory).complete(second, Progress()).state == v1.JS_SUCCEEDED
     assert factory.stores.pointers.count("/queue/") == 0
@@ -52,7 +52,7 @@ def live_job(factory: ResourceFactory) -> None:
     assert factory.stores.pointers.count("/accounts/a1/jobs/") == 0
 
 
-def live_query(factory: ResourceFactory) -> None:
+def run_query_lifecycle(factory: ResourceFactory) -> None:
     table = factory.table()
     factory.snapshot(table, 1)
     request = v1.BeginQueryRequest(
@@ -68,11 +68,11 @@ def live_query(factory: ResourceFactory) -> None:
     factory.clock.advance(1)
     assert queries.get(factory.home, v1.GetQueryRequest(query_id="q")).query.state == v1.LS_EXPIRED
     factory.clock.advance(15)
-    with refused(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not.found"):
         queries.get(factory.home, v1.GetQueryRequest(query_id="q"))
     collect(factory)
-    left = [head.uri for head in factory.stores.blobs.scan() if "/tables/" in head.uri or "/leases/" in head.uri]
-    assert left == []
+    remaining = [head.uri for head in factory.stores.blobs.scan() if "/tables/" in head.uri or "/leases/" in head.uri]
+    assert remaining == []
 
 
 def collect(factory: ResourceFactory) -> None:

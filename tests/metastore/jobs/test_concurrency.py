@@ -1,4 +1,4 @@
-"""Many workers, two servers, one store: no job is done by two at a time, and none is done twice."""
+"""Many workers of two servers on one store: each job is run by one worker at a time, and only once."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ JOBS = 50
 
 @pytest.fixture
 def servers(tmp_path) -> Iterator[tuple[ResourceFactory, ResourceFactory]]:
-    """Two that share nothing but the files."""
+    """Two servers that share only their files."""
     url = f"sqlite:///{tmp_path}/pointers.db"
     with open_stores(url) as one, open_stores(url) as two:
         yield ResourceFactory(one), ResourceFactory(two)
 
 
-def fill(factory: ResourceFactory) -> list[str]:
-    """Many jobs, none of which does what another does."""
+def enqueue_jobs(factory: ResourceFactory) -> list[str]:
+    """Enqueue many jobs with different scopes."""
     connector_id = connector(factory).resource_id
     realm = Realm(factory.stores, "a1")
     scopes = [v1.JobScope(table=f"t{number}") for number in range(JOBS)]
     return [jobs.enqueue(realm, connector_id, scope=scope).job_id for scope in scopes]
 
 
-def work_through(
-    servers: tuple[ResourceFactory, ResourceFactory], rules: JobRules, do: Callable[[JobQueue, Lease], None]
+def run_workers(
+    servers: tuple[ResourceFactory, ResourceFactory], rules: JobRules, handle: Callable[[JobQueue, Lease], None]
 ) -> list[Lease]:
-    """All leases that were given, to workers that go on until everything is over."""
-    given: list[Lease] = []
+    """Run workers until all jobs are finished, and return all leases they got."""
+    granted: list[Lease] = []
     failures: list[BaseException] = []
     lock = Lock()
 
@@ -55,8 +55,8 @@ def work_through(
                 lease = queue.lease(f"w{number}")
                 if lease is not None:
                     with lock:
-                        given.append(lease)
-                    do(queue, lease)
+                        granted.append(lease)
+                    handle(queue, lease)
         except BaseException as error:
             failures.append(error)
             raise
@@ -67,7 +67,7 @@ def work_through(
     for thread in threads:
         thread.join()
     assert failures == []
-    return given
+    return granted
 
 
 def states(factory: ResourceFactory) -> Counter[int]:
@@ -76,12 +76,12 @@ def states(factory: ResourceFactory) -> Counter[int]:
 
 
 @behavior(73)
-def test_many_workers_do_each_job_once_and_alone(servers):
-    made = fill(servers[0])
+def test_concurrent_workers_run_each_job_exactly_once(servers):
+    created = enqueue_jobs(servers[0])
     running: set[str] = set()
     lock = Lock()
 
-    def do(queue: JobQueue, lease: Lease) -> None:
+    def handle(queue: JobQueue, lease: Lease) -> None:
         with lock:
             assert lease.job.job_id not in running
             running.add(lease.job.job_id)
@@ -90,56 +90,56 @@ def test_many_workers_do_each_job_once_and_alone(servers):
             running.remove(lease.job.job_id)
         queue.complete(lease, Progress(2))
 
-    given = work_through(servers, JobRules(lease_s=600), do)
-    assert sorted(lease.job.job_id for lease in given) == sorted(made)
-    assert {lease.epoch for lease in given} == {1}
+    granted = run_workers(servers, JobRules(lease_s=600), handle)
+    assert sorted(lease.job.job_id for lease in granted) == sorted(created)
+    assert {lease.epoch for lease in granted} == {1}
     assert states(servers[1]) == {v1.JS_SUCCEEDED: JOBS}
     assert damage(servers[0].stores) == []
 
 
 @behavior(73)
-def test_workers_that_fail_vanish_or_sleep_leave_every_job_done_once(servers):
-    fill(servers[0])
-    done: Counter[str] = Counter()
-    luck = random.Random(7)
+def test_each_job_completes_once_despite_failing_and_vanishing_workers(servers):
+    enqueue_jobs(servers[0])
+    completions: Counter[str] = Counter()
+    random_source = random.Random(7)
     lock = Lock()
 
-    def do(queue: JobQueue, lease: Lease) -> None:
+    def handle(queue: JobQueue, lease: Lease) -> None:
         with lock:
-            chance = luck.random()
+            draw = random_source.random()
         try:
-            if chance < 0.2:
+            if draw < 0.2:
                 queue.fail(lease, "no luck")
-            elif chance < 0.3:
+            elif draw < 0.3:
                 queue.release(lease)
-            elif chance > 0.4:  # else the worker forgets it
+            elif draw > 0.4:  # otherwise the worker abandons the job
                 queue.complete(lease, Progress())
                 with lock:
-                    done[lease.job.job_id] += 1
+                    completions[lease.job.job_id] += 1
         except Conflict as error:
             if error.key != "job.lease.lost":
                 raise
 
     rules = JobRules(max_attempts=10**6, base_backoff_s=0.001, max_backoff_s=0.01, lease_s=0.5)
-    given = work_through(servers, rules, do)
-    assert set(done.values()) == {1}
-    assert len(done) == JOBS
+    granted = run_workers(servers, rules, handle)
+    assert set(completions.values()) == {1}
+    assert len(completions) == JOBS
     assert states(servers[1]) == {v1.JS_SUCCEEDED: JOBS}
-    epochs = Counter((lease.job.job_id, lease.epoch) for lease in given)
-    assert set(epochs.values()) == {1}, "an epoch was given twice"
-    assert len(given) > JOBS
+    epochs = Counter((lease.job.job_id, lease.epoch) for lease in granted)
+    assert set(epochs.values()) == {1}, "each epoch must be granted only once"
+    assert len(granted) > JOBS
     assert damage(servers[0].stores) == []
 
 
 @behavior(73)
-def test_many_that_ask_for_the_same_get_one_job(servers):
+def test_concurrent_identical_triggers_create_one_job(servers):
     request = v1.TriggerReconcileRequest(connector_id=connector(servers[0]).resource_id)
     outcomes = race(servers, lambda realm, _: connectors.trigger(realm, request).job_id)
     assert len(set(outcomes)) == 1
     assert sum(states(servers[0]).values()) == 1
 
 
-def test_a_job_that_many_cancel_while_it_is_begun_ends_in_one_state(servers):
+def test_job_cancelled_while_it_is_leased_ends_in_one_state(servers):
     connector_id = connector(servers[0]).resource_id
     job_id = jobs.enqueue(Realm(servers[0].stores, "a1"), connector_id).job_id
 
@@ -159,7 +159,7 @@ def test_a_job_that_many_cancel_while_it_is_begun_ends_in_one_state(servers):
 
 
 @behavior(48)
-def test_one_of_many_begins_a_query_of_one_id(servers):
+def test_one_of_many_concurrent_callers_begins_a_query_with_a_given_id(servers):
     table = servers[0].table()
     servers[0].snapshot(table, 1)
     request = v1.BeginQueryRequest(
@@ -172,7 +172,7 @@ def test_one_of_many_begins_a_query_of_one_id(servers):
 
 
 @behavior(49, 50)
-def test_of_many_that_renew_and_end_a_query_the_end_counts(servers):
+def test_end_of_a_query_wins_over_concurrent_renewals(servers):
     table = servers[0].table()
     servers[0].snapshot(table, 1)
     realm = Realm(servers[0].stores, "a1")

@@ -1,4 +1,4 @@
-"""The page about connectors, jobs and queries says what is so."""
+"""The page about connectors, jobs and queries matches the code."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ PAGE = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text()
 TEXT = " ".join(PAGE.split())
 
 
-def test_the_example_prints_what_the_page_shows(capsys):
+def test_example_prints_the_output_on_the_page(capsys):
     ((code, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out == printed
 
 
-def shown(module: str) -> set[str]:
+def listed_calls(module: str) -> set[str]:
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{module}` |"))
     return set(re.findall(r"`(\w+)`", row)) - {module}
 
 
 @pytest.mark.parametrize("module", ["connectors", "jobs", "queries"])
-def test_every_call_is_on_the_page(module):
-    offered = importlib.import_module(f"skiway.metastore.{module}").__all__
-    assert shown(module) == {name for name in offered if name.islower()}
+def test_page_lists_every_call(module):
+    public = importlib.import_module(f"skiway.metastore.{module}").__all__
+    assert listed_calls(module) == {name for name in public if name.islower()}
 
 
-def test_everything_a_worker_can_do_is_on_the_page():
-    offered = {name for name, value in vars(JobQueue).items() if callable(value) and not name.startswith("_")}
-    assert shown("jobs.queue") - {"JobQueue"} == offered
+def test_page_lists_every_method_of_the_job_queue():
+    public = {name for name, value in vars(JobQueue).items() if callable(value) and not name.startswith("_")}
+    assert listed_calls("jobs.queue") - {"JobQueue"} == public
 
 
-def test_the_numbers_on_the_page_are_those_of_the_code():
+def test_numbers_on_the_page_match_the_code():
     job, query = JobRules(), QueryRules()
-    for said in (
+    for phrase in (
         f"lasts {job.lease_s:.0f} s from",
         f"wait {job.base_backoff_s} s, then twice as long each time, up to {job.max_backoff_s:.0f} s",
         f"After {job.max_attempts} attempts",
@@ -52,10 +52,10 @@ def test_the_numbers_on_the_page_are_those_of_the_code():
         f"at most {query.max_leases} active",
         f"every `interval`, {DEFAULT_INTERVAL.total_seconds() / 60:.0f} minutes by default",
     ):
-        assert said in TEXT, said
+        assert phrase in TEXT, phrase
 
 
-def test_the_keys_on_the_page_are_those_of_the_code():
+def test_keys_on_the_page_match_the_code():
     for key in (
         keys.job("{a}", "{id}"),
         keys.job_active("{a}", "{digest of the work}"),

@@ -1,4 +1,4 @@
-"""A process dies in every step of what is done with jobs and queries: afterwards it has happened wholly or not at all."""
+"""A process crashes at each step of each change to jobs and queries: the change is made completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metastore.faults import Died, Fate, dying
+from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
 from metastore.resource_factory import ResourceFactory, behavior
@@ -27,50 +27,50 @@ Prepare = Callable[[ResourceFactory], Change]
 
 def enqueue(factory: ResourceFactory) -> Change:
     request = v1.TriggerReconcileRequest(connector_id=connector(factory).resource_id)
-    return lambda doomed: connectors.trigger(doomed.home, request)
+    return lambda crashing_factory: connectors.trigger(crashing_factory.home, request)
 
 
 def lease(factory: ResourceFactory) -> Change:
     enqueue(factory)(factory)
-    return lambda doomed: queue(doomed).lease("w")
+    return lambda crashing_factory: queue(crashing_factory).lease("w")
 
 
 def complete(factory: ResourceFactory) -> Change:
-    held = lease(factory)(factory)
-    return lambda doomed: queue(doomed).complete(held, Progress(1, 1, {"t": "x"}))
+    active_lease = lease(factory)(factory)
+    return lambda crashing_factory: queue(crashing_factory).complete(active_lease, Progress(1, 1, {"t": "x"}))
 
 
 def fail(factory: ResourceFactory) -> Change:
-    held = lease(factory)(factory)
-    return lambda doomed: queue(doomed).fail(held, "no luck")
+    active_lease = lease(factory)(factory)
+    return lambda crashing_factory: queue(crashing_factory).fail(active_lease, "no luck")
 
 
 def renew_job(factory: ResourceFactory) -> Change:
-    held = lease(factory)(factory)
+    active_lease = lease(factory)(factory)
     factory.clock.advance(1)
-    return lambda doomed: queue(doomed).renew(held)
+    return lambda crashing_factory: queue(crashing_factory).renew(active_lease)
 
 
 def reclaim(factory: ResourceFactory) -> Change:
     lease(factory)(factory)
     factory.clock.advance(RULES.lease_s)
-    return lambda doomed: queue(doomed).reclaim()
+    return lambda crashing_factory: queue(crashing_factory).reclaim()
 
 
 def cancel_waiting(factory: ResourceFactory) -> Change:
     job_id = enqueue(factory)(factory).job_id  # type: ignore[attr-defined]
-    return lambda doomed: jobs.cancel(doomed.home, v1.CancelReconcileJobRequest(job_id=job_id))
+    return lambda crashing_factory: jobs.cancel(crashing_factory.home, v1.CancelReconcileJobRequest(job_id=job_id))
 
 
 def cancel_running(factory: ResourceFactory) -> Change:
     job_id = lease(factory)(factory).job.job_id  # type: ignore[attr-defined]
-    return lambda doomed: jobs.cancel(doomed.home, v1.CancelReconcileJobRequest(job_id=job_id))
+    return lambda crashing_factory: jobs.cancel(crashing_factory.home, v1.CancelReconcileJobRequest(job_id=job_id))
 
 
 def collect_job(factory: ResourceFactory) -> Change:
     complete(factory)(factory)
     factory.clock.advance(gc_sweeps.WEEK_S + 1)
-    return lambda doomed: gc.sweep_jobs(doomed.stores, clock=doomed.clock)
+    return lambda crashing_factory: gc.sweep_jobs(crashing_factory.stores, clock=crashing_factory.clock)
 
 
 def begin(factory: ResourceFactory) -> Change:
@@ -79,44 +79,46 @@ def begin(factory: ResourceFactory) -> Change:
     request = v1.BeginQueryRequest(
         query_id="q", default_catalog_id=table.catalog_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
     )
-    return lambda doomed: queries.begin(doomed.home, request)
+    return lambda crashing_factory: queries.begin(crashing_factory.home, request)
 
 
 def renew_query(factory: ResourceFactory) -> Change:
     begin(factory)(factory)
-    return lambda doomed: queries.renew(doomed.home, v1.RenewQueryRequest(query_id="q", ttl_seconds=100))
+    return lambda crashing_factory: queries.renew(
+        crashing_factory.home, v1.RenewQueryRequest(query_id="q", ttl_seconds=100)
+    )
 
 
 def end(factory: ResourceFactory) -> Change:
     begin(factory)(factory)
-    return lambda doomed: queries.end(doomed.home, v1.EndQueryRequest(query_id="q"))
+    return lambda crashing_factory: queries.end(crashing_factory.home, v1.EndQueryRequest(query_id="q"))
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that can be read of jobs and queries, in records and in the queue."""
+class State:
+    """Everything that can be read about jobs and queries, in records and in the queue."""
 
     jobs: list[v1.Job]
     queued: int
     query: v1.QueryDescriptor | None
 
 
-def seen(factory: ResourceFactory) -> Seen:
+def visible_state(factory: ResourceFactory) -> State:
     found = list(jobs.list_(factory.home, v1.ListReconcileJobsRequest()).jobs)
     query = None
     with suppress(NotFound):
         query = queries.get(factory.home, v1.GetQueryRequest(query_id="q")).query
-    return Seen(found, factory.stores.pointers.count("/queue/"), query)
+    return State(found, factory.stores.pointers.count("/queue/"), query)
 
 
-def prepared(prepare: Prepare) -> tuple[ResourceFactory, Change]:
+def set_up(prepare: Prepare) -> tuple[ResourceFactory, Change]:
     clock = Clock()
     factory = ResourceFactory(open_stores("memory://", clock=clock), clock)
     return factory, prepare(factory)
 
 
-def check_life_goes_on(factory: ResourceFactory, state: Seen) -> None:
-    """Whatever the dead has left, others finish: the job that is not over, and the query that is read."""
+def check_recovery(factory: ResourceFactory, state: State) -> None:
+    """Check that other processes can finish an unfinished job and read an active query."""
     if state.query is not None and state.query.state == v1.LS_ACTIVE:
         (pin,) = state.query.snapshots.pins
         assert queries.pinned(factory.home, "q", pin.table_id).snapshot().snapshot_id == 1
@@ -124,8 +126,8 @@ def check_life_goes_on(factory: ResourceFactory, state: Seen) -> None:
         factory.clock.advance(RULES.lease_s)
         queue(factory).reclaim()
         factory.clock.advance(RULES.max_backoff_s)
-        taken = queue(factory).lease("heir")
-        assert queue(factory).complete(taken, Progress()).state == v1.JS_SUCCEEDED
+        leased = queue(factory).lease("heir")
+        assert queue(factory).complete(leased, Progress()).state == v1.JS_SUCCEEDED
     factory.clock.advance(1000)
     gc.sweep_expired(factory.stores)
     assert factory.stores.pointers.count("/pins/") == 0
@@ -151,26 +153,26 @@ CHANGES: list[Prepare] = [
 @behavior(10, 73)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("prepare", CHANGES, ids=lambda prepare: prepare.__name__)
-def test_a_death_in_any_step_leaves_all_or_nothing_and_others_finish(prepare: Any, when: Any):
-    factory, change = prepared(prepare)
-    before = seen(factory)
+def test_change_interrupted_by_a_crash_is_atomic_and_others_can_continue(prepare: Any, when: Any):
+    factory, change = set_up(prepare)
+    before = visible_state(factory)
     change(factory)
-    after = seen(factory)
+    after = visible_state(factory)
     assert before != after
     at, outcomes = 0, set()
     while True:
         at += 1
-        factory, change = prepared(prepare)
-        fate = Fate(at, when)
-        doomed = ResourceFactory(dying(factory.stores, Fate()), factory.clock, factory.ids)
-        doomed.stores = dying(factory.stores, fate)
-        with suppress(Died):
-            change(doomed)
-        now = seen(factory)
-        assert now in (before, after), f"died {when} operation {at}"
+        factory, change = set_up(prepare)
+        crash_point = CrashPoint(at, when)
+        crashing_factory = ResourceFactory(crashing_stores(factory.stores, CrashPoint()), factory.clock, factory.ids)
+        crashing_factory.stores = crashing_stores(factory.stores, crash_point)
+        with suppress(Crashed):
+            change(crashing_factory)
+        now = visible_state(factory)
+        assert now in (before, after), f"crashed {when} operation {at}"
         assert damage(factory.stores) == []
         outcomes.add(now == after)
-        check_life_goes_on(factory, now)
-        if fate.done < at:
+        check_recovery(factory, now)
+        if crash_point.done < at:
             break
     assert outcomes == {True, False}

@@ -1,4 +1,4 @@
-"""The queue of jobs: who does what, when, and what becomes of it."""
+"""The job queue: leases, retries, cancellation and progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
-from metastore.resource_factory import ResourceFactory, behavior, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import connectors, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
@@ -43,14 +43,14 @@ def files(factory) -> v1.Connector:
 
 @pytest.fixture
 def leased(factory, files) -> Lease:
-    """A job that worker `w1` has begun."""
+    """A job that is leased to worker `w1`."""
     trigger(factory, files)
     lease = queue(factory).lease("w1")
     assert lease is not None
     return lease
 
 
-def test_a_new_job_waits_and_runs_both_passes(factory, files):
+def test_new_job_is_queued_and_runs_both_passes(factory, files):
     found = job(factory, trigger(factory, files, full_rescan=True))
     assert (found.state, found.attempt, found.lease_epoch) == (v1.JS_QUEUED, 0, 0)
     assert list(found.modes) == [v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC]
@@ -60,7 +60,7 @@ def test_a_new_job_waits_and_runs_both_passes(factory, files):
 
 
 @behavior(73)
-def test_an_equal_job_that_is_not_over_is_answered_instead(factory, files):
+def test_trigger_returns_an_unfinished_identical_job(factory, files):
     paths = [v1.NamespacePath(segments=["a"]), v1.NamespacePath(segments=["b", "c"])]
     first = trigger(factory, files, destination_namespace_paths=paths, destination_table_columns=["x", "#7"])
     same = trigger(
@@ -75,7 +75,7 @@ def test_an_equal_job_that_is_not_over_is_answered_instead(factory, files):
 
 
 @behavior(73)
-def test_jobs_of_another_scope_kind_or_connector_are_jobs_of_their_own(factory, files):
+def test_different_scope_kind_or_connector_creates_a_separate_job(factory, files):
     other = connector(factory, "others")
     found = {
         trigger(factory, files),
@@ -90,123 +90,123 @@ def test_jobs_of_another_scope_kind_or_connector_are_jobs_of_their_own(factory, 
 
 
 @behavior(74)
-def test_a_connector_that_is_paused_gone_or_foreign_gets_no_job(factory, files):
+def test_paused_missing_or_foreign_connector_gets_no_job(factory, files):
     request = v1.UpdateConnectorRequest(
         connector_id=files.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask={"paths": ["state"]}
     )
     connectors.update(factory.home, request, secrets=None)
-    with refused(PreconditionFailed, "connector.not.active", name="files", state="paused"):
+    with expect_error(PreconditionFailed, "connector.not.active", name="files", state="paused"):
         trigger(factory, files)
-    with refused(NotFound, "connector"):
+    with expect_error(NotFound, "connector"):
         connectors.trigger(
             factory.home, v1.TriggerReconcileRequest(connector_id=v1.ResourceId(id="gone", kind=v1.RK_CONNECTOR))
         )
     factory.account("a2")
-    with refused(NotFound, "connector"):
+    with expect_error(NotFound, "connector"):
         connectors.trigger(factory.realm("a2"), v1.TriggerReconcileRequest(connector_id=files.resource_id))
     assert listed(factory) == []
 
 
 @behavior(74)
-def test_a_connector_that_is_deleted_while_a_job_is_made_is_not_found(factory, files, monkeypatch):
+def test_connector_deleted_during_enqueue_is_not_found(factory, files, monkeypatch):
     original = jobs_api._same
 
-    def deleted_meanwhile(realm, new):
+    def delete_connector_first(realm, new):
         pointer = factory.stores.pointers.get(keys.connector("a1", files.resource_id.id))
         if pointer is not None:
             request = v1.DeleteConnectorRequest(connector_id=files.resource_id)
             connectors.delete(factory.home, request, secrets=None)
         return original(realm, new)
 
-    monkeypatch.setattr(jobs_api, "_same", deleted_meanwhile)
-    with refused(NotFound, "connector"):
+    monkeypatch.setattr(jobs_api, "_same", delete_connector_first)
+    with expect_error(NotFound, "connector"):
         trigger(factory, files)
     assert listed(factory) == []
 
 
 @pytest.mark.parametrize("column", ["#", "#x", " "])
-def test_a_malformed_column_is_refused(factory, files, column):
-    with refused(InvalidArgument, "field.invalid", field="destination_table_columns"):
+def test_malformed_column_is_rejected(factory, files, column):
+    with expect_error(InvalidArgument, "field.invalid", field="destination_table_columns"):
         trigger(factory, files, destination_table_columns=[column])
 
 
 @behavior(73)
-def test_jobs_are_given_out_in_the_order_in_which_they_are_due(factory, files):
+def test_jobs_are_leased_in_the_order_they_are_due(factory, files):
     def enqueue(name: str, seconds: float) -> str:
         due_at = factory.clock() + timedelta(seconds=seconds)
         return jobs.enqueue(factory.home, files.resource_id, scope=v1.JobScope(table=name), due_at=due_at).job_id
 
     third, first, later = enqueue("a", -1), enqueue("b", -3), enqueue("d", 60)
     second = enqueue("c", -2)
-    work = queue(factory, replace(RULES, lease_s=1000.0))
-    given = [work.lease("w").job.job_id for _ in range(3)]
+    job_queue = queue(factory, replace(RULES, lease_s=1000.0))
+    given = [job_queue.lease("w").job.job_id for _ in range(3)]
     assert given == [first, second, third]
     factory.clock.advance(59.999)
-    assert work.lease("w") is None
+    assert job_queue.lease("w") is None
     factory.clock.advance(0.001)
-    assert work.lease("w").job.job_id == later
+    assert job_queue.lease("w").job.job_id == later
 
 
-def test_a_worker_gets_jobs_of_all_accounts(factory, files):
+def test_worker_gets_jobs_of_all_accounts(factory, files):
     factory.account("a2")
     elsewhere = factory.realm("a2")
-    made = v1.Connector(
+    created = v1.Connector(
         resource_id=v1.ResourceId(account_id="a2", id="c", kind=v1.RK_CONNECTOR), display_name="x", state=v1.CS_ACTIVE
     )
-    elsewhere.all(jobs_schedule.CONNECTOR).create(made)  # type: ignore[attr-defined]
+    elsewhere.all(jobs_schedule.CONNECTOR).create(created)  # type: ignore[attr-defined]
     trigger(factory, files)
-    jobs.enqueue(elsewhere, made.resource_id)
+    jobs.enqueue(elsewhere, created.resource_id)
     given = {queue(factory).lease("w").job.account_id for _ in range(2)}
     assert given == {"a1", "a2"}
 
 
 @behavior(73)
-def test_a_job_is_leased_to_one_worker_at_a_time(factory, leased):
+def test_job_is_leased_to_one_worker_at_a_time(factory, leased):
     assert (leased.job.state, leased.epoch, leased.job.lease_owner) == (v1.JS_RUNNING, 1, "w1")
     assert leased.expires_at == factory.clock.later(RULES.lease_s)
     assert queue(factory).lease("w2") is None
 
 
 @behavior(73)
-def test_a_lease_that_ended_passes_on_and_its_worker_is_refused(factory, leased):
-    work = queue(factory)
+def test_expired_lease_passes_to_another_worker_and_the_old_one_is_rejected(factory, leased):
+    job_queue = queue(factory)
     factory.clock.advance(RULES.lease_s)
-    assert work.lease("w2") is None, "it counts as a failure, so it waits a while"
+    assert job_queue.lease("w2") is None, "an expired lease counts as a failure, so the job waits before it is retried"
     assert "w1 did not renew its lease" in job(factory, leased.job.job_id).message
     factory.clock.advance(RULES.backoff_s(1))
-    second = work.lease("w2")
+    second = job_queue.lease("w2")
     assert (second.epoch, second.job.attempt, second.job.lease_owner) == (2, 2, "w2")
     for write in (
-        lambda: work.renew(leased),
-        lambda: work.progress(leased, Progress(tables_scanned=99)),
-        lambda: work.complete(leased, Progress()),
-        lambda: work.fail(leased, "x"),
-        lambda: work.cancelled(leased),
-        lambda: work.release(leased),
+        lambda: job_queue.renew(leased),
+        lambda: job_queue.progress(leased, Progress(tables_scanned=99)),
+        lambda: job_queue.complete(leased, Progress()),
+        lambda: job_queue.fail(leased, "x"),
+        lambda: job_queue.cancelled(leased),
+        lambda: job_queue.release(leased),
     ):
-        with refused(Conflict, "job.lease.lost", job_id=leased.job.job_id, worker="w1", epoch="1"):
+        with expect_error(Conflict, "job.lease.lost", job_id=leased.job.job_id, worker="w1", epoch="1"):
             write()
     assert job(factory, leased.job.job_id) == second.job
     assert damage(factory.stores) == []
 
 
-def test_an_expired_lease_is_not_renewed_even_before_it_passes_on(factory, leased):
+def test_expired_lease_is_not_renewed_even_before_it_is_reclaimed(factory, leased):
     factory.clock.advance(RULES.lease_s)
-    with refused(Conflict, "job.lease.lost"):
+    with expect_error(Conflict, "job.lease.lost"):
         queue(factory).renew(leased)
 
 
-def test_a_renewed_lease_lasts_from_now_on(factory, leased):
-    work = queue(factory)
+def test_renewed_lease_lasts_from_now(factory, leased):
+    job_queue = queue(factory)
     for _ in range(5):
         factory.clock.advance(RULES.lease_s - 1)
-        leased = work.renew(leased)
+        leased = job_queue.renew(leased)
         assert leased.expires_at == factory.clock.later(RULES.lease_s)
-        assert work.lease("w2") is None
+        assert job_queue.lease("w2") is None
     assert leased.epoch == 1
 
 
-def test_progress_is_written_down_and_renews(factory, leased):
+def test_progress_is_recorded_and_renews_the_lease(factory, leased):
     factory.clock.advance(9)
     lease = queue(factory).progress(leased, Progress(3, 2, {"t": "no such file"}, message="half way"))
     assert lease.expires_at == factory.clock.later(RULES.lease_s)
@@ -215,7 +215,7 @@ def test_progress_is_written_down_and_renews(factory, leased):
     assert [(each.table, each.message) for each in found.table_errors] == [("t", "no such file")]
 
 
-def test_table_errors_are_counted_all_and_kept_up_to_a_bound(factory, leased):
+def test_all_table_errors_are_counted_and_a_limited_number_is_stored(factory, leased):
     failures = {f"t{number}": "x" * 10_000 + "!" for number in range(MAX_TABLE_ERRORS + 50)}
     done = queue(factory).complete(leased, Progress(failures=failures))
     assert (done.errors, len(done.table_errors)) == (150, MAX_TABLE_ERRORS)
@@ -224,7 +224,7 @@ def test_table_errors_are_counted_all_and_kept_up_to_a_bound(factory, leased):
     assert done.table_errors[0].message.endswith("x!")
 
 
-def test_a_completed_job_is_over(factory, leased):
+def test_completed_job_is_finished(factory, leased):
     factory.clock.advance(1)
     done = queue(factory).complete(leased, Progress(5, 4, message="fine"))
     assert done == job(factory, done.job_id)
@@ -236,68 +236,68 @@ def test_a_completed_job_is_over(factory, leased):
 
 
 @behavior(73)
-def test_a_failed_job_is_tried_again_after_growing_delays_and_then_no_more(factory, leased):
-    work = queue(factory)
+def test_failed_job_is_retried_with_growing_delays_up_to_a_limit(factory, leased):
+    job_queue = queue(factory)
     lease: Lease | None = leased
     for delay in (1.0, 2.0):
-        failed = work.fail(lease, "no luck")
+        failed = job_queue.fail(lease, "no luck")
         assert (failed.state, failed.message) == (v1.JS_QUEUED, "no luck")
         assert failed.next_attempt_at.ToDatetime() == factory.clock.later(delay).replace(tzinfo=None)
         factory.clock.advance(delay - 0.001)
-        assert work.lease("w") is None
+        assert job_queue.lease("w") is None
         factory.clock.advance(0.001)
-        lease = work.lease("w")
-    over = work.fail(lease, "still no luck")
-    assert (over.state, over.attempt, over.message) == (v1.JS_FAILED, 3, "still no luck")
+        lease = job_queue.lease("w")
+    failed_job = job_queue.fail(lease, "still no luck")
+    assert (failed_job.state, failed_job.attempt, failed_job.message) == (v1.JS_FAILED, 3, "still no luck")
     assert factory.stores.pointers.count("/queue/") == 0
-    assert trigger(factory, v1.Connector(resource_id=over.connector_id)) != over.job_id
+    assert trigger(factory, v1.Connector(resource_id=failed_job.connector_id)) != failed_job.job_id
 
 
 @behavior(73)
-def test_delays_double_up_to_a_cap():
+def test_delays_double_up_to_a_maximum():
     rules = JobRules()
     assert [rules.backoff_s(attempt) for attempt in (1, 2, 3, 6)] == [0.5, 1.0, 2.0, 16.0]
     assert {rules.backoff_s(attempt) for attempt in (7, 8, 100, 10**6)} == {30.0}
 
 
-def test_jitter_is_a_part_of_the_delay(factory, leased):
-    work = replace(queue(factory), jitter=lambda: 0.25)
-    failed = work.fail(leased, "x")
+def test_jitter_is_a_fraction_of_the_delay(factory, leased):
+    job_queue = replace(queue(factory), jitter=lambda: 0.25)
+    failed = job_queue.fail(leased, "x")
     assert failed.next_attempt_at.ToDatetime() == factory.clock.later(0.25).replace(tzinfo=None)
 
 
-def test_what_cannot_succeed_is_not_tried_again(factory, leased):
+def test_permanent_failure_is_not_retried(factory, leased):
     assert queue(factory).fail(leased, "connector is gone", retry=False).state == v1.JS_FAILED
 
 
-def test_a_job_that_kills_its_workers_fails_in_the_end(factory, leased):
-    work = queue(factory)
+def test_job_that_crashes_its_workers_eventually_fails(factory, leased):
+    job_queue = queue(factory)
     for _ in range(2):
         factory.clock.advance(RULES.lease_s)
-        work.reclaim()
+        job_queue.reclaim()
         factory.clock.advance(RULES.max_backoff_s)
-        assert work.lease("w") is not None
+        assert job_queue.lease("w") is not None
     factory.clock.advance(RULES.lease_s)
-    assert work.reclaim() == 1
+    assert job_queue.reclaim() == 1
     assert job(factory, leased.job.job_id).state == v1.JS_FAILED
 
 
-def test_a_new_attempt_begins_with_nothing_done(factory, leased):
-    work = queue(factory)
-    work.fail(leased, "x", done=Progress(3, 2, {"t": "x"}))
+def test_new_attempt_starts_with_empty_progress(factory, leased):
+    job_queue = queue(factory)
+    job_queue.fail(leased, "x", done=Progress(3, 2, {"t": "x"}))
     factory.clock.advance(1)
-    again = work.lease("w").job
+    again = job_queue.lease("w").job
     assert (again.tables_scanned, again.tables_changed, again.errors, len(again.table_errors)) == (0, 0, 0, 0)
 
 
-def test_a_job_given_back_can_be_taken_at_once_and_does_not_count(factory, leased):
-    work = queue(factory)
-    assert work.release(leased).attempt == 0
-    second = work.lease("w2")
+def test_released_job_can_be_leased_at_once_and_does_not_count_as_an_attempt(factory, leased):
+    job_queue = queue(factory)
+    assert job_queue.release(leased).attempt == 0
+    second = job_queue.lease("w2")
     assert (second.job.attempt, second.epoch) == (1, 2)
 
 
-def test_a_waiting_job_is_cancelled_at_once(factory, files):
+def test_queued_job_is_cancelled_at_once(factory, files):
     cancelled = cancel(factory, trigger(factory, files))
     assert cancelled.state == v1.JS_CANCELLED
     assert cancelled.HasField("finished_at")
@@ -307,69 +307,69 @@ def test_a_waiting_job_is_cancelled_at_once(factory, files):
 
 
 @pytest.mark.parametrize("call", ["renew", "progress"])
-def test_a_running_worker_hears_that_its_job_is_to_stop(factory, leased, call):
-    work = queue(factory)
-    asked = cancel(factory, leased.job.job_id)
-    assert (asked.state, asked.cancel_requested) == (v1.JS_RUNNING, True)
+def test_running_worker_learns_that_its_job_is_cancelled(factory, leased, call):
+    job_queue = queue(factory)
+    cancelled = cancel(factory, leased.job.job_id)
+    assert (cancelled.state, cancelled.cancel_requested) == (v1.JS_RUNNING, True)
     assert not leased.cancel_requested
-    heard = work.renew(leased) if call == "renew" else work.progress(leased, Progress())
-    assert heard.cancel_requested
-    assert work.cancelled(heard).state == v1.JS_CANCELLED
+    renewed = job_queue.renew(leased) if call == "renew" else job_queue.progress(leased, Progress())
+    assert renewed.cancel_requested
+    assert job_queue.cancelled(renewed).state == v1.JS_CANCELLED
 
 
-@pytest.mark.parametrize("way", ["fail", "release", "silence"])
-def test_a_job_that_is_to_stop_is_not_begun_again(factory, leased, way):
-    work = queue(factory)
+@pytest.mark.parametrize("method", ["fail", "release", "silence"])
+def test_cancelled_job_is_not_retried(factory, leased, method):
+    job_queue = queue(factory)
     cancel(factory, leased.job.job_id)
-    if way == "fail":
-        work.fail(leased, "x")
-    elif way == "release":
-        work.release(leased)
+    if method == "fail":
+        job_queue.fail(leased, "x")
+    elif method == "release":
+        job_queue.release(leased)
     else:
         factory.clock.advance(RULES.lease_s)
-        work.reclaim()
+        job_queue.reclaim()
     assert job(factory, leased.job.job_id).state == v1.JS_CANCELLED
 
 
-def test_a_job_that_was_finished_before_it_heard_has_succeeded(factory, leased):
+def test_job_that_completes_before_it_learns_of_the_cancellation_succeeds(factory, leased):
     cancel(factory, leased.job.job_id)
     assert queue(factory).complete(leased, Progress()).state == v1.JS_SUCCEEDED
 
 
 def test_jobs_are_listed_newest_first_by_connector_and_state(factory, files):
     other = connector(factory, "others")
-    made = []
+    created = []
     for name in "abc":
         factory.clock.advance(1)
-        made.append(trigger(factory, files, destination_table_display_name=name))
+        created.append(trigger(factory, files, destination_table_display_name=name))
     factory.clock.advance(1)
     foreign = trigger(factory, other)
     queue(factory).lease("w")
-    assert listed(factory) == [foreign, *reversed(made)]
-    assert listed(factory, connector_id=files.resource_id) == list(reversed(made))
-    assert listed(factory, state=v1.JS_RUNNING) == [made[0]]
-    assert listed(factory, connector_id=files.resource_id, state=v1.JS_QUEUED) == [made[2], made[1]]
+    assert listed(factory) == [foreign, *reversed(created)]
+    assert listed(factory, connector_id=files.resource_id) == list(reversed(created))
+    assert listed(factory, state=v1.JS_RUNNING) == [created[0]]
+    assert listed(factory, connector_id=files.resource_id, state=v1.JS_QUEUED) == [created[2], created[1]]
     assert listed(factory, connector_id=other.resource_id, state=v1.JS_RUNNING) == []
     page = jobs.list_(factory.home, v1.ListReconcileJobsRequest(page=v1.PageRequest(page_size=3)))
-    assert ([each.job_id for each in page.jobs], page.page.total_size) == ([foreign, made[2], made[1]], 4)
+    assert ([each.job_id for each in page.jobs], page.page.total_size) == ([foreign, created[2], created[1]], 4)
     token = v1.PageRequest(page_size=3, page_token=page.page.next_page_token)
-    assert listed(factory, page=token) == [made[0]]
+    assert listed(factory, page=token) == [created[0]]
 
 
-def test_a_job_of_another_account_is_not_found(factory, files):
+def test_job_of_another_account_is_not_found(factory, files):
     factory.account("a2")
     job_id = trigger(factory, files)
     for call in (
         lambda realm: jobs.get(realm, v1.GetReconcileJobRequest(job_id=job_id)),
         lambda realm: jobs.cancel(realm, v1.CancelReconcileJobRequest(job_id=job_id)),
     ):
-        with refused(NotFound, "job", id=job_id):
+        with expect_error(NotFound, "job", id=job_id):
             call(factory.realm("a2"))
-    with refused(InvalidArgument, "field", field="job_id"):
+    with expect_error(InvalidArgument, "field", field="job_id"):
         jobs.get(factory.home, v1.GetReconcileJobRequest(job_id=" "))
 
 
-def test_a_deleted_connector_takes_its_jobs_with_it(factory, files):
+def test_deleting_a_connector_deletes_its_jobs(factory, files):
     running, waiting = trigger(factory, files), trigger(factory, files, full_rescan=True)
     lease = queue(factory).lease("w")
     connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id), secrets=None)
@@ -378,7 +378,7 @@ def test_a_deleted_connector_takes_its_jobs_with_it(factory, files):
     assert queue(factory).renew(lease).cancel_requested
 
 
-def test_what_cannot_be_read_does_not_keep_others_waiting(factory, files):
+def test_unreadable_job_does_not_block_others(factory, files):
     lost = trigger(factory, files)
     factory.clock.advance(1)
     good = trigger(factory, files, full_rescan=True)
@@ -387,7 +387,7 @@ def test_what_cannot_be_read_does_not_keep_others_waiting(factory, files):
     assert keys.job("a1", lost) in gc.sweep_pointers(factory.stores).damaged
 
 
-def test_leasing_and_enqueueing_cost_the_same_however_many_jobs_there_are(factory, files, calls):
+def test_cost_of_leasing_and_enqueueing_does_not_depend_on_the_number_of_jobs(factory, files, calls):
     def cost(act) -> int:
         before = calls.total
         act()
@@ -406,21 +406,21 @@ def test_leasing_and_enqueueing_cost_the_same_however_many_jobs_there_are(factor
 
 
 @behavior(77)
-def test_jobs_over_for_long_are_removed_with_all_that_finds_them(factory, files, leased):
+def test_old_finished_jobs_are_deleted_with_all_their_pointers(factory, files, leased):
     queue(factory).complete(leased, Progress())
     factory.clock.advance(7 * 24 * 3600 - 60)
-    kept = trigger(factory, files, full_rescan=True)
+    unrelated = trigger(factory, files, full_rescan=True)
     assert gc.sweep_jobs(factory.stores, clock=factory.clock).removed == ()
     factory.clock.advance(61)
     removed = gc.sweep_jobs(factory.stores, clock=factory.clock).removed
     assert removed == (keys.job("a1", leased.job.job_id),)
-    assert listed(factory) == [kept]
+    assert listed(factory) == [unrelated]
     assert damage(factory.stores) == []
     assert gc.sweep_jobs(factory.stores, clock=factory.clock).removed == ()
 
 
 @behavior(76)
-def test_a_place_in_the_queue_without_its_job_is_removed(factory, files):
+def test_queue_entry_without_a_job_is_deleted(factory, files):
     job_id = trigger(factory, files)
     factory.stores.pointers.compare_and_delete(keys.job("a1", job_id), expect=1)
     assert queue(factory).lease("w") is None

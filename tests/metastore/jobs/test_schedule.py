@@ -1,4 +1,4 @@
-"""Connectors that are run by themselves: when, by whom, and when not."""
+"""Scheduled connectors: when they run, and that one server runs each."""
 
 from __future__ import annotations
 
@@ -27,191 +27,191 @@ def policy(**more: Any) -> v1.ConnectorPolicy:
     return v1.ConnectorPolicy(**{"enabled": True, "interval": HOUR, **more})
 
 
-def begun(factory: ResourceFactory) -> int:
-    """How many jobs a look begins."""
+def begin_due_jobs(factory: ResourceFactory) -> int:
+    """Begin all due jobs and return their number."""
     return len(JobSchedule(factory.stores, factory.realm).begin_due())
 
 
-def finish(factory: ResourceFactory) -> v1.Job:
-    """Do the job that waits."""
+def finish_job(factory: ResourceFactory) -> v1.Job:
+    """Run the queued job to completion."""
     lease = queue(factory).lease("w")
     assert lease is not None
     return queue(factory).complete(lease, Progress(1, 1))
 
 
-def change(factory: ResourceFactory, of: v1.Connector, *paths: str, **spec: Any) -> v1.Connector:
+def update_connector(factory: ResourceFactory, of: v1.Connector, *paths: str, **spec: Any) -> v1.Connector:
     request = v1.UpdateConnectorRequest(
         connector_id=of.resource_id, spec=v1.ConnectorSpec(**spec), update_mask=mask(*paths)
     )
     return connectors.update(factory.home, request, secrets=None).connector  # type: ignore[arg-type]
 
 
-def test_a_connector_with_a_policy_is_run_at_once_and_then_every_interval(factory: ResourceFactory):
-    made = connector(factory, policy=policy())
-    assert begun(factory) == 1
-    job = finish(factory)
-    assert job.connector_id == made.resource_id
+def test_connector_with_a_policy_runs_at_once_and_then_every_interval(factory: ResourceFactory):
+    created = connector(factory, policy=policy())
+    assert begin_due_jobs(factory) == 1
+    job = finish_job(factory)
+    assert job.connector_id == created.resource_id
     assert list(job.modes) == list(BOTH_PASSES)
     factory.clock.advance(3599)
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
     factory.clock.advance(1)
-    assert begun(factory) == 1
+    assert begin_due_jobs(factory) == 1
     assert damage(factory.stores) == []
 
 
-def test_the_interval_counts_from_the_beginning_of_the_job_before(factory: ResourceFactory):
+def test_interval_is_measured_from_the_start_of_the_previous_job(factory: ResourceFactory):
     connector(factory, policy=policy())
-    begun(factory)
+    begin_due_jobs(factory)
     factory.clock.advance(3000)
-    finish(factory)
+    finish_job(factory)
     factory.clock.advance(600)
-    assert begun(factory) == 1
+    assert begin_due_jobs(factory) == 1
 
 
-def test_a_policy_without_an_interval_has_the_usual_one(factory: ResourceFactory):
+def test_policy_without_an_interval_uses_the_default(factory: ResourceFactory):
     connector(factory, policy=v1.ConnectorPolicy(enabled=True))
-    begun(factory)
-    finish(factory)
+    begin_due_jobs(factory)
+    finish_job(factory)
     factory.clock.advance(DEFAULT_INTERVAL.total_seconds() - 1)
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
     factory.clock.advance(1)
-    assert begun(factory) == 1
+    assert begin_due_jobs(factory) == 1
 
 
-def test_no_job_is_made_before_the_policy_begins(factory: ResourceFactory):
+def test_no_job_is_created_before_the_policy_starts(factory: ResourceFactory):
     connector(factory, policy=policy(not_before=timestamp(factory.clock.later(5000))))
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
     factory.clock.advance(4999)
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
     factory.clock.advance(1)
-    assert begun(factory) == 1
+    assert begin_due_jobs(factory) == 1
 
 
 @pytest.mark.parametrize("how", [None, v1.ConnectorPolicy(), v1.ConnectorPolicy(interval=HOUR)])
-def test_a_connector_without_an_enabled_policy_is_not_run(factory: ResourceFactory, how):
+def test_connector_without_an_enabled_policy_does_not_run(factory: ResourceFactory, how):
     connector(factory, policy=how)
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
     assert list(factory.stores.pointers.scan("/schedule/")) == []
 
 
-def test_a_paused_connector_is_not_run_until_it_is_woken(factory: ResourceFactory):
-    made = connector(factory, policy=policy())
-    change(factory, made, "state", state=v1.CS_PAUSED)
-    assert begun(factory) == 0
-    change(factory, made, "state", state=v1.CS_ACTIVE)
-    assert begun(factory) == 1
+def test_paused_connector_does_not_run_until_it_is_resumed(factory: ResourceFactory):
+    created = connector(factory, policy=policy())
+    update_connector(factory, created, "state", state=v1.CS_PAUSED)
+    assert begin_due_jobs(factory) == 0
+    update_connector(factory, created, "state", state=v1.CS_ACTIVE)
+    assert begin_due_jobs(factory) == 1
 
 
-def test_a_policy_that_is_switched_on_off_or_changed_counts_at_once(factory: ResourceFactory):
-    made = connector(factory)
-    change(factory, made, "policy", policy=policy())
-    assert begun(factory) == 1
-    finish(factory)
-    change(factory, made, "policy.interval", policy=v1.ConnectorPolicy(interval=Duration(seconds=60)))
-    assert begun(factory) == 1
-    finish(factory)
-    change(factory, made, "description", description="nothing to do with it")
-    assert begun(factory) == 0
-    change(factory, made, "policy.enabled", policy=v1.ConnectorPolicy())
+def test_policy_change_takes_effect_at_once(factory: ResourceFactory):
+    created = connector(factory)
+    update_connector(factory, created, "policy", policy=policy())
+    assert begin_due_jobs(factory) == 1
+    finish_job(factory)
+    update_connector(factory, created, "policy.interval", policy=v1.ConnectorPolicy(interval=Duration(seconds=60)))
+    assert begin_due_jobs(factory) == 1
+    finish_job(factory)
+    update_connector(factory, created, "description", description="nothing to do with it")
+    assert begin_due_jobs(factory) == 0
+    update_connector(factory, created, "policy.enabled", policy=v1.ConnectorPolicy())
     factory.clock.advance(100_000)
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
 
 
-def test_a_job_under_way_is_waited_for(factory: ResourceFactory):
+def test_no_job_is_created_while_another_is_running(factory: ResourceFactory):
     connector(factory, policy=policy())
-    begun(factory)
+    begin_due_jobs(factory)
     factory.clock.advance(7200)
-    assert begun(factory) == 0
-    finish(factory)
-    assert begun(factory) == 1
+    assert begin_due_jobs(factory) == 0
+    finish_job(factory)
+    assert begin_due_jobs(factory) == 1
 
 
-def test_a_deleted_connector_leaves_no_turn(factory: ResourceFactory):
-    made = connector(factory, policy=policy())
-    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=made.resource_id), secrets=None)  # type: ignore[arg-type]
+def test_deleting_a_connector_removes_it_from_the_schedule(factory: ResourceFactory):
+    created = connector(factory, policy=policy())
+    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=created.resource_id), secrets=None)  # type: ignore[arg-type]
     assert list(factory.stores.pointers.scan("/schedule/")) == []
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
 
 
-def test_another_server_that_was_faster_has_begun_the_only_job(factory: ResourceFactory, monkeypatch):
-    """The other one begins the job, and even ends it, between this one's look and its write."""
-    made = connector(factory, policy=policy())
-    real = jobs.enqueue_unless_active
+def test_only_the_faster_of_two_servers_creates_the_job(factory: ResourceFactory, monkeypatch):
+    """The other server begins and even finishes the job between this server's read and its write."""
+    created = connector(factory, policy=policy())
+    original = jobs.enqueue_unless_active
 
-    def overtaken(realm: Realm, found: Any, **how: Any) -> v1.Job | None:
-        monkeypatch.setattr(jobs, "enqueue_unless_active", real)
-        assert begun(factory) == 1
-        finish(factory)
-        return real(realm, found, **how)
+    def race(realm: Realm, found: Any, **how: Any) -> v1.Job | None:
+        monkeypatch.setattr(jobs, "enqueue_unless_active", original)
+        assert begin_due_jobs(factory) == 1
+        finish_job(factory)
+        return original(realm, found, **how)
 
-    monkeypatch.setattr(jobs, "enqueue_unless_active", overtaken)
-    assert begun(factory) == 0
-    request = v1.ListReconcileJobsRequest(connector_id=made.resource_id)
+    monkeypatch.setattr(jobs, "enqueue_unless_active", race)
+    assert begin_due_jobs(factory) == 0
+    request = v1.ListReconcileJobsRequest(connector_id=created.resource_id)
     assert len(jobs.list_(factory.home, request).jobs) == 1
 
 
-def test_many_servers_make_one_job_of_a_turn(factory: ResourceFactory):
+def test_concurrent_servers_create_one_job_per_due_connector(factory: ResourceFactory):
     for number in range(5):
         connector(factory, name=f"c{number}", policy=policy())
-    ready, made = threading.Barrier(6), list[int]()
+    ready, created = threading.Barrier(6), list[int]()
 
-    def look() -> None:
+    def schedule() -> None:
         ready.wait()
-        made.append(begun(factory))
+        created.append(begin_due_jobs(factory))
 
-    servers = [threading.Thread(target=look) for _ in range(6)]
+    servers = [threading.Thread(target=schedule) for _ in range(6)]
     for each in servers:
         each.start()
     for each in servers:
         each.join()
-    assert sum(made) == 5
+    assert sum(created) == 5
 
 
-def test_a_turn_without_a_connector_is_removed(factory: ResourceFactory):
+def test_schedule_entry_without_a_connector_is_deleted(factory: ResourceFactory):
     key = keys.schedule("a1", "none")
     factory.stores.pointers.compare_and_set(key, "2000-01-01T00:00:00+00:00 2000-01-01T00:00:00+00:00", expect=0)
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 0
     assert factory.stores.pointers.get(key) is None
 
 
-def test_a_turn_that_cannot_be_read_is_now(factory: ResourceFactory):
-    made = connector(factory, policy=policy(not_before=timestamp(factory.clock.later(5000))))
-    pointer = factory.stores.pointers.get(keys.schedule("a1", made.resource_id.id))
+def test_unreadable_schedule_entry_is_due_now(factory: ResourceFactory):
+    created = connector(factory, policy=policy(not_before=timestamp(factory.clock.later(5000))))
+    pointer = factory.stores.pointers.get(keys.schedule("a1", created.resource_id.id))
     assert pointer is not None
     factory.stores.pointers.compare_and_set(pointer.key, "nonsense", expect=pointer.version)
-    assert begun(factory) == 1
+    assert begin_due_jobs(factory) == 1
 
 
-def test_what_is_wrong_with_one_connector_does_not_keep_others_waiting(factory: ResourceFactory):
-    lost, made = connector(factory, name="a", policy=policy()), connector(factory, name="b", policy=policy())
+def test_broken_connector_does_not_block_others(factory: ResourceFactory):
+    lost, created = connector(factory, name="a", policy=policy()), connector(factory, name="b", policy=policy())
     pointer = factory.stores.pointers.get(keys.connector("a1", lost.resource_id.id))
     assert pointer is not None
     factory.stores.blobs.delete(pointer.blob_uri)
     (job,) = JobSchedule(factory.stores, factory.realm).begin_due()
-    assert job.connector_id == made.resource_id
+    assert job.connector_id == created.resource_id
 
 
-def test_a_clock_that_was_wrong_once_does_not_stop_a_connector(factory: ResourceFactory):
+def test_connector_recovers_from_a_wrong_clock(factory: ResourceFactory):
     connector(factory, policy=policy())
     factory.clock.advance(timedelta(days=4000).total_seconds())
-    begun(factory)
-    finish(factory)
+    begin_due_jobs(factory)
+    finish_job(factory)
     factory.clock.advance(-timedelta(days=4000).total_seconds())
-    assert begun(factory) == 1
-    finish(factory)
-    assert begun(factory) == 0
+    assert begin_due_jobs(factory) == 1
+    finish_job(factory)
+    assert begin_due_jobs(factory) == 0
     assert MAX_CLOCK_SKEW < DEFAULT_INTERVAL
 
 
-def test_gc_leaves_turns_alone(factory: ResourceFactory):
+def test_gc_keeps_schedule_entries(factory: ResourceFactory):
     connector(factory, policy=policy())
     assert gc.sweep_pointers(factory.stores).removed == ()
-    assert begun(factory) == 1
+    assert begin_due_jobs(factory) == 1
 
 
-def test_a_look_costs_one_walk_while_nothing_is_due(factory: ResourceFactory, calls):
+def test_check_costs_one_scan_while_nothing_is_due(factory: ResourceFactory, calls):
     for number in range(20):
         connector(factory, name=f"c{number}", policy=policy(not_before=timestamp(factory.clock.later(5000))))
     before = calls.total
-    begun(factory)
+    begin_due_jobs(factory)
     assert calls.total - before <= 2

@@ -1,4 +1,4 @@
-"""Random programs over the queue of jobs, with several workers that come and vanish, against a plain model."""
+"""Random sequences of job queue operations by workers that appear and vanish, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
-from metastore.resource_factory import ResourceFactory, behavior, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import gc, jobs
 from skiway.metastore.jobs.queue import ACTIVE, FINISHED, Lease, Progress
@@ -27,7 +27,7 @@ RETENTION_S = 100.0
 
 @dataclass
 class Model:
-    """What a job should be. `until` is when it is due, its lease ends, or it was over."""
+    """The expected state of a job. `until` is when it is due, when its lease expires, or when it finished."""
 
     table: str
     state: int
@@ -38,10 +38,10 @@ class Model:
 
 
 class Queue(RuleBasedStateMachine):
-    """Leases are never taken back from workers that have vanished or slept: whoever has one may use it any time later."""
+    """Workers that vanished or slept keep their leases, and may use them at any later time."""
 
     url = "memory://"
-    made = Bundle("made")
+    created = Bundle("created")
     leases = Bundle("leases")
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Queue(RuleBasedStateMachine):
     def queue(self):
         return queue(self.factory)
 
-    @rule(target=made, table=st.sampled_from("abc"), delay_s=st.sampled_from([0, 0, 5]))
+    @rule(target=created, table=st.sampled_from("abc"), delay_s=st.sampled_from([0, 0, 5]))
     def enqueue(self, table, delay_s):
         due_at = self.clock.later(delay_s)
         found = jobs.enqueue(self.factory.home, self.connector_id, scope=v1.JobScope(table=table), due_at=due_at).job_id
@@ -91,7 +91,7 @@ class Queue(RuleBasedStateMachine):
         return lease
 
     @rule(lease=leases, call=st.sampled_from(["renew", "progress"]))
-    def go_on(self, lease, call):
+    def report_progress(self, lease, call):
         held = self._held(lease)
         work = self.queue.renew if call == "renew" else lambda lease: self.queue.progress(lease, Progress(1))
         renewed = self._attempt(lambda: work(lease), held)
@@ -104,7 +104,7 @@ class Queue(RuleBasedStateMachine):
         held = self._held(lease)
         self._attempt(lambda: self.queue.complete(lease, Progress()), held)
         if held:
-            self._over(held, v1.JS_SUCCEEDED)
+            self._finish(held, v1.JS_SUCCEEDED)
 
     @rule(lease=leases, retry=st.booleans())
     def fail(self, lease, retry):
@@ -118,30 +118,30 @@ class Queue(RuleBasedStateMachine):
         held = self._held(lease)
         self._attempt(lambda: self.queue.cancelled(lease), held)
         if held:
-            self._over(held, v1.JS_CANCELLED)
+            self._finish(held, v1.JS_CANCELLED)
 
     @rule(lease=leases)
-    def give_back(self, lease):
+    def release(self, lease):
         held = self._held(lease)
         self._attempt(lambda: self.queue.release(lease), held)
         if held:
             held.attempt -= 1
             if held.cancel:
-                self._over(held, v1.JS_CANCELLED)
+                self._finish(held, v1.JS_CANCELLED)
             else:
                 held.state, held.until = v1.JS_QUEUED, self.clock()
 
-    @rule(job_id=made)
+    @rule(job_id=created)
     def cancel(self, job_id):
         request = v1.CancelReconcileJobRequest(job_id=job_id)
         if job_id not in self.model:
-            with refused(NotFound, "job"):
+            with expect_error(NotFound, "job"):
                 jobs.cancel(self.factory.home, request)
             return
         jobs.cancel(self.factory.home, request)
         job = self.model[job_id]
         if job.state == v1.JS_QUEUED:
-            self._over(job, v1.JS_CANCELLED)
+            self._finish(job, v1.JS_CANCELLED)
         elif job.state == v1.JS_RUNNING:
             job.cancel = True
 
@@ -164,23 +164,23 @@ class Queue(RuleBasedStateMachine):
         self.model = {each: job for each, job in self.model.items() if each not in old}
 
     @invariant()
-    def records_agree(self):
+    def records_match_the_model(self):
         page = v1.PageRequest(page_size=1000)
         found = jobs.list_(self.factory.home, v1.ListReconcileJobsRequest(page=page)).jobs
-        said = {job.job_id: (job.state, job.lease_epoch, job.attempt, job.cancel_requested) for job in found}
-        assert said == {each: (job.state, job.epoch, job.attempt, job.cancel) for each, job in self.model.items()}
+        actual = {job.job_id: (job.state, job.lease_epoch, job.attempt, job.cancel_requested) for job in found}
+        assert actual == {each: (job.state, job.epoch, job.attempt, job.cancel) for each, job in self.model.items()}
         for state in (*ACTIVE, *FINISHED):
             listed = jobs.list_(self.factory.home, v1.ListReconcileJobsRequest(page=page, state=state)).jobs
             assert {job.job_id for job in listed} == {e for e, job in self.model.items() if job.state == state}
 
     @invariant()
-    def queue_holds_what_is_not_over(self):
+    def queue_contains_the_unfinished_jobs(self):
         active = sum(job.state in ACTIVE for job in self.model.values())
         assert self.factory.stores.pointers.count("/queue/") == active
         assert self.factory.stores.pointers.count("/accounts/a1/jobs/active/") == active
 
     @invariant()
-    def store_is_whole(self):
+    def store_is_consistent(self):
         assert damage(self.factory.stores) == []
 
     def _held(self, lease: Lease) -> Model | None:
@@ -197,26 +197,26 @@ class Queue(RuleBasedStateMachine):
         return None
 
     def _reclaim(self) -> int:
-        silent = [job for job in self.model.values() if job.state == v1.JS_RUNNING and job.until <= self.clock()]
-        for job in silent:
+        expired = [job for job in self.model.values() if job.state == v1.JS_RUNNING and job.until <= self.clock()]
+        for job in expired:
             self._failed(job)
-        return len(silent)
+        return len(expired)
 
     def _failed(self, job: Model, *, retry: bool = True) -> None:
         if job.cancel:
-            self._over(job, v1.JS_CANCELLED)
+            self._finish(job, v1.JS_CANCELLED)
         elif not retry or job.attempt >= RULES.max_attempts:
-            self._over(job, v1.JS_FAILED)
+            self._finish(job, v1.JS_FAILED)
         else:
             delay_s = min(RULES.base_backoff_s * 2 ** (job.attempt - 1), RULES.max_backoff_s)
             job.state, job.until = v1.JS_QUEUED, self.clock.later(delay_s)
 
-    def _over(self, job: Model, state: int) -> None:
+    def _finish(self, job: Model, state: int) -> None:
         job.state, job.until = state, self.clock()
 
 
 class QueueOnFile(Queue):
-    """The same, on a file; and a server may begin anew at any moment."""
+    """The same on files, with a server that may restart at any time."""
 
     url = "sqlite:///{folder}/pointers.db"
 

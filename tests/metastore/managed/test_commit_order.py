@@ -19,8 +19,8 @@ from skiway.metastore.managed.commits import CLIENT_RETRY_S, LOCK_TIMEOUT_S, MAX
 from storage.homes import Clock
 
 
-class Waited:
-    """Time that passes only while somebody waits, for him and for the stores."""
+class FakeTime:
+    """A clock that advances only while somebody sleeps, together with the clock of the stores."""
 
     def __init__(self, clock: Clock) -> None:
         self.seconds, self._clock = 0.0, clock
@@ -33,45 +33,43 @@ class Waited:
         return self.seconds
 
 
-def waits_s(factory: ResourceFactory, clock: Clock, table_id: str = "t") -> float:
-    waited = Waited(clock)
-    commits.wait_for_clients(factory.home, table_id, sleep=waited.sleep, monotonic=waited.monotonic)
-    return waited.seconds
+def time_waited(factory: ResourceFactory, clock: Clock, table_id: str = "t") -> float:
+    fake_time = FakeTime(clock)
+    commits.wait_for_clients(factory.home, table_id, sleep=fake_time.sleep, monotonic=fake_time.monotonic)
+    return fake_time.seconds
 
 
-def loses(factory: ResourceFactory, table_id: str = "t") -> None:
+def lose_commit(factory: ResourceFactory, table_id: str = "t") -> None:
     with pytest.raises(Conflict), commits.expecting_retry(factory.home, table_id):
         raise Conflict("another was faster", key="commit.failed")
 
 
-def test_nobody_waits_without_a_reason(factory: ResourceFactory, clock: Clock) -> None:
+def test_statement_does_not_wait_without_a_conflict(factory: ResourceFactory, clock: Clock) -> None:
     with commits.expecting_retry(factory.home, "t"):
         pass
-    assert waits_s(factory, clock) == 0
+    assert time_waited(factory, clock) == 0
 
 
-def test_a_client_that_lost_is_waited_for_until_it_should_be_back(factory: ResourceFactory, clock: Clock) -> None:
-    loses(factory)
-    assert waits_s(factory, clock, "another table") == 0
-    assert waits_s(factory, clock) == pytest.approx(CLIENT_RETRY_S, abs=0.1)
-    assert waits_s(factory, clock) == 0
+def test_statement_waits_for_the_retry_of_a_client_that_lost(factory: ResourceFactory, clock: Clock) -> None:
+    lose_commit(factory)
+    assert time_waited(factory, clock, "another table") == 0
+    assert time_waited(factory, clock) == pytest.approx(CLIENT_RETRY_S, abs=0.1)
+    assert time_waited(factory, clock) == 0
 
 
-def test_a_statement_does_not_wait_for_ever_for_clients_that_lose_again_and_again(
-    factory: ResourceFactory, clock: Clock
-) -> None:
-    waited = Waited(clock)
+def test_statement_waits_a_limited_time_for_clients_that_keep_losing(factory: ResourceFactory, clock: Clock) -> None:
+    fake_time = FakeTime(clock)
 
     def sleep(seconds: float) -> None:
-        waited.sleep(seconds)
-        loses(factory)
+        fake_time.sleep(seconds)
+        lose_commit(factory)
 
-    loses(factory)
-    commits.wait_for_clients(factory.home, "t", sleep=sleep, monotonic=waited.monotonic)
-    assert waited.seconds == pytest.approx(MAX_WAIT_S, abs=0.1)
+    lose_commit(factory)
+    commits.wait_for_clients(factory.home, "t", sleep=sleep, monotonic=fake_time.monotonic)
+    assert fake_time.seconds == pytest.approx(MAX_WAIT_S, abs=0.1)
 
 
-def test_a_stale_commit_lets_the_next_statement_wait_and_then_succeed(
+def test_statement_after_a_stale_commit_waits_and_then_succeeds(
     factory: ResourceFactory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
@@ -82,14 +80,14 @@ def test_a_stale_commit_lets_the_next_statement_wait_and_then_succeed(
     update = SetPropertiesUpdate(updates={"a": "b"})
     with pytest.raises(Conflict, match="the table has changed"):
         managed_tables.commit(managed.home, managed.warehouse, id_of(table), [stale], [update])
-    assert waits_s(factory, clock, table.id) > 0
-    waited = []
-    monkeypatch.setattr(commits, "wait_for_clients", lambda realm, table_id: waited.append(table_id))
+    assert time_waited(factory, clock, table.id) > 0
+    waited_for = []
+    monkeypatch.setattr(commits, "wait_for_clients", lambda realm, table_id: waited_for.append(table_id))
     managed.append(table, 2)
-    assert (waited, managed.rows(table)) == ([table.id], [1, 2])
+    assert (waited_for, managed.rows(table)) == ([table.id], [1, 2])
 
 
-def test_commits_of_a_server_to_one_table_are_made_under_its_lock(
+def test_commits_to_a_table_hold_its_lock(
     factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed = ManagedTableFactory.at(factory, tmp_path)
@@ -111,35 +109,35 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse.at(str(tmp_path))
 
 
-def test_one_thread_at_a_time_has_the_lock_of_a_folder(warehouse: Warehouse) -> None:
+def test_folder_lock_is_held_by_one_thread_at_a_time(warehouse: Warehouse) -> None:
     with ThreadPoolExecutor(1) as pool:
 
-        def other() -> None:
+        def acquire_lock() -> None:
             with warehouse.lock("t", timeout_s=10):
                 pass
 
         with warehouse.lock("t", timeout_s=10):
-            waiting = pool.submit(other)
+            future = pool.submit(acquire_lock)
             with pytest.raises(TimeoutError):
-                waiting.result(0.2)
-        waiting.result(5)
+                future.result(0.2)
+        future.result(5)
 
 
-def test_the_lock_of_one_folder_does_not_hold_up_another(warehouse: Warehouse) -> None:
+def test_lock_of_one_folder_does_not_block_another(warehouse: Warehouse) -> None:
     with warehouse.lock("t", timeout_s=10), ThreadPoolExecutor(1) as pool:
 
-        def other() -> bool:
+        def acquire_lock() -> bool:
             with warehouse.lock("u", timeout_s=10):
                 return True
 
-        assert pool.submit(other).result(5)
+        assert pool.submit(acquire_lock).result(5)
 
 
-def test_who_never_releases_a_lock_does_not_stop_the_others(warehouse: Warehouse) -> None:
+def test_lock_that_is_never_released_does_not_block_others_forever(warehouse: Warehouse) -> None:
     with warehouse.lock("t", timeout_s=10), ThreadPoolExecutor(1) as pool:
 
-        def other() -> bool:
+        def acquire_lock() -> bool:
             with warehouse.lock("t", timeout_s=0.01):
                 return True
 
-        assert pool.submit(other).result(5)
+        assert pool.submit(acquire_lock).result(5)

@@ -1,4 +1,4 @@
-"""The page about managed tables says what is so."""
+"""The page about managed tables matches the code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PAGE = (Path(__file__).parents[3] / "docs" / "managed-tables.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_example_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_prints_the_output_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     ((code, printed),) = EXAMPLES
     exec(code, {})
     assert capsys.readouterr().out == printed
 
 
-def test_every_call_is_on_the_page_with_its_arguments() -> None:
+def test_page_lists_every_call_with_its_arguments() -> None:
     rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
     for name in managed.__all__:
         if name.islower():
@@ -33,19 +33,19 @@ def test_every_call_is_on_the_page_with_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("module", [commits, schema_changes])
-def test_every_producer_is_on_the_page(module: object) -> None:
+def test_page_lists_every_producer(module: object) -> None:
     offered = set(module.__all__) - {"Change", "Producer", "ColumnChange", "evolved"}  # type: ignore[attr-defined]
     assert {name for name in offered if name not in PAGE} == set()
 
 
-def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
+def test_numbers_on_the_page_match_the_code() -> None:
     limits = inspect.signature(data_files.DataFileWriter).parameters
-    for said in (
+    for phrase in (
         f"up to {ATTEMPTS} times",
         f"about {limits['buffer_bytes'].default >> 20} MiB",
         f"{limits['max_open_files'].default} files open",
         f"`write.target-file-size-bytes` ({data_files._TARGET_BYTES >> 20} MiB)",
         f"({data_files._ROW_GROUP_BYTES >> 20} MiB)",
     ):
-        assert said in PAGE, said
+        assert phrase in PAGE, phrase
     assert warehouse.THREE_DAYS_S == 3 * 86400

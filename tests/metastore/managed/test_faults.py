@@ -1,4 +1,4 @@
-"""Commits to managed tables when many come at once, and when processes die."""
+"""Concurrent commits to managed tables, and commits of processes that crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from metastore.faults import Died, Fate, dying
+from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.managed_table_factory import NUMBERS, ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
@@ -27,18 +27,18 @@ from storage.homes import Clock
 CURRENT = v1.SnapshotRef(special=v1.SS_CURRENT)
 
 
-def test_appends_of_eight_threads_are_each_there_exactly_once(factory: ResourceFactory, tmp_path: Path) -> None:
+def test_concurrent_appends_are_each_committed_exactly_once(factory: ResourceFactory, tmp_path: Path) -> None:
     managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.create()
     realms = [Realm(factory.stores, "a1") for _ in range(8)]
 
     def add(worker: int) -> None:
-        for turn in range(3):
-            managed.append(table, worker * 100 + turn, realm=realms[worker])
+        for number in range(3):
+            managed.append(table, worker * 100 + number, realm=realms[worker])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(8)))
-    assert managed.rows(table) == sorted(worker * 100 + turn for worker in range(8) for turn in range(3))
+    assert managed.rows(table) == sorted(worker * 100 + number for worker in range(8) for number in range(3))
     after = managed.load(table)
     assert len(after.metadata.snapshots) == 24
     listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=id_of(table))).snapshots
@@ -47,16 +47,16 @@ def test_appends_of_eight_threads_are_each_there_exactly_once(factory: ResourceF
     assert damage(factory.stores) == []
 
 
-def test_of_two_who_rewrite_the_same_file_one_wins(factory: ResourceFactory, tmp_path: Path) -> None:
+def test_one_of_several_concurrent_rewrites_of_a_file_wins(factory: ResourceFactory, tmp_path: Path) -> None:
     managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.append(managed.create(), 0)
     (path,) = (row["path"] for row in table.handle.files(table.handle.current()).to_pylist())
     base = table.metadata.current_snapshot_id
 
     def rewrite(value: int) -> int | str:
-        made = overwrite([path], managed.write(table, value), based_on=base)
+        operation = overwrite([path], managed.write(table, value), based_on=base)
         try:
-            managed_tables.change(Realm(factory.stores, "a1"), managed.warehouse, id_of(table), made)
+            managed_tables.change(Realm(factory.stores, "a1"), managed.warehouse, id_of(table), operation)
         except Conflict as error:
             return error.key
         return value
@@ -75,11 +75,11 @@ Change = Callable[[Realm], Any]
 
 
 def creating(managed: ManagedTableFactory) -> Change:
-    place = managed.factory.first_namespace().resource_id
+    namespace_id = managed.factory.first_namespace().resource_id
 
     def change(realm: Realm) -> None:
-        with suppress(Conflict):  # it was made before the process died
-            managed_tables.create(realm, managed.warehouse, namespace_id=place, name="people", schema=NUMBERS)
+        with suppress(Conflict):  # it was created before the process crashed
+            managed_tables.create(realm, managed.warehouse, namespace_id=namespace_id, name="people", schema=NUMBERS)
 
     return change
 
@@ -115,8 +115,8 @@ def dropping(managed: ManagedTableFactory) -> Change:
     return change
 
 
-def seen(managed: ManagedTableFactory) -> list[Any]:
-    """All that readers see of the table, but for ids: rows, snapshots, which is current, and statistics."""
+def visible_state(managed: ManagedTableFactory) -> list[Any]:
+    """Everything that readers see of the table except ids: rows, snapshots, the current snapshot, and statistics."""
     found = [
         pointer
         for pointer in managed.factory.stores.pointers.scan("/accounts/a1/tables/by-id/")
@@ -129,8 +129,8 @@ def seen(managed: ManagedTableFactory) -> list[Any]:
     listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=table_id)).snapshots
     if table.metadata.current_snapshot_id is None:
         return ["empty", len(listed)]
-    told = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=table_id, snapshot=CURRENT)).snapshot
-    assert told.snapshot_id == table.metadata.current_snapshot_id
+    current = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=table_id, snapshot=CURRENT)).snapshot
+    assert current.snapshot_id == table.metadata.current_snapshot_id
     files = statistics.list_files(
         managed.home, v1.ListFileColumnStatsRequest(table_id=table_id, snapshot=CURRENT)
     ).files
@@ -138,7 +138,7 @@ def seen(managed: ManagedTableFactory) -> list[Any]:
     return [managed.rows(table), len(listed), len(table.metadata.snapshots), len(files)]
 
 
-def prepared(prepare: Callable[[ManagedTableFactory], Change], folder: Path) -> tuple[ManagedTableFactory, Change]:
+def set_up(prepare: Callable[[ManagedTableFactory], Change], folder: Path) -> tuple[ManagedTableFactory, Change]:
     clock = Clock()
     factory = ResourceFactory(open_stores("memory://", clock=clock), clock)
     managed = ManagedTableFactory.at(factory, folder)
@@ -147,54 +147,59 @@ def prepared(prepare: Callable[[ManagedTableFactory], Change], folder: Path) -> 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("prepare", [creating, appending, truncating, dropping], ids=lambda each: each.__name__)
-def test_a_death_in_any_step_leaves_the_old_state_or_the_new_and_trying_again_finishes(
+def test_change_interrupted_by_a_crash_is_atomic_and_can_be_repeated(
     tmp_path: Path, prepare: Callable[[ManagedTableFactory], Change], when: Any
 ) -> None:
-    managed, change = prepared(prepare, tmp_path / "model")
-    before = seen(managed)
+    managed, change = set_up(prepare, tmp_path / "model")
+    before = visible_state(managed)
     change(managed.home)
-    after = seen(managed)
+    after = visible_state(managed)
     assert before != after
     at, outcomes = 0, set()
     while True:
         at += 1
-        managed, change = prepared(prepare, tmp_path / str(at))
-        fate = Fate(at, when)
-        with suppress(Died):
+        managed, change = set_up(prepare, tmp_path / str(at))
+        crash_point = CrashPoint(at, when)
+        with suppress(Crashed):
             change(
-                Realm(dying(managed.factory.stores, fate), "a1", clock=managed.factory.clock, ids=managed.factory.ids)
+                Realm(
+                    crashing_stores(managed.factory.stores, crash_point),
+                    "a1",
+                    clock=managed.factory.clock,
+                    ids=managed.factory.ids,
+                )
             )
-        now = seen(managed)
+        now = visible_state(managed)
         assert damage(managed.factory.stores) == []
-        assert now in (before, after), f"died {when} operation {at}"
+        assert now in (before, after), f"crashed {when} operation {at}"
         outcomes.add(now == after)
         change(managed.home)
-        assert seen(managed) == after
-        if fate.done < at:
+        assert visible_state(managed) == after
+        if crash_point.done < at:
             break
     assert outcomes == {True, False}
 
 
-def test_a_death_between_the_metadata_file_and_the_swap_leaves_only_files(
+def test_crash_between_the_metadata_file_and_the_swap_leaves_only_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    managed, change = prepared(appending, tmp_path)
+    managed, change = set_up(appending, tmp_path)
     written = set(tmp_path.rglob("*.metadata.json"))
-    stores = dying(managed.factory.stores, Fate())
+    stores = crashing_stores(managed.factory.stores, CrashPoint())
 
-    def dies(batch: Any) -> None:
-        raise Died
+    def crash(batch: Any) -> None:
+        raise Crashed
 
-    monkeypatch.setattr(stores.pointers, "_apply", dies)
-    with pytest.raises(Died):
+    monkeypatch.setattr(stores.pointers, "_apply", crash)
+    with pytest.raises(Crashed):
         change(Realm(stores, "a1", clock=managed.factory.clock, ids=managed.factory.ids))
     assert len(set(tmp_path.rglob("*.metadata.json")) - written) == 1
-    assert seen(managed)[0] == [1]
+    assert visible_state(managed)[0] == [1]
     change(managed.home)
-    assert seen(managed)[0] == [1, 2]
+    assert visible_state(managed)[0] == [1, 2]
 
 
-def test_a_commit_whose_outcome_is_not_known_keeps_its_files(
+def test_commit_with_an_unknown_outcome_keeps_its_files(
     factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed = ManagedTableFactory.at(factory, tmp_path)
@@ -202,12 +207,12 @@ def test_a_commit_whose_outcome_is_not_known_keeps_its_files(
     files = managed.write(table, 2)
     apply = type(factory.stores.pointers)._apply
 
-    def applies_but_does_not_answer(store: Any, batch: Any) -> None:
+    def apply_and_lose_the_connection(store: Any, batch: Any) -> None:
         apply(store, batch)
         raise Unavailable("the connection was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(factory.stores.pointers), "_apply", applies_but_does_not_answer)
+        patch.setattr(type(factory.stores.pointers), "_apply", apply_and_lose_the_connection)
         with pytest.raises(Unavailable):
             managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
     assert managed.rows(table) == [1, 2]

@@ -43,7 +43,7 @@ from pyiceberg.types import LongType, NestedField
 from formats.oracles import extended
 from metastore.integrity import damage
 from metastore.managed_table_factory import ManagedTableFactory, id_of
-from metastore.resource_factory import ResourceFactory, mask, refused
+from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import (
     AlreadyExists,
     Conflict,
@@ -78,27 +78,27 @@ def managed(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
 # --- create and load --------------------------------------------------------------------------------------------------
 
 
-def test_a_new_table_is_found_like_any_other_and_has_no_rows(managed: ManagedTableFactory) -> None:
-    made = managed.create(properties={"comment": "everybody", "owner": "me"})
+def test_new_table_can_be_resolved_and_is_empty(managed: ManagedTableFactory) -> None:
+    created = managed.create(properties={"comment": "everybody", "owner": "me"})
     ref = v1.NameRef(catalog="lake", path=["sales"], name="people")
     found = directory.resolve_table(managed.home, v1.ResolveTableRequest(ref=ref))
-    assert found.resource_id == made.table.resource_id
-    stored = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(made))).table
-    assert stored.metadata_location == made.metadata_location
+    assert found.resource_id == created.table.resource_id
+    stored = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(created))).table
+    assert stored.metadata_location == created.metadata_location
     assert stored.description == "everybody"
     assert dict(stored.properties) == {"comment": "everybody", "owner": "me"}
     assert [field["name"] for field in json.loads(stored.schema_json)["fields"]] == ["x"]
-    assert managed.rows(made) == []
+    assert managed.rows(created) == []
     assert damage(managed.factory.stores) == []
 
 
-def test_a_table_lies_in_a_folder_named_by_ids(managed: ManagedTableFactory, tmp_path: Path) -> None:
-    made = managed.create(name="../../%2e%2e/etc/passwd")
-    assert made.metadata.location == f"file://{tmp_path}/warehouse/a1/{made.id}"
-    assert made.table.display_name == "../../%2e%2e/etc/passwd"
+def test_table_folder_is_named_after_ids(managed: ManagedTableFactory, tmp_path: Path) -> None:
+    created = managed.create(name="../../%2e%2e/etc/passwd")
+    assert created.metadata.location == f"file://{tmp_path}/warehouse/a1/{created.id}"
+    assert created.table.display_name == "../../%2e%2e/etc/passwd"
 
 
-def test_an_account_id_with_dots_and_slashes_stays_one_folder(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_account_id_with_dots_and_slashes_is_one_folder(managed: ManagedTableFactory, tmp_path: Path) -> None:
     realm = managed.factory.realm("../é.b%2f")
     folder = folder_of(realm, managed.warehouse, "t")
     assert folder.startswith(f"file://{tmp_path}/warehouse/=2E=2E=2F")
@@ -106,21 +106,21 @@ def test_an_account_id_with_dots_and_slashes_stays_one_folder(managed: ManagedTa
 
 
 @pytest.mark.parametrize("location", ["/etc", "file:///tmp/x", "s3://bucket/x", "../x", "%2e%2e/x"])
-def test_a_location_of_the_callers_choice_is_refused(managed: ManagedTableFactory, location: str) -> None:
-    with refused(InvalidArgument, "location.refused"):
+def test_location_chosen_by_the_caller_is_rejected(managed: ManagedTableFactory, location: str) -> None:
+    with expect_error(InvalidArgument, "location.refused"):
         managed.create(location=location)
 
 
 @pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path", "write.object-storage.path"])
-def test_properties_cannot_send_files_elsewhere(managed: ManagedTableFactory, key: str) -> None:
-    with refused(InvalidArgument, "location.refused"):
+def test_properties_cannot_redirect_files(managed: ManagedTableFactory, key: str) -> None:
+    with expect_error(InvalidArgument, "location.refused"):
         managed.create(properties={key: "file:///tmp/elsewhere"})
     table = managed.create()
-    with refused(InvalidArgument, "location.refused"):
+    with expect_error(InvalidArgument, "location.refused"):
         commit(managed, table, SetPropertiesUpdate(updates={key: f"{table.metadata.location}/../x"}))
 
 
-def test_a_taken_name_is_refused_and_leaves_no_file(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_existing_name_is_rejected_and_leaves_no_file(managed: ManagedTableFactory, tmp_path: Path) -> None:
     managed.create(name="people")
     before = set(tmp_path.rglob("*.json"))
     with pytest.raises(AlreadyExists):
@@ -128,28 +128,28 @@ def test_a_taken_name_is_refused_and_leaves_no_file(managed: ManagedTableFactory
     assert set(tmp_path.rglob("*.json")) == before
 
 
-def test_a_type_that_cannot_be_stored_is_refused_by_its_column(managed: ManagedTableFactory) -> None:
-    with refused(Unsupported, "column.type", column="wait"):
+def test_unsupported_type_is_rejected_with_its_column(managed: ManagedTableFactory) -> None:
+    with expect_error(Unsupported, "column.type", column="wait"):
         managed.create(schema=pa.schema({"wait": pa.duration("s")}))
 
 
-def test_tables_are_made_in_managed_catalogs_only(managed: ManagedTableFactory) -> None:
+def test_tables_are_created_only_in_managed_catalogs(managed: ManagedTableFactory) -> None:
     mirrored = managed.factory.catalog("mirrored", connector_ref="somewhere")
-    place = managed.factory.namespace("sales", catalog=mirrored)
-    with refused(PreconditionFailed, "catalog.not_managed"):
-        managed.create(namespace_id=place.resource_id)
+    namespace = managed.factory.namespace("sales", catalog=mirrored)
+    with expect_error(PreconditionFailed, "catalog.not_managed"):
+        managed.create(namespace_id=namespace.resource_id)
 
 
-def test_a_table_that_is_not_managed_cannot_be_loaded(managed: ManagedTableFactory) -> None:
-    with refused(PreconditionFailed, "table.not_managed"):
+def test_unmanaged_table_cannot_be_loaded(managed: ManagedTableFactory) -> None:
+    with expect_error(PreconditionFailed, "table.not_managed"):
         managed.load(managed.factory.table("plain"))
 
 
-def test_a_table_of_another_account_does_not_exist(managed: ManagedTableFactory) -> None:
-    made = managed.create()
+def test_table_of_another_account_is_not_found(managed: ManagedTableFactory) -> None:
+    created = managed.create()
     managed.factory.account("a2")
     with pytest.raises(NotFound):
-        managed_tables.load(managed.factory.realm("a2"), managed.warehouse, v1.ResourceId(id=made.id))
+        managed_tables.load(managed.factory.realm("a2"), managed.warehouse, v1.ResourceId(id=created.id))
 
 
 # --- commit -----------------------------------------------------------------------------------------------------------
@@ -159,17 +159,17 @@ def commit(managed: ManagedTableFactory, table: managed_tables.ManagedTable, *up
     return managed_tables.commit(managed.home, managed.warehouse, id_of(table), requirements, updates)
 
 
-def test_a_commit_publishes_rows_snapshot_and_statistics_at_once(managed: ManagedTableFactory) -> None:
+def test_commit_publishes_rows_snapshot_and_statistics_together(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.append(managed.create(), 1, 2), 3, 5)
     assert managed.rows(table) == [1, 2, 3, 5]
-    told = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(table), snapshot=CURRENT)).snapshot
+    stored = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(table), snapshot=CURRENT)).snapshot
     current = table.metadata.current_snapshot()
-    assert told.snapshot_id == current.snapshot_id
-    assert told.parent_snapshot_id == current.parent_snapshot_id
-    assert told.manifest_list == current.manifest_list
-    assert told.metadata_location == table.metadata_location
-    assert told.summary["operation"] == "append"
-    assert told.upstream_created_at.ToMilliseconds() == current.timestamp_ms
+    assert stored.snapshot_id == current.snapshot_id
+    assert stored.parent_snapshot_id == current.parent_snapshot_id
+    assert stored.manifest_list == current.manifest_list
+    assert stored.metadata_location == table.metadata_location
+    assert stored.summary["operation"] == "append"
+    assert stored.upstream_created_at.ToMilliseconds() == current.timestamp_ms
     stats = statistics.get_table(managed.home, v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)).stats
     assert (stats.row_count, stats.data_file_count) == (4, 2)
     files = statistics.list_files(
@@ -183,7 +183,7 @@ def test_a_commit_publishes_rows_snapshot_and_statistics_at_once(managed: Manage
     assert damage(managed.factory.stores) == []
 
 
-def test_stored_file_statistics_are_what_the_metastore_would_accept(managed: ManagedTableFactory) -> None:
+def test_stored_statistics_pass_the_validation_of_the_metastore(managed: ManagedTableFactory) -> None:
     schema = pa.schema(
         [("n", pa.decimal128(9, 3)), ("f", pa.float64()), ("t", pa.timestamp("us", tz="UTC")), ("s", pa.string())]
     )
@@ -198,16 +198,14 @@ def test_stored_file_statistics_are_what_the_metastore_would_accept(managed: Man
     for file in files:
         check_file(file)
     assert sorted(json.loads(file.partition_data_json)["s"] or "" for file in files) == ["", "a/b"]
-    asked = v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)
-    check_table(statistics.get_table(managed.home, asked).stats)
+    request = v1.GetTableStatsRequest(table_id=id_of(table), snapshot=CURRENT)
+    check_table(statistics.get_table(managed.home, request).stats)
 
 
-def test_a_requirement_that_does_not_hold_is_a_conflict_that_tells_why(
-    managed: ManagedTableFactory, tmp_path: Path
-) -> None:
+def test_failed_requirement_is_a_conflict_with_a_reason(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     before = set(tmp_path.rglob("*.json"))
-    with refused(Conflict, "commit.failed"):
+    with expect_error(Conflict, "commit.failed"):
         commit(
             managed,
             table,
@@ -218,83 +216,83 @@ def test_a_requirement_that_does_not_hold_is_a_conflict_that_tells_why(
     assert managed.load(table).metadata_location == table.metadata_location
 
 
-def test_a_commit_without_updates_changes_nothing(managed: ManagedTableFactory) -> None:
+def test_commit_without_updates_changes_nothing(managed: ManagedTableFactory) -> None:
     table = managed.create()
     assert commit(managed, table).metadata_location == table.metadata_location
 
 
-def on_another_server():
-    """A block whose commits know nothing of the commits that are taken here."""
+def without_local_lock():
+    """A block whose commits bypass the lock of this server, like commits of another server."""
     return mock.patch.object(Warehouse, "lock", return_value=nullcontext())
 
 
-def test_a_lost_race_is_tried_again_for_the_new_state(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_lost_race_is_retried_on_the_new_state(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.create()
     files = managed.write(table, 1)
     tried = []
 
-    def interrupted(metadata, files_, clock):
-        made = append(files)(metadata, files_, clock)
+    def commit_first(metadata, files_, clock):
+        created = append(files)(metadata, files_, clock)
         if not tried:
-            with on_another_server():
+            with without_local_lock():
                 managed.append(table, 2)
         tried.append(metadata)
-        return made
+        return created
 
-    managed_tables.change(managed.home, managed.warehouse, id_of(table), interrupted, sleep=lambda _: None)
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), commit_first, sleep=lambda _: None)
     assert managed.rows(table) == [1, 2]
     assert len(tried) == 2
     left = {path.name for path in tmp_path.rglob("*.metadata.json")}
-    assert len(left) == 3, "the metadata file of the attempt that lost is removed"
+    assert len(left) == 3, "the metadata file of the lost attempt must be deleted"
 
 
-def test_a_race_that_is_lost_for_ever_ends(managed: ManagedTableFactory) -> None:
+def test_retries_of_a_race_that_is_always_lost_end(managed: ManagedTableFactory) -> None:
     table, tried, paused = managed.create(), [], []
 
-    def always_late(metadata, files, clock):
+    def always_lose(metadata, files, clock):
         tried.append(metadata)
-        with on_another_server():
+        with without_local_lock():
             commit(managed, table, SetPropertiesUpdate(updates={"turn": str(len(tried))}))
         return append([])(metadata, files, clock)
 
-    with refused(Conflict, "commit.failed"):
-        managed_tables.change(managed.home, managed.warehouse, id_of(table), always_late, sleep=paused.append)
+    with expect_error(Conflict, "commit.failed"):
+        managed_tables.change(managed.home, managed.warehouse, id_of(table), always_lose, sleep=paused.append)
     assert len(tried) == 40
-    assert len(paused) == 39, "there is a pause between two attempts"
+    assert len(paused) == 39, "there must be a pause between two attempts"
     assert max(paused) <= 0.5
 
 
-def test_columns_change_with_the_record(managed: ManagedTableFactory) -> None:
+def test_schema_change_updates_the_record(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     managed_tables.change(
         managed.home, managed.warehouse, id_of(table), evolve([AddColumn("name", pa.string(), doc="who")])
     )
     stored = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(table))).table
     assert [field["name"] for field in json.loads(stored.schema_json)["fields"]] == ["x", "name"]
-    then = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(table), snapshot=CURRENT)).table
-    assert [field["name"] for field in json.loads(then.schema_json)["fields"]] == ["x"]
+    historical = tables.get(managed.home, v1.GetTableRequest(table_id=id_of(table), snapshot=CURRENT)).table
+    assert [field["name"] for field in json.loads(historical.schema_json)["fields"]] == ["x"]
 
 
-def test_rolling_back_makes_the_older_snapshot_current(managed: ManagedTableFactory) -> None:
+def test_rollback_makes_the_older_snapshot_current(managed: ManagedTableFactory) -> None:
     first = managed.append(managed.create(), 1)
     old = first.metadata.current_snapshot_id
     managed.append(first, 2)
     managed_tables.change(managed.home, managed.warehouse, id_of(first), rollback(old))
-    told = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=CURRENT)).snapshot
-    assert told.snapshot_id == old
+    stored = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=CURRENT)).snapshot
+    assert stored.snapshot_id == old
     assert managed.rows(first) == [1]
     assert damage(managed.factory.stores) == []
 
 
-@pytest.mark.parametrize("room", [1000, 25])
-def test_snapshots_that_are_removed_are_forgotten_with_their_statistics(
-    managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch, room: int
+@pytest.mark.parametrize("max_batch", [1000, 25])
+def test_removed_snapshots_are_deleted_with_their_statistics(
+    managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch, max_batch: int
 ) -> None:
     table = managed.create()
     for value in range(6):
         table = managed.append(table, value)
     gone = [each.snapshot_id for each in table.metadata.snapshots[:-1]]
-    monkeypatch.setattr(type(managed.factory.stores.pointers), "max_batch", room)
+    monkeypatch.setattr(type(managed.factory.stores.pointers), "max_batch", max_batch)
     commit(managed, table, RemoveSnapshotsUpdate(snapshot_ids=gone))
     listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=id_of(table))).snapshots
     assert [each.snapshot_id for each in listed] == [table.metadata.current_snapshot_id]
@@ -306,11 +304,11 @@ def test_snapshots_that_are_removed_are_forgotten_with_their_statistics(
     assert managed.rows(table) == list(range(6))
 
 
-def contended(*_: object, **__: object) -> None:
+def contend(*_: object, **__: object) -> None:
     raise Contention("somebody else was faster")
 
 
-def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
+def test_leftover_records_of_removed_snapshots_are_swept(
     managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = managed.create()
@@ -318,7 +316,7 @@ def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
         table = managed.append(table, value)
     with monkeypatch.context() as patch:
         patch.setattr(type(managed.factory.stores.pointers), "max_batch", 25)
-        patch.setattr("skiway.metastore.managed.commits.apply_batch", contended)
+        patch.setattr("skiway.metastore.managed.commits.apply_batch", contend)
         commit(
             managed,
             table,
@@ -330,7 +328,7 @@ def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
         return [each.snapshot_id for each in snapshots.list_(managed.home, request).snapshots]
 
     assert len(listed()) > 1
-    assert managed.rows(table) == list(range(6)), "the commit is not undone by what comes after it"
+    assert managed.rows(table) == list(range(6)), "a later failure must not undo the commit"
     sweep(managed, dry_run=False)
     assert listed() == [table.metadata.current_snapshot_id]
 
@@ -351,50 +349,50 @@ def test_records_of_removed_snapshots_that_were_left_behind_are_swept(
         ),
     ],
 )
-def test_updates_that_name_other_places_are_refused(managed: ManagedTableFactory, update) -> None:
+def test_updates_with_other_locations_are_rejected(managed: ManagedTableFactory, update) -> None:
     table = managed.create()
-    with refused(InvalidArgument, "location.refused"):
+    with expect_error(InvalidArgument, "location.refused"):
         commit(managed, table, update(table))
 
 
-def test_a_snapshot_of_another_tables_files_is_refused(managed: ManagedTableFactory) -> None:
+def test_snapshot_with_files_of_another_table_is_rejected(managed: ManagedTableFactory) -> None:
     secret = managed.append(managed.create(name="secret"), 42)
-    thief = managed.create(name="thief")
-    stolen = secret.metadata.current_snapshot()
-    with refused(InvalidArgument, "location.refused"):
-        commit(managed, thief, AddSnapshotUpdate(snapshot=stolen))
-    # The manifest list is the thief's own, but what it lists is not.
-    made = append(managed.write(secret, 1))(secret.metadata, secret.files, managed.home.clock)
-    copied = f"{thief.metadata.location}/metadata/list.avro"
-    thief.files.write(copied, secret.files.read(made.updates[0].snapshot.manifest_list))
-    forged = made.updates[0].snapshot.model_copy(update={"manifest_list": copied})
+    attacker = managed.create(name="thief")
+    foreign_snapshot = secret.metadata.current_snapshot()
+    with expect_error(InvalidArgument, "location.refused"):
+        commit(managed, attacker, AddSnapshotUpdate(snapshot=foreign_snapshot))
+    # The manifest list belongs to the attacker's table, but the files it lists do not.
+    created = append(managed.write(secret, 1))(secret.metadata, secret.files, managed.home.clock)
+    copied = f"{attacker.metadata.location}/metadata/list.avro"
+    attacker.files.write(copied, secret.files.read(created.updates[0].snapshot.manifest_list))
+    forged = created.updates[0].snapshot.model_copy(update={"manifest_list": copied})
     with pytest.raises(Exception, match="outside of the table's folder"):
-        commit(managed, thief, AddSnapshotUpdate(snapshot=forged))
-    assert managed.rows(thief) == []
+        commit(managed, attacker, AddSnapshotUpdate(snapshot=forged))
+    assert managed.rows(attacker) == []
 
 
-def test_data_files_outside_of_the_folder_are_refused(managed: ManagedTableFactory) -> None:
-    secret, thief = managed.create(name="secret"), managed.create(name="thief")
+def test_data_files_outside_the_table_folder_are_rejected(managed: ManagedTableFactory) -> None:
+    secret, attacker = managed.create(name="secret"), managed.create(name="thief")
     foreign = managed.write(secret, 42)
-    with refused(PermissionDenied, "location.outside"):
-        managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(thief), foreign)
-    assert managed.rows(thief) == []
+    with expect_error(PermissionDenied, "location.outside"):
+        managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(attacker), foreign)
+    assert managed.rows(attacker) == []
 
 
-def test_secrets_do_not_become_properties(managed: ManagedTableFactory) -> None:
+def test_secrets_are_rejected_as_properties(managed: ManagedTableFactory) -> None:
     table = managed.create()
-    with refused(InvalidArgument, "property.secret"):
+    with expect_error(InvalidArgument, "property.secret"):
         commit(managed, table, SetPropertiesUpdate(updates={"s3.secret-access-key": "x"}))
 
 
-def test_the_uuid_of_a_table_does_not_change(managed: ManagedTableFactory) -> None:
+def test_table_uuid_cannot_be_changed(managed: ManagedTableFactory) -> None:
     table = managed.create()
-    with refused(InvalidArgument, "update.invalid"):
+    with expect_error(InvalidArgument, "update.invalid"):
         commit(managed, table, AssignUUIDUpdate(uuid=uuid.uuid4()))
 
 
 @pytest.mark.parametrize("call", ["create", "set_current", "delete", "update"])
-def test_snapshots_of_a_managed_table_follow_from_commits_only(managed: ManagedTableFactory, call: str) -> None:
+def test_snapshots_of_a_managed_table_change_only_by_commits(managed: ManagedTableFactory, call: str) -> None:
     table = managed.append(managed.create(), 1)
     number = table.metadata.current_snapshot_id
     spec = v1.SnapshotSpec(table_id=id_of(table), snapshot_id=number, schema_json="{}")
@@ -404,20 +402,20 @@ def test_snapshots_of_a_managed_table_follow_from_commits_only(managed: ManagedT
         "delete": v1.DeleteSnapshotRequest(table_id=id_of(table), snapshot_id=number),
         "update": v1.UpdateSnapshotRequest(spec=spec, update_mask=mask("schema_json")),
     }
-    with refused(PreconditionFailed, "table.managed"):
+    with expect_error(PreconditionFailed, "table.managed"):
         getattr(snapshots, call)(managed.home, requests[call])
 
 
 @pytest.mark.parametrize("field", ["schema_json", "properties", "upstream"])
-def test_fields_that_follow_from_commits_cannot_be_set(managed: ManagedTableFactory, field: str) -> None:
+def test_fields_derived_from_commits_cannot_be_set(managed: ManagedTableFactory, field: str) -> None:
     table = managed.create()
     spec = v1.TableSpec(schema_json="{}", properties={"a": "b"}, upstream=v1.UpstreamRef(uri="x"))
     request = v1.UpdateTableRequest(table_id=id_of(table), spec=spec, update_mask=mask(field))
-    with refused(PreconditionFailed, "table.managed"):
+    with expect_error(PreconditionFailed, "table.managed"):
         tables.update(managed.home, request)
 
 
-def test_a_description_that_was_set_survives_commits(managed: ManagedTableFactory) -> None:
+def test_description_survives_commits(managed: ManagedTableFactory) -> None:
     table = managed.create()
     request = v1.UpdateTableRequest(
         table_id=id_of(table), spec=v1.TableSpec(description="mine"), update_mask=mask("description")
@@ -458,11 +456,11 @@ def create_staged(managed: ManagedTableFactory, updates, name: str = "people"):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_staged_table_comes_into_being_with_its_rows(managed: ManagedTableFactory, version: int) -> None:
+def test_staged_table_is_created_with_its_rows(managed: ManagedTableFactory, version: int) -> None:
     staged = managed.create(stage=True, properties={"format-version": str(version)})
     assert not list(managed.factory.stores.pointers.scan("/accounts/a1/tables/"))
-    made = append(managed.write(staged, 1, 2))(staged.metadata, staged.files, managed.home.clock)
-    table = create_staged(managed, [*staged_updates(staged, version), *made.updates])
+    created = append(managed.write(staged, 1, 2))(staged.metadata, staged.files, managed.home.clock)
+    table = create_staged(managed, [*staged_updates(staged, version), *created.updates])
     assert table.metadata.table_uuid == staged.metadata.table_uuid
     assert table.metadata.format_version == version
     assert managed.rows(table) == [1, 2]
@@ -472,7 +470,7 @@ def test_a_staged_table_comes_into_being_with_its_rows(managed: ManagedTableFact
     assert damage(managed.factory.stores) == []
 
 
-def test_a_staged_table_whose_name_was_taken_meanwhile_is_refused(managed: ManagedTableFactory) -> None:
+def test_staged_table_whose_name_was_taken_meanwhile_is_rejected(managed: ManagedTableFactory) -> None:
     staged = managed.create(stage=True)
     managed.create()
     with pytest.raises(AlreadyExists):
@@ -480,15 +478,15 @@ def test_a_staged_table_whose_name_was_taken_meanwhile_is_refused(managed: Manag
 
 
 @pytest.mark.parametrize("location", ["file:///tmp/x", "{warehouse}/a2/t", "{warehouse}", "{warehouse}/a1/t/deeper"])
-def test_a_staged_table_must_be_where_it_was_staged(managed: ManagedTableFactory, location: str) -> None:
+def test_staged_table_must_keep_its_location(managed: ManagedTableFactory, location: str) -> None:
     staged = managed.create(stage=True)
-    place = location.format(warehouse=managed.warehouse.folder())
+    formatted = location.format(warehouse=managed.warehouse.folder())
     updates = [each for each in staged_updates(staged) if each.action != "set-location"]
     with pytest.raises(InvalidArgument):
-        create_staged(managed, [*updates, SetLocationUpdate(location=place)])
+        create_staged(managed, [*updates, SetLocationUpdate(location=formatted)])
 
 
-def test_a_staged_table_cannot_take_the_folder_of_another(managed: ManagedTableFactory) -> None:
+def test_staged_table_cannot_use_the_folder_of_another(managed: ManagedTableFactory) -> None:
     other = managed.append(managed.create(name="other"), 1)
     staged = managed.create(stage=True)
     updates = [each for each in staged_updates(staged) if each.action != "set-location"]
@@ -497,7 +495,7 @@ def test_a_staged_table_cannot_take_the_folder_of_another(managed: ManagedTableF
     assert managed.rows(other) == [1]
 
 
-def test_a_table_of_an_iceberg_schema_and_spec_is_created_as_said(managed: ManagedTableFactory) -> None:
+def test_table_is_created_with_the_given_iceberg_schema_and_spec(managed: ManagedTableFactory) -> None:
     schema = Schema(NestedField(7, "x", LongType(), required=False))
     spec = PartitionSpec(PartitionField(7, 1000, BucketTransform(4), "x_bucket"))
     table = managed.create(schema=schema, spec=spec, order=SortOrder())
@@ -509,17 +507,17 @@ def test_a_table_of_an_iceberg_schema_and_spec_is_created_as_said(managed: Manag
 # --- rename and drop --------------------------------------------------------------------------------------------------
 
 
-def test_a_renamed_table_keeps_its_files(managed: ManagedTableFactory) -> None:
+def test_renamed_table_keeps_its_files(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
-    there = managed.factory.namespace("archive")
-    renamed = managed_tables.rename(managed.home, id_of(table), name="folk", namespace_id=there.resource_id)
+    archive = managed.factory.namespace("archive")
+    renamed = managed_tables.rename(managed.home, id_of(table), name="folk", namespace_id=archive.resource_id)
     assert renamed.metadata_location == table.metadata_location
     ref = v1.NameRef(catalog="lake", path=["archive"], name="folk")
     assert directory.resolve_table(managed.home, v1.ResolveTableRequest(ref=ref)).resource_id == id_of(table)
     assert managed.rows(managed.append(managed.load(table), 2)) == [1, 2]
 
 
-def test_a_dropped_table_is_gone_and_its_files_stay_until_gc(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_files_of_a_dropped_table_stay_until_gc(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table))
     with pytest.raises(NotFound):
@@ -528,7 +526,7 @@ def test_a_dropped_table_is_gone_and_its_files_stay_until_gc(managed: ManagedTab
     assert not list(managed.factory.stores.pointers.scan("/accounts/a1/tables/"))
 
 
-def test_a_purged_table_leaves_nothing(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_purged_table_leaves_no_files(managed: ManagedTableFactory, tmp_path: Path) -> None:
     other = managed.append(managed.create(name="other"), 7)
     table = managed.append(managed.create(), 1)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=True)
@@ -537,13 +535,13 @@ def test_a_purged_table_leaves_nothing(managed: ManagedTableFactory, tmp_path: P
 
 
 @pytest.mark.parametrize("purge", [False, True])
-@pytest.mark.parametrize("harm", [Path.unlink, lambda place: place.write_bytes(b"{")], ids=["gone", "corrupt"])
-def test_a_table_whose_metadata_is_lost_can_be_dropped(
-    managed: ManagedTableFactory, harm: Callable[[Path], object], *, purge: bool
+@pytest.mark.parametrize("damage_file", [Path.unlink, lambda path: path.write_bytes(b"{")], ids=["gone", "corrupt"])
+def test_table_with_missing_metadata_can_be_dropped(
+    managed: ManagedTableFactory, damage_file: Callable[[Path], object], *, purge: bool
 ) -> None:
     table = managed.append(managed.create(), 1)
-    harm(Path(table.metadata_location.removeprefix("file://")))
-    managed.warehouse = replace(managed.warehouse, cache=FileCache())  # as in a process that just started
+    damage_file(Path(table.metadata_location.removeprefix("file://")))
+    managed.warehouse = replace(managed.warehouse, cache=FileCache())  # as in a new process
     with pytest.raises(PreconditionFailed, match=r"missing|corrupt"):
         managed.load(table)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table), purge=purge)
@@ -556,77 +554,75 @@ def test_a_table_whose_metadata_is_lost_can_be_dropped(
 # --- gc ---------------------------------------------------------------------------------------------------------------
 
 
-def age(folder: Path, days: float, *, pattern: str = "*") -> None:
-    """Make files as old as they are in the tests of gc: it goes by the times of the disk."""
+def set_age(folder: Path, days: float, *, pattern: str = "*") -> None:
+    """Make files old enough for gc, which uses the modification times of the disk."""
     moment = time.time() - days * 86400
     for path in folder.rglob(pattern):
         if path.is_file():
             os.utime(path, (moment, moment))
 
 
-def sweep(managed: ManagedTableFactory, **asked):
-    return sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **asked)
+def sweep(managed: ManagedTableFactory, **options):
+    return sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **options)
 
 
 def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_sweep_removes_what_nothing_refers_to_and_only_that(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_sweep_deletes_exactly_the_unreferenced_files(managed: ManagedTableFactory, tmp_path: Path) -> None:
     folder = tmp_path / "warehouse"
     table = managed.append(managed.append(managed.create(), 1), 2)
     live = files_in(folder)
     orphan = managed.write(table, 99)[0].file_path.rpartition("/")[2]
-    age(folder, days=10)
-    asked = sweep(managed)
-    assert {uri.rpartition("/")[2] for uri in asked.removed} == {orphan}
-    assert files_in(folder) == live | {orphan}, "a dry run removes nothing"
-    assert sweep(managed, dry_run=False).removed == asked.removed
+    set_age(folder, days=10)
+    dry_run = sweep(managed)
+    assert {uri.rpartition("/")[2] for uri in dry_run.removed} == {orphan}
+    assert files_in(folder) == live | {orphan}, "a dry run must delete nothing"
+    assert sweep(managed, dry_run=False).removed == dry_run.removed
     assert files_in(folder) == live
     assert managed.rows(table) == [1, 2]
 
 
-def test_a_sweep_leaves_what_is_being_written(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_sweep_keeps_files_that_are_being_written(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
-    age(tmp_path, days=10)
+    set_age(tmp_path, days=10)
     files = managed.write(table, 5)
     assert sweep(managed, dry_run=False).removed == ()
     managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
     assert managed.rows(table) == [1, 5]
 
 
-def test_a_sweep_leaves_the_states_that_queries_may_still_read(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_sweep_keeps_states_that_queries_may_still_read(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     expired = table.metadata.current_snapshot_id
-    age(tmp_path, days=10)
+    set_age(tmp_path, days=10)
     managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
     commit(managed, table, RemoveSnapshotsUpdate(snapshot_ids=[expired]))
     assert sweep(managed, dry_run=False).removed == (), "a query that began yesterday may read the old snapshot"
-    age(tmp_path, days=10, pattern="0000[12]*")
-    age(tmp_path, days=9, pattern="00003*")
-    age(tmp_path, days=10, pattern="*.avro")
+    set_age(tmp_path, days=10, pattern="0000[12]*")
+    set_age(tmp_path, days=9, pattern="00003*")
+    set_age(tmp_path, days=10, pattern="*.avro")
     removed = {uri.rpartition("/")[2].rpartition(".")[2] for uri in sweep(managed, dry_run=False).removed}
     assert "parquet" in removed
     assert managed.rows(table) == []
 
 
-def test_a_sweep_removes_dropped_tables_when_no_query_can_read_them(
-    managed: ManagedTableFactory, tmp_path: Path
-) -> None:
+def test_sweep_deletes_dropped_tables_once_no_query_can_read_them(managed: ManagedTableFactory, tmp_path: Path) -> None:
     folder = tmp_path / "warehouse" / "a1"
     table = managed.append(managed.create(), 1)
-    age(tmp_path, days=10)
+    set_age(tmp_path, days=10)
     managed_tables.drop(managed.home, managed.warehouse, id_of(table))
     assert sweep(managed, dry_run=False).removed == ()
-    age(tmp_path, days=10)
+    set_age(tmp_path, days=10)
     assert sweep(managed, dry_run=False).removed
     assert not (folder / table.id).exists()
 
 
-def test_a_sweep_goes_from_table_to_table(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_sweep_continues_from_table_to_table(managed: ManagedTableFactory, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         managed.write(managed.create(name=name), 1)
-    age(tmp_path, days=10)
+    set_age(tmp_path, days=10)
     token, removed = None, []
     for _ in range(3):
         done = sweep(managed, size=1, token=token)
@@ -636,41 +632,41 @@ def test_a_sweep_goes_from_table_to_table(managed: ManagedTableFactory, tmp_path
     assert len(removed) == 3
 
 
-def test_a_sweep_keeps_all_of_a_table_whose_metadata_is_lost(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_sweep_keeps_all_files_of_a_table_with_missing_metadata(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
     managed.write(table, 2)
     Path(table.metadata.current_snapshot().manifest_list.removeprefix("file://")).unlink()
-    age(tmp_path, days=10)
+    set_age(tmp_path, days=10)
     done = sweep(managed, dry_run=False)
     assert done.removed == ()
     assert done.damaged == (table.metadata.location,)
 
 
-def test_the_attempt_of_a_process_that_died_is_swept(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_uncommitted_files_of_a_crashed_process_are_swept(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.create(), 1)
-    made = overwrite([], managed.write(table, 2), based_on=None)(table.metadata, table.files, managed.home.clock)
-    age(tmp_path, days=10)
+    created = overwrite([], managed.write(table, 2), based_on=None)(table.metadata, table.files, managed.home.clock)
+    set_age(tmp_path, days=10)
     swept = {uri for uri in sweep(managed, dry_run=False).removed if uri.endswith(".avro")}
-    assert swept == set(made.written)
+    assert swept == set(created.written)
     assert managed.rows(table) == [1]
 
 
-# --- oracles ----------------------------------------------------------------------------------------------------------
+# --- other readers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("duckdb extensions")
-def test_duckdb_reads_the_table_of_a_commit(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_duckdb_reads_committed_tables(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.append(managed.append(managed.create(), 1), 2)
     with extended(tmp_path / "extensions") as duck:
         read = duck.execute("SELECT list_sort(list(x)) FROM iceberg_scan(?)", [table.metadata_location]).fetchone()
     assert read == ([1, 2],)
 
 
-def test_our_reader_answers_as_of_a_time(managed: ManagedTableFactory) -> None:
+def test_time_travel_reads_the_older_snapshot(managed: ManagedTableFactory) -> None:
     first = managed.append(managed.create(), 1)
     managed.factory.clock.now += timedelta(hours=1)
     managed.append(first, 2)
     as_of = v1.SnapshotRef()
     as_of.as_of.FromMilliseconds(first.metadata.current_snapshot().timestamp_ms)
-    then = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=as_of)).snapshot
-    assert then.snapshot_id == first.metadata.current_snapshot_id
+    historical = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=as_of)).snapshot
+    assert historical.snapshot_id == first.metadata.current_snapshot_id

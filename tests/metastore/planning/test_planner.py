@@ -1,4 +1,4 @@
-"""Planning: a file is left out on proof only, and tasks are about equal."""
+"""Planning: files are pruned only on proof, and tasks are balanced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def predicate(op: Any, *values: str, column: str = "x") -> v1.Predicate:
     return v1.Predicate(column=column, op=op, values=values)
 
 
-def kept(found: FileFacts, *predicates: v1.Predicate) -> list[str]:
+def remaining_files(found: FileFacts, *predicates: v1.Predicate) -> list[str]:
     return [found.files["file_path"][int(place)].as_py() for place in plan(found, predicates).data]
 
 
@@ -80,13 +80,13 @@ TENS = [
         (v1.PO_IS_NOT_NULL, [], "abc"),
     ],
 )
-def test_every_operator_keeps_and_drops(op, values, expected):
-    assert kept(facts(*TENS), predicate(op, *values)) == list(expected)
+def test_every_operator_keeps_and_prunes_files(op, values, expected):
+    assert remaining_files(facts(*TENS), predicate(op, *values)) == list(expected)
 
 
 @behavior(55)
 @pytest.mark.parametrize(
-    ("bad", "why"),
+    ("bad", "reason"),
     [
         (predicate(v1.PO_EQ, "ten"), "cannot be compared"),
         (predicate(v1.PO_EQ), "cannot be compared"),
@@ -97,10 +97,10 @@ def test_every_operator_keeps_and_drops(op, values, expected):
         (predicate(v1.PO_EQ, "100", column="y"), "no statistics"),
     ],
 )
-def test_what_is_not_understood_keeps_all_files_and_says_so(bad, why):
+def test_unsupported_predicate_keeps_all_files_and_reports_the_reason(bad, reason):
     found = plan(facts(*TENS), [bad])
     assert len(found.data) == 3
-    assert why in found.pruned[0].unused_because
+    assert reason in found.pruned[0].unused_because
 
 
 @behavior(55)
@@ -117,36 +117,36 @@ def test_what_is_not_understood_keeps_all_files_and_says_so(bad, why):
         file("u", column("other", min="1", max="1", id=2)),
     ],
 )
-def test_a_file_without_proof_is_kept(unknown):
-    assert "u" in kept(facts(unknown), predicate(v1.PO_EQ, "100"))
+def test_file_without_proof_is_kept(unknown):
+    assert "u" in remaining_files(facts(unknown), predicate(v1.PO_EQ, "100"))
 
 
-def test_bounds_of_different_types_prove_nothing():
+def test_bounds_of_different_types_prune_nothing():
     mixed = facts(file("a", column(min="1", max="2")), file("b", column(of="STRING", min="1", max="2")))
-    assert kept(mixed, predicate(v1.PO_EQ, "9")) == ["a", "b"]
+    assert remaining_files(mixed, predicate(v1.PO_EQ, "9")) == ["a", "b"]
 
 
-def test_the_case_of_a_name_matters_only_between_names():
+def test_case_of_a_column_name_matters_only_if_it_is_ambiguous():
     one = facts(file("a", column("Amount", min="1", max="2")))
-    assert kept(one, predicate(v1.PO_EQ, "9", column="AMOUNT")) == []
+    assert remaining_files(one, predicate(v1.PO_EQ, "9", column="AMOUNT")) == []
     two = facts(file("a", column("x", min="1", max="2"), column("X", min="5", max="9", id=2)))
-    assert kept(two, predicate(v1.PO_EQ, "9", column="X")) == ["a"]
-    assert kept(two, predicate(v1.PO_EQ, "9", column="x")) == []
+    assert remaining_files(two, predicate(v1.PO_EQ, "9", column="X")) == ["a"]
+    assert remaining_files(two, predicate(v1.PO_EQ, "9", column="x")) == []
 
 
-def test_null_counts_prove_when_they_are_known():
+def test_known_null_counts_prune_files():
     files = facts(
         file("none", column(null_count=0)),
         file("all", column(null_count=10)),
         file("some", column(null_count=4)),
         file("unknown", column()),
     )
-    assert kept(files, predicate(v1.PO_IS_NULL)) == ["all", "some", "unknown"]
-    assert kept(files, predicate(v1.PO_IS_NOT_NULL)) == ["none", "some", "unknown"]
-    assert kept(files, predicate(v1.PO_GT, "5")) == ["none", "some", "unknown"]
-    assert kept(facts(file("uncounted", column(null_count=0), row_count=0)), predicate(v1.PO_IS_NOT_NULL)) == [
-        "uncounted"
-    ]
+    assert remaining_files(files, predicate(v1.PO_IS_NULL)) == ["all", "some", "unknown"]
+    assert remaining_files(files, predicate(v1.PO_IS_NOT_NULL)) == ["none", "some", "unknown"]
+    assert remaining_files(files, predicate(v1.PO_GT, "5")) == ["none", "some", "unknown"]
+    assert remaining_files(
+        facts(file("uncounted", column(null_count=0), row_count=0)), predicate(v1.PO_IS_NOT_NULL)
+    ) == ["uncounted"]
 
 
 def test_nan_is_greater_than_all_numbers():
@@ -154,27 +154,27 @@ def test_nan_is_greater_than_all_numbers():
         return file(name, column(of="DOUBLE", min="1.0", max="2.0", value_count=10, **more))
 
     files = facts(floats("nan", nan_count=1), floats("plain", nan_count=0), floats("unknown"))
-    assert kept(files, predicate(v1.PO_GT, "5")) == ["nan", "unknown"]
-    assert kept(files, predicate(v1.PO_GTE, "5")) == ["nan", "unknown"]
-    assert kept(files, predicate(v1.PO_LT, "0")) == []
+    assert remaining_files(files, predicate(v1.PO_GT, "5")) == ["nan", "unknown"]
+    assert remaining_files(files, predicate(v1.PO_GTE, "5")) == ["nan", "unknown"]
+    assert remaining_files(files, predicate(v1.PO_LT, "0")) == []
     same = facts(file("nan", column(of="DOUBLE", min="1.0", max="1.0", nan_count=1)))
-    assert kept(same, predicate(v1.PO_NEQ, "1")) == ["nan"]
-    assert kept(files, predicate(v1.PO_EQ, "NaN")) == ["nan", "plain", "unknown"]
+    assert remaining_files(same, predicate(v1.PO_NEQ, "1")) == ["nan"]
+    assert remaining_files(files, predicate(v1.PO_EQ, "NaN")) == ["nan", "plain", "unknown"]
 
 
-def test_a_float_may_be_compared_as_float_or_as_written():
+def test_float_is_compared_both_as_float_and_as_written():
     low = str(float(pa.scalar(0.1, pa.float32()).as_py()))
-    assert kept(facts(file("a", column(of="FLOAT", min=low, max=low, nan_count=0))), predicate(v1.PO_EQ, "0.1")) == [
-        "a"
-    ]
+    assert remaining_files(
+        facts(file("a", column(of="FLOAT", min=low, max=low, nan_count=0))), predicate(v1.PO_EQ, "0.1")
+    ) == ["a"]
 
 
-def test_a_literal_finer_than_the_column_is_not_moved():
+def test_literal_more_precise_than_the_column_is_not_rounded():
     at = file("a", column(of="TIMESTAMP(3)", min="2026-01-01T00:00:00.123", max="2026-01-01T00:00:00.123"))
-    assert kept(facts(at), predicate(v1.PO_LT, "2026-01-01T00:00:00.123456")) == ["a"]
+    assert remaining_files(facts(at), predicate(v1.PO_LT, "2026-01-01T00:00:00.123456")) == ["a"]
 
 
-def test_partition_values_prove_where_statistics_are_silent():
+def test_partition_values_prune_files_without_statistics():
     spec = v1.PartitionSpecInfo(
         spec_id=3,
         fields=[
@@ -195,11 +195,11 @@ def test_partition_values_prove_where_statistics_are_silent():
         part("garbage", "]"),
         spec=spec,
     )
-    assert kept(files, predicate(v1.PO_EQ, "2026-01-02", column="day")) == ["b", "null", "older", "garbage"]
-    assert len(kept(files, predicate(v1.PO_EQ, "7", column="bucketed"))) == 5
+    assert remaining_files(files, predicate(v1.PO_EQ, "2026-01-02", column="day")) == ["b", "null", "older", "garbage"]
+    assert len(remaining_files(files, predicate(v1.PO_EQ, "7", column="bucketed"))) == 5
 
 
-def test_the_report_says_what_each_predicate_removed():
+def test_report_lists_what_each_predicate_pruned():
     found = plan(facts(*TENS), [predicate(v1.PO_GT, "9"), predicate(v1.PO_LT, "20"), predicate(v1.PO_EQ, "x")])
     assert [each.removed for each in found.pruned] == [1, 1, 0]
     assert found.bytes == 100
@@ -217,12 +217,12 @@ def test_tasks_are_balanced(sizes, tasks):
         assert max(by_task) <= total / count + max(sizes) + 1
 
 
-def test_an_empty_table_is_planned():
+def test_empty_table_can_be_planned():
     found = plan(facts(), [predicate(v1.PO_EQ, "1")])
     assert (len(found.data), len(found.deletes), len(found.tasks)) == (0, 0, 0)
 
 
-# --- DuckDB as the judge ----------------------------------------------------------------------------------------------
+# --- compared with DuckDB ---------------------------------------------------------------------------------------------
 
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "i": (pa.int32(), st.integers(-50, 50)),
@@ -293,7 +293,7 @@ def duckdb_type(of: pa.DataType) -> str:
 @behavior(55)
 @settings(max_examples=250, deadline=None)
 @given(cases())
-def test_a_pruned_file_never_holds_a_matching_row(tmp_path_factory, case):
+def test_pruned_file_never_contains_a_matching_row(tmp_path_factory, case):
     name, files, wanted, where, _ = case
     folder = tmp_path_factory.mktemp("table") / "t"
     folder.mkdir()
@@ -304,9 +304,9 @@ def test_a_pruned_file_never_holds_a_matching_row(tmp_path_factory, case):
         snapshot = handle.current()
         assert snapshot is not None
         stored = stored_files(handle, snapshot, handle.files(snapshot))
-    left = set(kept(FileFacts(stored), wanted))
-    with duckdb.connect() as judge:
+    remaining = set(remaining_files(FileFacts(stored), wanted))
+    with duckdb.connect() as connection:
         for path in map(str, folder.iterdir()):
-            matching = judge.execute(f"SELECT count(*) FROM read_parquet('{path}') WHERE {where}").fetchone()
+            matching = connection.execute(f"SELECT count(*) FROM read_parquet('{path}') WHERE {where}").fetchone()
             assert matching is not None
-            assert matching[0] == 0 or path in left, (where, files)
+            assert matching[0] == 0 or path in remaining, (where, files)

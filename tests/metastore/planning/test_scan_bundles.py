@@ -1,4 +1,4 @@
-"""Scan bundles: what a query reads, from the store alone, in bounded messages."""
+"""Scan bundles: everything a query reads, planned from the store alone and sent in bounded messages."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def messages(factory: ResourceFactory, query_id: str, table: v1.Table, **more: A
     return list(scan_bundles.fetch(factory.home, request, planner=Planner()))
 
 
-def fetched(factory: ResourceFactory, query_id: str, table: v1.Table, **more: Any) -> v1.FetchScanBundleResponse:
-    """All messages as one."""
-    whole = v1.FetchScanBundleResponse()
+def fetch_bundle(factory: ResourceFactory, query_id: str, table: v1.Table, **more: Any) -> v1.FetchScanBundleResponse:
+    """All messages merged into one."""
+    bundle = v1.FetchScanBundleResponse()
     for message in messages(factory, query_id, table, **more):
-        whole.MergeFrom(message)
-    return whole
+        bundle.MergeFrom(message)
+    return bundle
 
 
 def with_files(factory: ResourceFactory, *files: v1.FileColumnStats) -> v1.Table:
@@ -59,7 +59,7 @@ def equal(value: str, column: str = "x") -> v1.Predicate:
     return v1.Predicate(column=column, op=v1.PO_EQ, values=[value])
 
 
-def test_a_mirrored_table_is_planned_without_its_upstream(factory: ResourceFactory, tmp_path):
+def test_mirrored_table_is_planned_without_its_upstream(factory: ResourceFactory, tmp_path):
     catalog = iceberg(tmp_path / "ice")
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64(), "name": pa.string()}))
     for number in range(3):
@@ -68,44 +68,47 @@ def test_a_mirrored_table_is_planned_without_its_upstream(factory: ResourceFacto
     (table,) = mirrored(factory).values()
     query_id = begin(factory, table)
     shutil.rmtree(tmp_path / "ice")
-    whole = fetched(factory, query_id, table, predicates=[equal("15", "ID")])
-    assert (whole.report.files_total, whole.report.files_kept) == (3, 1)
-    (kept,) = whole.data_files
-    assert {each.column_name: (each.min, each.max) for each in kept.columns} == {"id": ("10", "19"), "name": ("a", "b")}
-    assert whole.table_info.snapshot_id == current_of(factory, table).snapshot_id
-    assert '"name"' in whole.table_info.schema_json
+    bundle = fetch_bundle(factory, query_id, table, predicates=[equal("15", "ID")])
+    assert (bundle.report.files_total, bundle.report.files_kept) == (3, 1)
+    (data_file,) = bundle.data_files
+    assert {each.column_name: (each.min, each.max) for each in data_file.columns} == {
+        "id": ("10", "19"),
+        "name": ("a", "b"),
+    }
+    assert bundle.table_info.snapshot_id == current_of(factory, table).snapshot_id
+    assert '"name"' in bundle.table_info.schema_json
     assert queries.get(factory.home, v1.GetQueryRequest(query_id=query_id)).query.query_status == v1.QS_COMPLETED
 
 
 @behavior(47)
-def test_a_later_snapshot_changes_nothing_for_the_query(factory: ResourceFactory, tmp_path):
+def test_later_snapshot_does_not_affect_the_query(factory: ResourceFactory, tmp_path):
     parquet(tmp_path / "up" / "t", "a", id=[1])
-    made = connector(factory, str(tmp_path / "up"))
-    run(factory, made)
+    created = connector(factory, str(tmp_path / "up"))
+    run(factory, created)
     (table,) = mirrored(factory).values()
     query_id = begin(factory, table)
-    before = fetched(factory, query_id, table)
+    before = fetch_bundle(factory, query_id, table)
     parquet(tmp_path / "up" / "t", "b", id=[2])
-    run(factory, made)
-    assert fetched(factory, query_id, table) == before
-    assert fetched(factory, begin(factory, table), table).report.files_total == 2
+    run(factory, created)
+    assert fetch_bundle(factory, query_id, table) == before
+    assert fetch_bundle(factory, begin(factory, table), table).report.files_total == 2
 
 
 @behavior(57)
-def test_a_predicate_on_a_column_that_is_not_wanted_still_prunes(factory: ResourceFactory):
+def test_predicate_on_an_unrequested_column_still_prunes(factory: ResourceFactory):
     def two(path: str, low: str) -> v1.FileColumnStats:
         return file(path, column("x", min=low, max=low), column("y", min="1", max="1", id=2))
 
     table = with_files(factory, two("a", "1"), two("b", "2"))
-    whole = fetched(factory, begin(factory, table), table, required_columns=["Y"], predicates=[equal("2")])
-    (kept,) = whole.data_files
-    assert (kept.file_path, [each.column_name for each in kept.columns]) == ("b", ["y"])
-    bare = fetched(factory, begin(factory, table), table, exclude_column_stats=True, predicates=[equal("2")])
+    bundle = fetch_bundle(factory, begin(factory, table), table, required_columns=["Y"], predicates=[equal("2")])
+    (data_file,) = bundle.data_files
+    assert (data_file.file_path, [each.column_name for each in data_file.columns]) == ("b", ["y"])
+    bare = fetch_bundle(factory, begin(factory, table), table, exclude_column_stats=True, predicates=[equal("2")])
     assert [(each.file_path, len(each.columns)) for each in bare.data_files] == [("b", 0)]
 
 
 @behavior(56)
-def test_indices_of_delete_files_are_mapped_to_those_that_are_left(factory: ResourceFactory):
+def test_delete_file_indices_refer_to_the_remaining_delete_files(factory: ResourceFactory):
     table = with_files(
         factory,
         file("d1", column(min="1", max="5"), file_content=v1.FC_EQUALITY_DELETES, equality_field_ids=[1]),
@@ -115,17 +118,17 @@ def test_indices_of_delete_files_are_mapped_to_those_that_are_left(factory: Reso
         file("x2", column(min="50", max="59")),
     )
     query_id = begin(factory, table)
-    everything = fetched(factory, query_id, table)
+    everything = fetch_bundle(factory, query_id, table)
     assert [list(each.delete_file_indices) for each in everything.data_files] == [[0, 1, 2], [0, 1, 2]]
-    whole = fetched(factory, query_id, table, predicates=[equal("55")])
-    assert [each.file_path for each in whole.delete_files] == ["d2", "d3"]
-    assert [(each.file_path, list(each.delete_file_indices)) for each in whole.data_files] == [("x2", [0, 1])]
-    assert list(whole.delete_files[1].equality_field_ids) == [1]
-    assert fetched(factory, query_id, table) == everything
+    bundle = fetch_bundle(factory, query_id, table, predicates=[equal("55")])
+    assert [each.file_path for each in bundle.delete_files] == ["d2", "d3"]
+    assert [(each.file_path, list(each.delete_file_indices)) for each in bundle.data_files] == [("x2", [0, 1])]
+    assert list(bundle.delete_files[1].equality_field_ids) == [1]
+    assert fetch_bundle(factory, query_id, table) == everything
 
 
 @behavior(56)
-def test_deletes_apply_to_their_partition_and_to_what_came_before(factory: ResourceFactory):
+def test_deletes_apply_to_their_partition_and_to_older_files(factory: ResourceFactory):
     def at(path: str, part: str, sequence: int, **more: Any) -> v1.FileColumnStats:
         return file(path, partition_data_json=part, partition_spec_id=1, sequence_number=sequence, **more)
 
@@ -141,11 +144,11 @@ def test_deletes_apply_to_their_partition_and_to_what_came_before(factory: Resou
         at("x2", '{"p": "2"}', 3),
         at("x3", "", 1),
     )
-    whole = fetched(factory, begin(factory, table), table)
-    assert [list(each.delete_file_indices) for each in whole.data_files] == [[0, 2, 3], [0, 3], [], [0, 1, 2, 3]]
+    bundle = fetch_bundle(factory, begin(factory, table), table)
+    assert [list(each.delete_file_indices) for each in bundle.data_files] == [[0, 2, 3], [0, 3], [], [0, 1, 2, 3]]
 
 
-def test_messages_are_bounded_and_files_come_in_order(factory: ResourceFactory, monkeypatch):
+def test_messages_are_bounded_and_files_are_in_order(factory: ResourceFactory, monkeypatch):
     monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", 2_000)
     files = [file(f"folder/{number:05d}", column(min="1", max="9"), size_bytes=1) for number in range(300)]
     table = with_files(factory, file("aaa", file_content=v1.FC_POSITION_DELETES), *files)
@@ -159,7 +162,7 @@ def test_messages_are_bounded_and_files_come_in_order(factory: ResourceFactory, 
     assert [sum(each.task == task for each in data) for task in range(10)] == [30] * 10
 
 
-def test_a_table_without_file_statistics_is_an_empty_bundle(factory: ResourceFactory):
+def test_table_without_file_statistics_gives_an_empty_bundle(factory: ResourceFactory):
     factory.namespace("sales")
     table = factory.table()
     factory.snapshot(table, 1, at=1)
@@ -168,28 +171,28 @@ def test_a_table_without_file_statistics_is_an_empty_bundle(factory: ResourceFac
 
 
 @behavior(54)
-def test_what_cannot_be_fetched_is_told(factory: ResourceFactory):
+def test_invalid_bundle_requests_are_rejected(factory: ResourceFactory):
     table = with_files(factory, file("a"))
     query_id = begin(factory, table)
     with pytest.raises(InvalidArgument) as missing:
-        fetched(factory, query_id, v1.Table())
+        fetch_bundle(factory, query_id, v1.Table())
     assert missing.value.key == "query.table.id.required"
     with pytest.raises(InvalidArgument) as blank:
-        fetched(factory, " ", table)
+        fetch_bundle(factory, " ", table)
     assert blank.value.key == "field"
     with pytest.raises(NotFound) as unknown:
-        fetched(factory, "nope", table)
+        fetch_bundle(factory, "nope", table)
     assert unknown.value.key == "query.not.found"
     with pytest.raises(NotFound) as unpinned:
-        fetched(factory, query_id, factory.table("others"))
+        fetch_bundle(factory, query_id, factory.table("others"))
     assert unpinned.value.key == "query.table.not.pinned"
     queries.end(factory.home, v1.EndQueryRequest(query_id=query_id))
     with pytest.raises(PreconditionFailed):
-        fetched(factory, query_id, table)
+        fetch_bundle(factory, query_id, table)
 
 
 @behavior(59)
-def test_a_query_of_another_account_cannot_be_fetched(factory: ResourceFactory):
+def test_bundle_of_another_account_cannot_be_fetched(factory: ResourceFactory):
     table = with_files(factory, file("a"))
     query_id = begin(factory, table)
     factory.account("a2")
@@ -198,18 +201,18 @@ def test_a_query_of_another_account_cannot_be_fetched(factory: ResourceFactory):
         list(scan_bundles.fetch(factory.realm("a2"), request, planner=Planner()))
 
 
-def test_rows_that_only_a_log_deletes_are_not_shown_as_there(factory: ResourceFactory):
+def test_snapshot_with_rows_deleted_only_in_the_log_cannot_be_planned(factory: ResourceFactory):
     factory.namespace("sales")
     table = factory.table()
     spec = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=1, format_metadata={"deleted_rows": b"3"})
     snapshots.create(factory.home, v1.CreateSnapshotRequest(spec=spec))
     query_id = begin(factory, table)
     with pytest.raises(Unsupported, match="3 rows"):
-        fetched(factory, query_id, table)
+        fetch_bundle(factory, query_id, table)
     assert queries.get(factory.home, v1.GetQueryRequest(query_id=query_id)).query.query_status == v1.QS_FAILED
 
 
-def test_what_was_made_ready_is_kept_for_the_next_plan(factory: ResourceFactory, calls):
+def test_planner_caches_file_facts(factory: ResourceFactory, calls):
     table = with_files(factory, file("a", column(min="1", max="2")))
     pinned = queries.pinned(factory.home, begin(factory, table), table.resource_id)
     planner = Planner()

@@ -1,4 +1,4 @@
-"""Leases of queries: what they pin, for how long, and that it can be read all that time."""
+"""Query leases: what they pin, for how long, and that pinned data stays readable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from metastore.integrity import damage
-from metastore.resource_factory import ResourceFactory, behavior, mask, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error, mask
 from skiway.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound, PreconditionFailed
 from skiway.metastore import Realm, gc, queries, statistics
 from skiway.metastore.gc import sweeps as gc_sweeps
@@ -95,7 +95,7 @@ def put_statistics(factory: ResourceFactory, table: v1.Table, snapshot_id: int, 
 
 
 def collect(factory: ResourceFactory) -> set[str]:
-    """All that gc removes now. Blobs are as old as the machine says, so the collector's clock runs ahead of it."""
+    """Run gc and return everything it deleted. Its clock is ahead, since the age of blobs follows the clock of the machine."""
     gc.sweep_expired(factory.stores)
     gc.sweep_pointers(factory.stores)
     return set(gc.sweep_blobs(factory.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1)).removed)
@@ -103,7 +103,7 @@ def collect(factory: ResourceFactory) -> set[str]:
 
 @pytest.fixture
 def people(factory) -> v1.Table:
-    """A table with snapshots 0 to 2, made at 100, 200 and 300 s after 1970."""
+    """A table with snapshots 0 to 2, created at 100, 200 and 300 s after 1970."""
     table = factory.table("people", schema_json='{"then": true}')
     for number in range(3):
         factory.snapshot(table, number, at=100 * (number + 1))
@@ -114,7 +114,7 @@ def people(factory) -> v1.Table:
 
 
 @behavior(47)
-def test_what_a_query_reads_stays_as_it_was_when_it_began(factory, people):
+def test_query_reads_the_state_from_when_it_began(factory, people):
     put_statistics(factory, people, 2, rows=10)
     query = begin(factory, of_table(people))
     assert snapshot_ids(query) == [2]
@@ -137,29 +137,29 @@ def test_what_a_query_reads_stays_as_it_was_when_it_began(factory, people):
 
 
 @behavior(47, 75)
-@pytest.mark.parametrize("way", ["table", "snapshot"])
-def test_what_is_deleted_stays_readable_for_the_lease_and_goes_after_it(factory, people, way):
+@pytest.mark.parametrize("deleted", ["table", "snapshot"])
+def test_deleted_data_stays_readable_until_the_lease_ends(factory, people, deleted):
     put_statistics(factory, people, 1, rows=10)
     query = begin(factory, of_table(people, by_id(1)))
-    if way == "table":
+    if deleted == "table":
         tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
     else:
         snapshots.delete(factory.home, v1.DeleteSnapshotRequest(table_id=people.resource_id, snapshot_id=1))
     collect(factory)
     read = pinned(factory, query, people)
-    held = set(pins.pinned_uris([read.of]))
-    assert len(held) == 5
+    pinned_uris = set(pins.pinned_uris([read.of]))
+    assert len(pinned_uris) == 5
     assert read.table().display_name == "people"
     assert read.snapshot().snapshot_id == 1
     assert read.table_stats().row_count == 10
     assert read.files()["row_count"].to_pylist() == [10]
-    gone = held if way == "table" else held - {read.of.table_uri}
+    gone = pinned_uris if deleted == "table" else pinned_uris - {read.of.table_uri}
     end(factory, query.query_id)
-    assert collect(factory) & held == gone
+    assert collect(factory) & pinned_uris == gone
 
 
 @behavior(75)
-def test_pins_of_a_query_that_is_never_ended_go_with_its_time(factory, people):
+def test_pins_of_an_abandoned_query_expire_with_its_lease(factory, people):
     query = begin(factory, of_table(people), ttl_seconds=60)
     read = pinned(factory, query, people)
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
@@ -175,7 +175,7 @@ def test_pins_of_a_query_that_is_never_ended_go_with_its_time(factory, people):
 
 
 @behavior(75)
-def test_each_of_two_queries_holds_its_own_pins(factory, people):
+def test_each_query_has_its_own_pins(factory, people):
     first, second = begin(factory, of_table(people)), begin(factory, of_table(people))
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
     end(factory, first.query_id)
@@ -184,12 +184,12 @@ def test_each_of_two_queries_holds_its_own_pins(factory, people):
 
 
 @behavior(47)
-def test_what_changes_while_a_query_begins_is_read_again(factory, people, monkeypatch):
-    """The snapshot is deleted, and collected, after it was read and before it is pinned."""
+def test_snapshot_changed_while_a_query_begins_is_read_again(factory, people, monkeypatch):
+    """The snapshot is deleted and collected after it was read and before it is pinned."""
     put_statistics(factory, people, 2, rows=10)
     original = pins.hold
 
-    def late(*arguments: Any, **named: Any) -> None:
+    def delayed_call(*arguments: Any, **named: Any) -> None:
         monkeypatch.setattr(pins, "hold", original)
         put_statistics(factory, people, 2, rows=20)
         factory.snapshot(people, 3, at=400)
@@ -197,48 +197,48 @@ def test_what_changes_while_a_query_begins_is_read_again(factory, people, monkey
         assert collect(factory)
         original(*arguments, **named)
 
-    monkeypatch.setattr(pins, "hold", late)
+    monkeypatch.setattr(pins, "hold", delayed_call)
     query = begin(factory, of_table(people))
     assert snapshot_ids(query) == [3]
     assert pinned(factory, query, people).snapshot().snapshot_id == 3
 
 
 @behavior(75)
-def test_what_is_pinned_and_deleted_while_gc_looks_stays(factory, people, monkeypatch):
-    """Both happens between gc's coming to the snapshot and its finding out that nobody names it."""
+def test_snapshot_pinned_and_deleted_during_gc_is_kept(factory, people, monkeypatch):
+    """Both happen after gc reaches the snapshot and before gc finds it unreferenced."""
     current = pinned(factory, begin(factory, of_table(people), query_id="before"), people).of.snapshot_uri
     end(factory, "before")
     original, began = gc_sweeps._unused, []
 
-    def slow(stores: Stores, uri: str) -> bool:
+    def delayed_check(stores: Stores, uri: str) -> bool:
         if uri == current and not began:
             began.append(begin(factory, of_table(people)))
             tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
         return original(stores, uri)
 
-    monkeypatch.setattr(gc_sweeps, "_unused", slow)
+    monkeypatch.setattr(gc_sweeps, "_unused", delayed_check)
     collect(factory)
     assert pinned(factory, began[0], people).snapshot().snapshot_id == 2
 
 
-def test_statistics_that_are_replaced_while_a_query_begins_are_read_again(factory, people, monkeypatch):
+def test_statistics_replaced_while_a_query_begins_are_read_again(factory, people, monkeypatch):
     put_statistics(factory, people, 2, rows=10)
     original = pins.hold
 
-    def late(*arguments: Any, **named: Any) -> None:
+    def delayed_call(*arguments: Any, **named: Any) -> None:
         monkeypatch.setattr(pins, "hold", original)
         put_statistics(factory, people, 2, rows=20)
         assert collect(factory)
         original(*arguments, **named)
 
-    monkeypatch.setattr(pins, "hold", late)
+    monkeypatch.setattr(pins, "hold", delayed_call)
     query = begin(factory, of_table(people))
     assert pinned(factory, query, people).files()["row_count"].to_pylist() == [20]
 
 
 @behavior(51)
 @pytest.mark.parametrize(
-    ("asked", "default", "found"),
+    ("requested", "default", "found"),
     [
         (None, None, 2),
         (NOTHING, None, 2),
@@ -254,26 +254,26 @@ def test_statistics_that_are_replaced_while_a_query_begins_are_read_again(factor
         (CURRENT, 250, 2),
     ],
 )
-def test_an_id_counts_more_than_a_time_and_what_is_said_more_than_the_default(factory, people, asked, default, found):
+def test_snapshot_reference_takes_precedence_over_the_default_time(factory, people, requested, default, found):
     more = {} if default is None else {"as_of_default": Timestamp(seconds=default)}
-    query = begin(factory, of_table(people, asked), **more)
+    query = begin(factory, of_table(people, requested), **more)
     assert snapshot_ids(query) == [found]
     (pin,) = query.snapshots.pins
-    by_time = (asked or NOTHING).WhichOneof("which") == "as_of" or (
-        default is not None and (asked or NOTHING).WhichOneof("which") is None
+    by_time = (requested or NOTHING).WhichOneof("which") == "as_of" or (
+        default is not None and (requested or NOTHING).WhichOneof("which") is None
     )
     assert pin.HasField("as_of") == by_time
 
 
 @behavior(51)
-def test_a_rolled_back_table_is_read_where_it_was_rolled_back_to(factory, people):
+def test_rolled_back_table_is_read_at_its_current_snapshot(factory, people):
     snapshots.set_current(factory.home, v1.SetCurrentSnapshotRequest(table_id=people.resource_id, snapshot_id=0))
     assert snapshot_ids(begin(factory, of_table(people))) == [0]
 
 
 @behavior(51)
 @pytest.mark.parametrize(
-    ("asked", "error", "error_key"),
+    ("requested", "error", "error_key"),
     [
         (by_id(7), NotFound, "query.snapshot.not.in.table"),
         (by_id(-1), NotFound, "query.snapshot.not.in.table"),
@@ -282,40 +282,40 @@ def test_a_rolled_back_table_is_read_where_it_was_rolled_back_to(factory, people
         (v1.SnapshotRef(special=0), InvalidArgument, "snapshot.special.unsupported"),
     ],
 )
-def test_a_state_that_is_not_there_fails_the_whole_call(factory, people, asked, error, error_key):
-    with refused(error, error_key):
-        begin(factory, of_table(people, by_id(1)), of_table(people, asked), query_id="q")
-    with refused(NotFound, "query.not.found", query_id="q"):
+def test_missing_snapshot_fails_the_whole_call(factory, people, requested, error, error_key):
+    with expect_error(error, error_key):
+        begin(factory, of_table(people, by_id(1)), of_table(people, requested), query_id="q")
+    with expect_error(NotFound, "query.not.found", query_id="q"):
         get(factory, "q")
     assert damage(factory.stores) == []
 
 
-def test_a_table_without_snapshots_cannot_be_read(factory):
-    with refused(NotFound, "query.table.no.queryable.snapshot"):
+def test_table_without_snapshots_cannot_be_read(factory):
+    with expect_error(NotFound, "query.table.no.queryable.snapshot"):
         begin(factory, of_table(factory.table()))
 
 
 @behavior(53)
-def test_what_is_said_of_a_table_counts_wherever_else_it_is_read(factory, people):
+def test_explicit_snapshot_applies_to_every_input_of_the_table(factory, people):
     for inputs in ([of_table(people), of_table(people, by_id(1))], [of_table(people, as_of(250)), of_table(people)]):
         assert snapshot_ids(begin(factory, *inputs, as_of_default=Timestamp(seconds=100))) == [1]
 
 
 @behavior(53)
-def test_two_ways_to_say_the_same_state_are_one(factory, people):
+def test_equivalent_snapshot_references_are_pinned_once(factory, people):
     inputs = [of_table(people, by_id(1)), of_table(people, as_of(250)), named("sales", "people")]
     assert snapshot_ids(begin(factory, *inputs)) == [1]
 
 
 @behavior(53)
 @pytest.mark.parametrize("other", [by_id(0), as_of(100), CURRENT])
-def test_two_states_of_one_table_cannot_be_read_by_one_query(factory, people, other):
+def test_query_cannot_read_two_snapshots_of_one_table(factory, people, other):
     conflict = {"table_id": people.resource_id.id, "pinned_snapshot": "1"}
-    with refused(PreconditionFailed, "query.table.pin.conflict", **conflict):
+    with expect_error(PreconditionFailed, "query.table.pin.conflict", **conflict):
         begin(factory, of_table(people, by_id(1)), of_table(people, other))
 
 
-def test_tables_are_pinned_once_in_the_order_of_the_inputs(factory, people):
+def test_tables_are_pinned_once_in_input_order(factory, people):
     other = factory.table("other")
     factory.snapshot(other, 5)
     query = begin(factory, of_table(other), named("sales", "people", catalog="lake"), named("sales", "other"))
@@ -335,17 +335,17 @@ def test_tables_are_pinned_once_in_the_order_of_the_inputs(factory, people):
         (v1.QueryInput(table_id=v1.ResourceId(id="x", kind=v1.RK_VIEW)), InvalidArgument, "kind"),
     ],
 )
-def test_an_input_that_means_nothing_is_refused(factory, people, given, error, error_key):
-    with refused(error, error_key):
+def test_unresolvable_input_is_rejected(factory, people, given, error, error_key):
+    with expect_error(error, error_key):
         begin(factory, of_table(people), given)
 
 
-def test_an_id_inside_a_name_decides(factory, people):
+def test_id_in_a_name_takes_precedence(factory, people):
     view = factory.view("v", base_relations=[relation("people")])
     for target in (people.resource_id, v1.ResourceId(id=people.resource_id.id), view.resource_id):
         query = begin(factory, v1.QueryInput(name=v1.NameRef(catalog="no", name="no", resource_id=target)))
         assert table_ids(query) == [people.resource_id.id]
-    with refused(NotFound, "query.input.unresolved", name="x"):
+    with expect_error(NotFound, "query.input.unresolved", name="x"):
         begin(factory, v1.QueryInput(name=v1.NameRef(resource_id=v1.ResourceId(id="x"))))
 
 
@@ -353,7 +353,7 @@ def test_an_id_inside_a_name_decides(factory, people):
 
 
 @behavior(52)
-def test_a_view_pins_the_tables_it_reads_once_through_other_views(factory, people):
+def test_view_pins_its_tables_once_through_nested_views(factory, people):
     orders = factory.table("orders")
     factory.snapshot(orders, 9)
     inner = factory.view("inner", base_relations=[relation("people"), relation("sales", "orders")])
@@ -368,7 +368,7 @@ def test_a_view_pins_the_tables_it_reads_once_through_other_views(factory, peopl
 
 
 @behavior(52)
-def test_views_that_read_each_other_end(factory, people):
+def test_expansion_of_cyclic_views_terminates(factory, people):
     one = factory.view("one", base_relations=[relation("two"), relation("one")])
     factory.view("two", base_relations=[relation("one"), relation("people")])
     query = begin(factory, of_view(one), of_view(one))
@@ -377,34 +377,36 @@ def test_views_that_read_each_other_end(factory, people):
 
 
 @behavior(52)
-def test_a_time_on_a_view_applies_to_its_tables_and_an_id_is_refused(factory, people):
+def test_time_on_a_view_applies_to_its_tables_and_a_snapshot_id_is_rejected(factory, people):
     view = factory.view("v", base_relations=[relation("people")])
     assert snapshot_ids(begin(factory, of_view(view, as_of(250)))) == [1]
     assert snapshot_ids(begin(factory, of_view(view), as_of_default=Timestamp(seconds=100))) == [0]
-    with refused(InvalidArgument, "query.input.view.cannot.use.snapshot.id", view_id=view.resource_id.id):
+    with expect_error(InvalidArgument, "query.input.view.cannot.use.snapshot.id", view_id=view.resource_id.id):
         begin(factory, of_view(view, by_id(1)))
-    with refused(PreconditionFailed, "query.table.pin.conflict"):
+    with expect_error(PreconditionFailed, "query.table.pin.conflict"):
         begin(factory, of_view(view, as_of(250)), of_table(people, by_id(2)))
 
 
 @behavior(52)
-def test_a_view_means_names_in_its_own_catalog_and_along_its_search_path(factory, people):
+def test_view_resolves_names_in_its_own_catalog_and_search_path(factory, people):
     other = factory.catalog("other")
-    place = factory.namespace("v", catalog=other)
-    here = factory.table("here", namespace=place)
+    namespace = factory.namespace("v", catalog=other)
+    here = factory.table("here", namespace=namespace)
     there = factory.table("there", namespace=factory.namespace("deep", "er", catalog=other))
     for table in (here, there):
         factory.snapshot(table, 1)
     relations = [relation("here"), relation("there"), relation("sales", "people", catalog="lake")]
-    view = factory.view("v", namespace=place, base_relations=relations, creation_search_path=["no.where", "deep.er"])
+    view = factory.view(
+        "v", namespace=namespace, base_relations=relations, creation_search_path=["no.where", "deep.er"]
+    )
     found = [here.resource_id.id, there.resource_id.id, people.resource_id.id]
     assert table_ids(begin(factory, of_view(view))) == found
-    lost = factory.view("lost", namespace=place, base_relations=[relation("people")])
-    with refused(NotFound, "query.input.unresolved", name="other.people"):
+    lost = factory.view("lost", namespace=namespace, base_relations=[relation("people")])
+    with expect_error(NotFound, "query.input.unresolved", name="other.people"):
         begin(factory, of_view(lost))
 
 
-# --- how long ---------------------------------------------------------------------------------------------------------
+# --- lifetime ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -412,44 +414,44 @@ def query(factory, people) -> v1.QueryDescriptor:
     return begin(factory, of_table(people), query_id="q", ttl_seconds=100)
 
 
-@pytest.mark.parametrize(("asked", "given"), [(0, 60), (-5, 60), (1, 1), (100, 100), (2**31 - 1, 24 * 3600)])
-def test_a_query_lives_as_long_as_asked_for_within_bounds(factory, people, asked, given):
-    query = begin(factory, ttl_seconds=asked)
+@pytest.mark.parametrize(("requested", "given"), [(0, 60), (-5, 60), (1, 1), (100, 100), (2**31 - 1, 24 * 3600)])
+def test_query_lease_lasts_as_requested_within_limits(factory, people, requested, given):
+    query = begin(factory, ttl_seconds=requested)
     assert query.expires_at.ToDatetime(UTC) == factory.clock.later(given)
     assert (query.state, query.query_status, query.account_id) == (v1.LS_ACTIVE, v1.QS_SUBMITTED, "a1")
     assert query.created_at.ToDatetime(UTC) == factory.clock()
 
 
-def test_a_query_needs_a_catalog_that_exists(factory):
-    with refused(InvalidArgument, "query.catalog.required", field="default_catalog_id"):
+def test_query_needs_an_existing_catalog(factory):
+    with expect_error(InvalidArgument, "query.catalog.required", field="default_catalog_id"):
         queries.begin(factory.home, v1.BeginQueryRequest())
-    with refused(NotFound, "catalog"):
+    with expect_error(NotFound, "catalog"):
         queries.begin(factory.home, v1.BeginQueryRequest(default_catalog_id=v1.ResourceId(id="x")))
 
 
 @behavior(48)
-def test_an_id_that_is_taken_is_refused_and_the_first_query_intact(factory, people, query):
-    with refused(AlreadyExists, "query.already.exists", resource="query", name="q"):
+def test_duplicate_query_id_is_rejected_and_the_first_query_is_unaffected(factory, people, query):
+    with expect_error(AlreadyExists, "query.already.exists", resource="query", name="q"):
         begin(factory, of_table(people, by_id(0)), query_id=" q ")
     assert get(factory, "q") == query
     end(factory, "q")
-    with refused(AlreadyExists, "query.already.exists"):
+    with expect_error(AlreadyExists, "query.already.exists"):
         begin(factory, query_id="q")
     factory.clock.advance(100)
     assert begin(factory, query_id="q").state == v1.LS_ACTIVE
 
 
 @behavior(48)
-def test_of_two_that_begin_at_once_under_one_id_the_first_keeps_its_pins(factory, people, monkeypatch):
+def test_first_of_two_concurrent_queries_with_one_id_keeps_its_pins(factory, people, monkeypatch):
     original = leases._create
 
-    def late(*arguments: Any) -> None:
+    def delayed_call(*arguments: Any) -> None:
         monkeypatch.setattr(leases, "_create", original)
         begin(factory, of_table(people, by_id(0)), query_id="q")
         original(*arguments)
 
-    monkeypatch.setattr(leases, "_create", late)
-    with refused(AlreadyExists, "query.already.exists"):
+    monkeypatch.setattr(leases, "_create", delayed_call)
+    with expect_error(AlreadyExists, "query.already.exists"):
         begin(factory, of_table(people, by_id(1)), query_id="q")
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
     collect(factory)
@@ -460,13 +462,13 @@ def test_of_two_that_begin_at_once_under_one_id_the_first_keeps_its_pins(factory
     ("query_id", "error", "error_key"),
     [(" ", InvalidArgument, "field"), ("x" * 256, LimitExceeded, "name.too_long")],
 )
-def test_an_id_that_cannot_be_one_is_refused(factory, query_id, error, error_key):
-    with refused(error, error_key, field="query_id"):
+def test_invalid_query_id_is_rejected(factory, query_id, error, error_key):
+    with expect_error(error, error_key, field="query_id"):
         begin(factory, query_id=query_id)
 
 
 @pytest.mark.parametrize("query_id", ["a/b", "..", "é" * 20, "é" * 255, "a.b c"])
-def test_any_text_of_moderate_length_is_an_id(factory, people, query_id):
+def test_any_text_of_limited_length_is_a_valid_query_id(factory, people, query_id):
     query = begin(factory, of_table(people), query_id=query_id)
     assert get(factory, query_id) == query
     renew(factory, query_id, 100)
@@ -475,7 +477,7 @@ def test_any_text_of_moderate_length_is_an_id(factory, people, query_id):
 
 
 @behavior(49)
-def test_renewing_extends_and_never_shortens(factory, query):
+def test_renewal_extends_and_never_shortens_a_lease(factory, query):
     assert renew(factory, "q", 10) == factory.clock.later(100)
     factory.clock.advance(50)
     assert renew(factory, "q", 100) == factory.clock.later(100)
@@ -484,103 +486,103 @@ def test_renewing_extends_and_never_shortens(factory, query):
 
 
 @behavior(49)
-@pytest.mark.parametrize("way", ["ended", "expired", "unknown", "seen expired"])
-def test_what_is_over_is_not_renewed(factory, query, way):
+@pytest.mark.parametrize("reason", ["ended", "expired", "unknown", "seen expired"])
+def test_finished_query_is_not_renewed(factory, query, reason):
     query_id = "q"
-    if way == "ended":
+    if reason == "ended":
         end(factory, "q")
-    elif way == "unknown":
+    elif reason == "unknown":
         query_id = "other"
     else:
         factory.clock.advance(100)
-        if way == "seen expired":
+        if reason == "seen expired":
             get(factory, "q")
-    with refused(NotFound, "query.not.found", query_id=query_id):
+    with expect_error(NotFound, "query.not.found", query_id=query_id):
         renew(factory, query_id, 1000)
-    assert way == "unknown" or get(factory, "q").state != v1.LS_ACTIVE
+    assert reason == "unknown" or get(factory, "q").state != v1.LS_ACTIVE
 
 
 @behavior(49)
 @pytest.mark.parametrize(("commit", "state"), [(True, v1.LS_ENDED_COMMIT), (False, v1.LS_ENDED_ABORT)])
-def test_the_first_end_counts(factory, query, commit, state):
+def test_first_end_of_a_query_wins(factory, query, commit, state):
     end(factory, "q", commit=commit)
     first = get(factory, "q")
     assert first.state == state
     end(factory, "q", commit=not commit)
     assert get(factory, "q") == first
-    with refused(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not.found"):
         end(factory, "unknown")
 
 
-def test_an_ended_query_can_be_asked_for_during_its_grace(factory, query):
+def test_ended_query_can_be_read_during_its_grace_period(factory, query):
     factory.clock.advance(95)
     end(factory, "q")
     assert get(factory, "q").expires_at.ToDatetime(UTC) == factory.clock.later(15)
     factory.clock.advance(14.999)
     assert get(factory, "q").state == v1.LS_ENDED_COMMIT
     factory.clock.advance(0.001)
-    with refused(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not.found"):
         get(factory, "q")
     assert gc.sweep_expired(factory.stores) > 0
     assert damage(factory.stores) == []
 
 
-def test_an_expired_query_can_be_asked_for_during_its_grace_and_not_be_ended_otherwise(factory, query, people):
+def test_expired_query_can_be_read_during_its_grace_period_but_not_ended(factory, query, people):
     factory.clock.advance(100)
     assert get(factory, "q").state == v1.LS_EXPIRED
     end(factory, "q")
     assert get(factory, "q").state == v1.LS_EXPIRED
-    with refused(PreconditionFailed, "query.not.active", state="expired"):
+    with expect_error(PreconditionFailed, "query.not.active", state="expired"):
         pinned(factory, query, people)
     factory.clock.advance(15)
-    with refused(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not.found"):
         get(factory, "q")
 
 
 @behavior(50)
-def test_an_expiry_does_not_overwrite_a_renewal(factory, query, people, monkeypatch):
-    """A server whose clock lags renews between the moment the lease is found expired and that being written."""
+def test_expiry_does_not_overwrite_a_renewal(factory, query, people, monkeypatch):
+    """A server whose clock lags renews the lease after it was found expired and before the expiry is written."""
     other = ResourceFactory(factory.stores, Clock(factory.clock()))
     other.clock.advance(99)
     factory.clock.advance(100)
     original = leases._replace
 
-    def late(*arguments: Any) -> None:
+    def delayed_call(*arguments: Any) -> None:
         monkeypatch.setattr(leases, "_replace", original)
         renew(other, "q", 50)
         original(*arguments)
 
-    monkeypatch.setattr(leases, "_replace", late)
+    monkeypatch.setattr(leases, "_replace", delayed_call)
     found = get(factory, "q")
     assert (found.state, found.expires_at.ToDatetime(UTC)) == (v1.LS_ACTIVE, other.clock.later(50))
     assert pinned(factory, query, people).snapshot().snapshot_id == 2
 
 
 @behavior(50)
-def test_a_renewal_does_not_overwrite_an_end(factory, query, monkeypatch):
+def test_renewal_does_not_overwrite_an_end(factory, query, monkeypatch):
     original = leases._replace
 
-    def late(*arguments: Any) -> None:
+    def delayed_call(*arguments: Any) -> None:
         monkeypatch.setattr(leases, "_replace", original)
         end(factory, "q")
         original(*arguments)
 
-    monkeypatch.setattr(leases, "_replace", late)
-    with refused(NotFound, "query.not.found"):
+    monkeypatch.setattr(leases, "_replace", delayed_call)
+    with expect_error(NotFound, "query.not.found"):
         renew(factory, "q", 500)
     assert get(factory, "q").state == v1.LS_ENDED_COMMIT
 
 
 @behavior(49, 75)
-def test_a_short_renewal_takes_nothing_from_a_longer_one_at_the_same_time(factory, query, people, monkeypatch):
+def test_short_renewal_does_not_shorten_a_concurrent_longer_one(factory, query, people, monkeypatch):
     original = pins.hold
 
-    def late(*arguments: Any, **named: Any) -> None:
+    def delayed_call(*arguments: Any, **named: Any) -> None:
         monkeypatch.setattr(pins, "hold", original)
         renew(factory, "q", 1000)
         original(*arguments, **named)
 
-    monkeypatch.setattr(pins, "hold", late)
+    monkeypatch.setattr(pins, "hold", delayed_call)
     assert renew(factory, "q", 10) == factory.clock.later(1000)
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
     factory.clock.advance(999)
@@ -589,7 +591,7 @@ def test_a_short_renewal_takes_nothing_from_a_longer_one_at_the_same_time(factor
 
 
 @behavior(59)
-def test_another_account_finds_nothing(factory, query, people):
+def test_query_is_not_visible_to_another_account(factory, query, people):
     factory.account("a2")
     foreign = factory.realm("a2")
     for call in (
@@ -598,39 +600,39 @@ def test_another_account_finds_nothing(factory, query, people):
         lambda: queries.end(foreign, v1.EndQueryRequest(query_id="q")),
         lambda: queries.pinned(foreign, "q", people.resource_id),
     ):
-        with refused(NotFound, "query.not.found", query_id="q"):
+        with expect_error(NotFound, "query.not.found", query_id="q"):
             call()
     assert get(factory, "q") == query
 
 
-def test_any_server_of_the_store_answers(factory, query):
+def test_query_is_visible_on_every_server_of_the_store(factory, query):
     elsewhere = Realm(factory.stores, "a1", clock=factory.clock)
     assert queries.get(elsewhere, v1.GetQueryRequest(query_id="q")).query == query
 
 
-def test_an_account_has_a_limited_number_of_active_queries(factory):
+def test_number_of_active_queries_per_account_is_limited(factory):
     rules = QueryRules(max_leases=2)
     first = begin(factory, rules=rules)
     begin(factory, rules=rules)
-    with refused(LimitExceeded, "query.too_many", found="2", limit="2"):
+    with expect_error(LimitExceeded, "query.too_many", found="2", limit="2"):
         begin(factory, rules=rules)
     end(factory, first.query_id)
     begin(factory, rules=rules)
-    with refused(LimitExceeded, "query.too_many"):
+    with expect_error(LimitExceeded, "query.too_many"):
         begin(factory, rules=rules)
     factory.clock.advance(60 + 15)
     begin(factory, rules=rules)
 
 
-def test_a_table_that_was_not_named_is_not_pinned(factory, query, people):
+def test_table_that_is_not_an_input_is_not_pinned(factory, query, people):
     other = factory.table("other")
-    with refused(NotFound, "query.table.not.pinned", table_id=other.resource_id.id):
+    with expect_error(NotFound, "query.table.not.pinned", table_id=other.resource_id.id):
         pinned(factory, query, other)
-    with refused(InvalidArgument, "field", field="query_id"):
+    with expect_error(InvalidArgument, "field", field="query_id"):
         queries.pinned(factory.home, " ", people.resource_id)
 
 
-def test_a_query_may_read_more_tables_than_fit_one_batch(factory, monkeypatch):
+def test_query_may_read_more_tables_than_fit_in_one_batch(factory, monkeypatch):
     monkeypatch.setattr(type(factory.stores.pointers), "max_batch", 8)
     many = [factory.table(f"t{number}") for number in range(9)]
     for table in many:
@@ -645,6 +647,6 @@ def test_a_query_may_read_more_tables_than_fit_one_batch(factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_damaged(factory) -> Iterator[None]:
+def store_is_consistent(factory) -> Iterator[None]:
     yield
     assert damage(factory.stores) == []

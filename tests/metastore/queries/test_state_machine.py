@@ -1,4 +1,4 @@
-"""Random programs over queries, while tables are written, dropped and collected, against a plain model."""
+"""Random sequences of query operations while tables are written, dropped and collected, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GRACE = timedelta(seconds=queries.RULES.grace_s)
 
 @dataclass
 class Table:
-    """A table as it is now: its current snapshot, and how many rows the statistics of each snapshot tell."""
+    """The current state of a table: its current snapshot, and the row count in the statistics of each snapshot."""
 
     stored: v1.Table
     current: int
@@ -37,7 +37,7 @@ class Table:
 
 @dataclass
 class Query:
-    """What a query should be, and what it should read: by table's id the snapshot and its number of rows."""
+    """The expected state of a query, and what it should read: the snapshot and its row count by table id."""
 
     state: int
     expires_at: datetime
@@ -65,9 +65,9 @@ class Queries(RuleBasedStateMachine):
         self.folder.cleanup()
 
     @initialize()
-    def make_tables(self):
+    def create_tables(self):
         for name in TABLES:
-            self._make(name)
+            self._create_table(name)
 
     @rule(name=st.sampled_from(TABLES))
     def write(self, name):
@@ -90,9 +90,9 @@ class Queries(RuleBasedStateMachine):
             del table.rows[old[0]]
 
     @rule(name=st.sampled_from(TABLES))
-    def drop_and_make_again(self, name):
+    def drop_and_recreate(self, name):
         tables.delete(self.factory.home, v1.DeleteTableRequest(table_id=self.tables[name].stored.resource_id))
-        self._make(name)
+        self._create_table(name)
 
     @rule(query_id=IDS, ttl_s=st.sampled_from([5, 60]), names=st.sets(st.sampled_from(TABLES)), old=st.booleans())
     def begin(self, query_id, ttl_s, names, old):
@@ -111,15 +111,15 @@ class Queries(RuleBasedStateMachine):
         try:
             queries.begin(self.factory.home, request)
         except AlreadyExists:
-            assert self._known(query_id)
+            assert self._refreshed(query_id)
             return
-        assert not self._known(query_id)
+        assert not self._refreshed(query_id)
         expires_at = self.clock.later(ttl_s)
         self.queries[query_id] = Query(v1.LS_ACTIVE, expires_at, expires_at + GRACE, reads)
 
     @rule(query_id=IDS, ttl_s=st.sampled_from([1, 30]))
     def renew(self, query_id, ttl_s):
-        query = self._known(query_id)
+        query = self._refreshed(query_id)
         request = v1.RenewQueryRequest(query_id=query_id, ttl_seconds=ttl_s)
         try:
             answer = queries.renew(self.factory.home, request)
@@ -133,7 +133,7 @@ class Queries(RuleBasedStateMachine):
 
     @rule(query_id=IDS, commit=st.booleans())
     def end(self, query_id, commit):
-        query = self._known(query_id)
+        query = self._refreshed(query_id)
         try:
             queries.end(self.factory.home, v1.EndQueryRequest(query_id=query_id, commit=commit))
         except NotFound:
@@ -154,14 +154,14 @@ class Queries(RuleBasedStateMachine):
         swept = gc.sweep_pointers(self.factory.stores)
         assert (swept.removed, swept.damaged) == ((), ())
         gc.sweep_blobs(self.factory.stores, clock=lambda: datetime.now(UTC) + timedelta(hours=1), size=10_000)
-        # What is left is in use: named by a pointer, which a pin is too.
+        # The remaining blobs are in use: a pointer refers to them, and a pin is a pointer too.
         named = {pointer.blob_uri for pointer in self.factory.stores.pointers.scan()}
         assert {head.uri for head in self.factory.stores.blobs.scan()} <= named
 
     @invariant()
-    def queries_agree(self):
+    def queries_match_the_model(self):
         for query_id in ("q0", "q1", "q2"):
-            query = self._known(query_id)
+            query = self._refreshed(query_id)
             try:
                 found = queries.get(self.factory.home, v1.GetQueryRequest(query_id=query_id)).query
             except NotFound:
@@ -170,9 +170,9 @@ class Queries(RuleBasedStateMachine):
             assert (found.state, found.expires_at.ToDatetime(UTC)) == (query.state, query.expires_at)
 
     @invariant()
-    def active_queries_read_what_they_read_at_first(self):
+    def active_queries_read_stable_data(self):
         for query_id in tuple(self.queries):
-            query = self._known(query_id)
+            query = self._refreshed(query_id)
             if query is None or query.state != v1.LS_ACTIVE:
                 continue
             for table_id, (snapshot_id, rows) in query.reads.items():
@@ -182,11 +182,11 @@ class Queries(RuleBasedStateMachine):
                 assert read.files()["row_count"].to_pylist() == [rows]
 
     @invariant()
-    def store_is_whole(self):
+    def store_is_consistent(self):
         assert damage(self.factory.stores) == []
 
-    def _known(self, query_id: str) -> Query | None:
-        """The query as it is by now."""
+    def _refreshed(self, query_id: str) -> Query | None:
+        """The model of the query, updated to the current time."""
         query = self.queries.get(query_id)
         if query is None or query.forgotten_at <= self.clock():
             self.queries.pop(query_id, None)
@@ -195,7 +195,7 @@ class Queries(RuleBasedStateMachine):
             query.state = v1.LS_EXPIRED
         return query
 
-    def _make(self, name: str) -> None:
+    def _create_table(self, name: str) -> None:
         self.tables[name] = Table(self.factory.table(name), current=0)
         self.write(name)
 
@@ -207,7 +207,7 @@ class Queries(RuleBasedStateMachine):
 
 
 class QueriesOnFile(Queries):
-    """The same, on a file; and a server may begin anew at any moment."""
+    """The same on files, with a server that may restart at any time."""
 
     url = "sqlite:///{folder}/pointers.db"
 

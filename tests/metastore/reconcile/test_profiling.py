@@ -1,4 +1,4 @@
-"""Statistics of managed tables, asked for at once and by jobs; a stand-in for Spark counts how often it is asked."""
+"""Statistics of managed tables, captured directly and by jobs, with a stand-in for Spark that records its calls."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from skiway.security import MemorySecrets
 
 
 @dataclass
-class Counting:
-    """Writes down which snapshots it was asked for, and says of each that all files were read, or some failed."""
+class RecordingProfiler:
+    """Records which snapshots it profiles, and reports that all files were read or that some failed."""
 
-    asked: list[int] = field(default_factory=list)
+    profiled: list[int] = field(default_factory=list)
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(
         self, realm: Any, table_id: Any, snapshot: Any, *, handle: Any, on_progress: Any, **_: Any
-    ) -> Counting:
-        self.asked.append(snapshot.id)
+    ) -> RecordingProfiler:
+        self.profiled.append(snapshot.id)
         files = handle.files(snapshot).num_rows
         on_progress(files, files)
         stats = v1.TableStats(row_count=files, data_file_count=files)
@@ -49,46 +49,46 @@ def reconciler(managed: ManagedTableFactory, profile: Any) -> Reconciler:
     return Reconciler(MemorySecrets(), profile, warehouse=managed.warehouse)
 
 
-def captured(managed: ManagedTableFactory, table: Any, profile: Any) -> v1.SyncCaptureResponse:
+def capture_statistics(managed: ManagedTableFactory, table: Any, profile: Any) -> v1.SyncCaptureResponse:
     request = v1.SyncCaptureRequest(table_id=id_of(table), include_statistics=True)
     return capture(managed.home, request, reconciler=reconciler(managed, profile))
 
 
-def test_the_current_snapshot_is_profiled_once(managed: ManagedTableFactory) -> None:
-    table, profile = managed.append(managed.append(managed.create(), 1), 2), Counting()
-    done = captured(managed, table, profile)
-    assert (done.tables_scanned, done.tables_changed, done.errors) == (1, 1, 0)
-    assert captured(managed, table, profile).tables_changed == 0
-    assert profile.asked == [table.metadata.current_snapshot_id]
+def test_current_snapshot_is_profiled_once(managed: ManagedTableFactory) -> None:
+    table, profile = managed.append(managed.append(managed.create(), 1), 2), RecordingProfiler()
+    response = capture_statistics(managed, table, profile)
+    assert (response.tables_scanned, response.tables_changed, response.errors) == (1, 1, 0)
+    assert capture_statistics(managed, table, profile).tables_changed == 0
+    assert profile.profiled == [table.metadata.current_snapshot_id]
     after = managed.append(table, 3)
-    assert captured(managed, table, profile).tables_changed == 1
-    assert profile.asked[1:] == [after.metadata.current_snapshot_id]
+    assert capture_statistics(managed, table, profile).tables_changed == 1
+    assert profile.profiled[1:] == [after.metadata.current_snapshot_id]
 
 
-def test_a_table_without_snapshots_has_nothing_to_profile(managed: ManagedTableFactory) -> None:
-    profile = Counting()
-    assert captured(managed, managed.create(), profile).tables_changed == 0
-    assert profile.asked == []
+def test_table_without_snapshots_is_not_profiled(managed: ManagedTableFactory) -> None:
+    profile = RecordingProfiler()
+    assert capture_statistics(managed, managed.create(), profile).tables_changed == 0
+    assert profile.profiled == []
 
 
-def test_a_table_without_files_is_profiled_once(managed: ManagedTableFactory) -> None:
-    table, profile = managed.append(managed.create(), 1), Counting()
+def test_table_without_files_is_profiled_once(managed: ManagedTableFactory) -> None:
+    table, profile = managed.append(managed.create(), 1), RecordingProfiler()
     managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
-    assert [captured(managed, table, profile).tables_changed for _ in range(2)] == [1, 0]
+    assert [capture_statistics(managed, table, profile).tables_changed for _ in range(2)] == [1, 0]
 
 
-def test_files_that_could_not_be_read_are_told_and_tried_again(managed: ManagedTableFactory) -> None:
-    table, profile = managed.append(managed.create(), 1), Counting(failed={"a.parquet": "it is corrupt"})
-    done = captured(managed, table, profile)
-    assert (done.errors, done.table_errors[0].table) == (1, "people")
-    assert "a.parquet: it is corrupt" in done.table_errors[0].message
+def test_unreadable_files_are_reported_and_retried(managed: ManagedTableFactory) -> None:
+    table, profile = managed.append(managed.create(), 1), RecordingProfiler(failed={"a.parquet": "it is corrupt"})
+    response = capture_statistics(managed, table, profile)
+    assert (response.errors, response.table_errors[0].table) == (1, "people")
+    assert "a.parquet: it is corrupt" in response.table_errors[0].message
     profile.failed = {}
-    assert captured(managed, table, profile).errors == 0
-    assert len(profile.asked) == 2
+    assert capture_statistics(managed, table, profile).errors == 0
+    assert len(profile.profiled) == 2
 
 
-def test_a_job_profiles_the_table_and_an_equal_one_is_not_begun_twice(managed: ManagedTableFactory) -> None:
-    table, profile = managed.append(managed.create(), 1), Counting()
+def test_job_profiles_the_table_and_is_not_enqueued_twice(managed: ManagedTableFactory) -> None:
+    table, profile = managed.append(managed.create(), 1), RecordingProfiler()
     request = v1.TriggerReconcileRequest(table_id=id_of(table))
     job_id = connectors.trigger(managed.home, request).job_id
     assert connectors.trigger(managed.home, request).job_id == job_id
@@ -98,28 +98,28 @@ def test_a_job_profiles_the_table_and_an_equal_one_is_not_begun_twice(managed: M
     assert not job.HasField("connector_id")
     outcome = reconciler(managed, profile).job(managed.home, job, Control())
     assert (outcome.scanned, outcome.changed, outcome.failures) == (1, 1, {})
-    assert profile.asked == [table.metadata.current_snapshot_id]
+    assert profile.profiled == [table.metadata.current_snapshot_id]
     assert len(jobs.list_(managed.home, v1.ListReconcileJobsRequest()).jobs) == 2
 
 
-def test_a_full_rescan_profiles_again(managed: ManagedTableFactory) -> None:
-    table, profile = managed.append(managed.create(), 1), Counting()
+def test_full_rescan_profiles_again(managed: ManagedTableFactory) -> None:
+    table, profile = managed.append(managed.create(), 1), RecordingProfiler()
     for _ in range(2):
         reconciler(managed, profile).managed(managed.home, id_of(table), full_rescan=True)
-    assert len(profile.asked) == 2
+    assert len(profile.profiled) == 2
 
 
-def test_what_cannot_be_profiled_is_refused_with_a_reason(managed: ManagedTableFactory) -> None:
+def test_unsupported_profiling_request_is_rejected_with_a_reason(managed: ManagedTableFactory) -> None:
     table = managed.append(managed.create(), 1)
     mirrored = managed.factory.table("mirrored")
     with pytest.raises(PreconditionFailed, match="trigger the connector that mirrors it"):
         connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=mirrored.resource_id))
     with pytest.raises(PreconditionFailed, match="is not a managed table"):
-        captured(managed, mirrored, Counting())
+        capture_statistics(managed, mirrored, RecordingProfiler())
     with pytest.raises(NotFound):
         connectors.trigger(managed.home, v1.TriggerReconcileRequest(table_id=v1.ResourceId(id="none")))
     request = v1.SyncCaptureRequest(table_id=id_of(table))
     with pytest.raises(InvalidArgument, match="set include_statistics"):
-        capture(managed.home, request, reconciler=reconciler(managed, Counting()))
+        capture(managed.home, request, reconciler=reconciler(managed, RecordingProfiler()))
     with pytest.raises(Unsupported, match="does not profile tables"):
-        captured(managed, table, None)
+        capture_statistics(managed, table, None)

@@ -1,4 +1,4 @@
-"""Reconciling: what upstream has comes into the metastore, once, and what fails stops nobody else."""
+"""Reconciliation: upstream tables are mirrored once, and a failing table does not stop the others."""
 
 from __future__ import annotations
 
@@ -45,32 +45,32 @@ def folder(tmp_path):
 
 
 class Profiler:
-    """Takes down what it is asked to profile, and puts statistics as a real one does."""
+    """Records what it profiles, and writes statistics like a real profiler."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.profiled: list[tuple[str, int]] = []
 
     def __call__(self, realm, table_id, snapshot, *, handle, **_) -> None:
-        self.asked.append((handle.name.name, snapshot.id))
+        self.profiled.append((handle.name.name, snapshot.id))
         rows = sum(handle.files(snapshot)["row_count"].to_pylist())
         stats = v1.TableStats(row_count=rows)
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
 
 
-# --- the first pass ---------------------------------------------------------------------------------------------------
+# --- metadata pass ----------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_parquet_files_becomes_tables_with_snapshots_and_files(factory: ResourceFactory, folder):
+def test_folder_of_parquet_files_becomes_tables_with_snapshots_and_files(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1, 2, 3], name=["Ada", "Grace", None])
     parquet(folder / "sales" / "orders" / "year=2025", "a", id=[1])
     parquet(folder / "sales" / "orders" / "year=2026", "b", id=[2, 3])
-    made = connector(factory, str(folder))
-    outcome = run(factory, made)
+    created = connector(factory, str(folder))
+    outcome = run(factory, created)
     assert (outcome.scanned, outcome.changed, outcome.failures) == (2, 2, {})
     found = mirrored(factory)
     assert set(found) == {"files.people", "sales.orders"}
     people = found["files.people"]
-    assert people.upstream.connector_id == made.resource_id
+    assert people.upstream.connector_id == created.resource_id
     assert (list(people.upstream.namespace_path), people.upstream.table_display_name) == ([], "people")
     assert [each["name"] for each in json.loads(people.schema_json)["fields"]] == ["id", "name"]
     orders = found["sales.orders"]
@@ -84,7 +84,7 @@ def test_a_folder_of_parquet_files_becomes_tables_with_snapshots_and_files(facto
 
 
 @behavior(71)
-def test_a_second_run_writes_nothing(factory: ResourceFactory, folder, calls):
+def test_second_run_writes_nothing(factory: ResourceFactory, folder, calls):
     parquet(folder, "people", id=[1, 2, 3])
     catalog = iceberg(folder / "ice")
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
@@ -95,7 +95,7 @@ def test_a_second_run_writes_nothing(factory: ResourceFactory, folder, calls):
     )
     for each in (plain, ice):
         assert run(factory, each).changed == 1
-    # The first run may have settled destinations, which the second finds.
+    # The first run may have resolved destinations, which the second finds.
     pointers = list(factory.stores.pointers.scan(""))
     calls.reset()
     for each in (plain, ice):
@@ -106,16 +106,16 @@ def test_a_second_run_writes_nothing(factory: ResourceFactory, folder, calls):
 
 
 @behavior(71)
-def test_new_snapshots_are_added_and_known_ones_are_left_alone(factory: ResourceFactory, folder):
+def test_new_snapshots_are_added_and_known_ones_are_unchanged(factory: ResourceFactory, folder):
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1, 2]}))
-    made = iceberg_connector(factory, folder)
-    run(factory, made)
+    created = iceberg_connector(factory, folder)
+    run(factory, created)
     (table,) = mirrored(factory).values()
     (first,) = snapshots_of(factory, table)
     orders.append(pa.table({"id": [3]}))
-    assert run(factory, made).changed == 1
+    assert run(factory, created).changed == 1
     second, same = snapshots_of(factory, table)
     assert same == first
     assert second.parent_snapshot_id == first.snapshot_id
@@ -124,63 +124,63 @@ def test_new_snapshots_are_added_and_known_ones_are_left_alone(factory: Resource
     assert sorted(files["row_count"].to_pylist()) == [1, 2]
 
 
-def test_a_rollback_upstream_makes_the_older_snapshot_current(factory: ResourceFactory, folder):
+def test_upstream_rollback_makes_the_older_snapshot_current(factory: ResourceFactory, folder):
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1]}))
     first = orders.current_snapshot().snapshot_id
     orders.append(pa.table({"id": [2]}))
-    made = iceberg_connector(factory, folder)
-    run(factory, made)
+    created = iceberg_connector(factory, folder)
+    run(factory, created)
     (table,) = mirrored(factory).values()
     assert current_of(factory, table).snapshot_id == orders.current_snapshot().snapshot_id
     orders.manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
-    assert run(factory, made).changed == 1
+    assert run(factory, created).changed == 1
     assert current_of(factory, table).snapshot_id == first
-    assert run(factory, made).changed == 0
+    assert run(factory, created).changed == 0
 
 
-def test_a_changed_schema_and_properties_are_taken_over(factory: ResourceFactory, folder):
+def test_changed_schema_and_properties_are_mirrored(factory: ResourceFactory, folder):
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
-    made = iceberg_connector(factory, folder)
-    run(factory, made)
+    created = iceberg_connector(factory, folder)
+    run(factory, created)
     with orders.update_schema() as change:
         from pyiceberg.types import StringType
 
         change.add_column("name", StringType())
     with orders.transaction() as change:
         change.set_properties({"owner": "ada", "s3.secret-access-key": "x", "password": "hidden"})
-    assert run(factory, made).changed == 1
+    assert run(factory, created).changed == 1
     (table,) = mirrored(factory).values()
     assert [each["name"] for each in json.loads(table.schema_json)["fields"]] == ["id", "name"]
     assert table.properties["owner"] == "ada"
     assert "hidden" not in str(table)
 
 
-def test_delta_versions_are_snapshots_and_0_is_one(factory: ResourceFactory, folder):
+def test_delta_versions_including_0_are_snapshots(factory: ResourceFactory, folder):
     from deltalake import write_deltalake
 
     write_deltalake(str(folder / "people"), pa.table({"id": [1, 2]}))
     write_deltalake(str(folder / "people"), pa.table({"id": [3]}), mode="append")
-    made = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"})
-    assert run(factory, made).failures == {}
+    created = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"})
+    assert run(factory, created).failures == {}
     (table,) = mirrored(factory).values()
     assert [each.snapshot_id for each in snapshots_of(factory, table)] == [1, 0]
     assert current_of(factory, table).snapshot_id == 1
     assert table.upstream.format == v1.TF_DELTA
-    assert run(factory, made).changed == 0
+    assert run(factory, created).changed == 0
 
 
-def test_a_changed_folder_is_a_new_snapshot_and_an_unchanged_one_is_not(factory: ResourceFactory, folder):
+def test_only_a_changed_folder_gets_a_new_snapshot(factory: ResourceFactory, folder):
     parquet(folder / "people", "a", id=[1])
-    made = connector(factory, str(folder))
-    run(factory, made)
+    created = connector(factory, str(folder))
+    run(factory, created)
     parquet(folder / "people", "b", id=[2])
-    assert run(factory, made).changed == 1
+    assert run(factory, created).changed == 1
     (table,) = mirrored(factory).values()
     assert [each.snapshot_id for each in snapshots_of(factory, table)] == [2, 1]
-    assert run(factory, made).changed == 0
+    assert run(factory, created).changed == 0
 
 
 @pytest.mark.parametrize(
@@ -192,30 +192,30 @@ def test_a_changed_folder_is_a_new_snapshot_and_an_unchanged_one_is_not(factory:
         (v1.ConnectorPolicy(), [4, 3, 2, 1, 0]),
     ],
 )
-def test_the_policy_says_which_snapshots_are_wanted(factory: ResourceFactory, folder, policy, expected):
+def test_policy_selects_the_snapshots_to_mirror(factory: ResourceFactory, folder, policy, expected):
     from deltalake import write_deltalake
 
     for number in range(5):
         write_deltalake(str(folder / "people"), pa.table({"id": [number]}), mode="append")
-    made = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"}, policy=policy)
-    run(factory, made)
+    created = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"}, policy=policy)
+    run(factory, created)
     (table,) = mirrored(factory).values()
     assert [each.snapshot_id for each in snapshots_of(factory, table)] == expected
 
 
-def test_a_full_rescan_mends_what_differs_and_nothing_else(factory: ResourceFactory, folder):
+def test_full_rescan_repairs_only_what_differs(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1, 2, 3])
-    made = connector(factory, str(folder))
-    run(factory, made)
+    created = connector(factory, str(folder))
+    run(factory, created)
     (table,) = mirrored(factory).values()
     before = statistics.file_statistics(factory.home, table.resource_id.id, 1)
     key = keys.statistics("a1", table.resource_id.id, 1, of="files")
     pointer = factory.stores.pointers.get(key)
     assert pointer is not None
-    assert run(factory, made, full_rescan=True).changed == 0
+    assert run(factory, created, full_rescan=True).changed == 0
     factory.stores.pointers.compare_and_delete(key, expect=pointer.version)
-    assert run(factory, made).changed == 0
-    assert run(factory, made, full_rescan=True).changed == 1
+    assert run(factory, created).changed == 0
+    assert run(factory, created, full_rescan=True).changed == 1
     assert statistics.file_statistics(factory.home, table.resource_id.id, 1) == before
 
 
@@ -223,7 +223,7 @@ def test_a_full_rescan_mends_what_differs_and_nothing_else(factory: ResourceFact
 
 
 @behavior(71)
-def test_one_failing_table_does_not_stop_the_others(factory: ResourceFactory, folder):
+def test_failing_table_does_not_stop_the_others(factory: ResourceFactory, folder):
     parquet(folder, "a", id=[1])
     parquet(folder, "z", id=[1])
     (folder / "broken.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
@@ -235,12 +235,12 @@ def test_one_failing_table_does_not_stop_the_others(factory: ResourceFactory, fo
     assert set(mirrored(factory)) >= {"files.a", "files.z"}
 
 
-def test_a_missing_upstream_is_an_error_of_the_run(factory: ResourceFactory, folder):
+def test_missing_upstream_fails_the_run(factory: ResourceFactory, folder):
     with pytest.raises(NotFound):
         run(factory, connector(factory, str(folder / "nowhere")))
 
 
-def test_a_table_of_somebody_else_is_not_overwritten(factory: ResourceFactory, folder):
+def test_table_of_another_owner_is_not_overwritten(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
     theirs = factory.table("people", namespace=factory.namespace("files"))
     outcome = run(factory, connector(factory, str(folder)))
@@ -249,23 +249,23 @@ def test_a_table_of_somebody_else_is_not_overwritten(factory: ResourceFactory, f
 
 
 @behavior(74)
-def test_a_paused_connector_is_refused(factory: ResourceFactory, folder):
+def test_paused_connector_is_rejected(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
-    made = connector(factory, str(folder))
+    created = connector(factory, str(folder))
     connectors.update(
         factory.home,
         v1.UpdateConnectorRequest(
-            connector_id=made.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask=mask("state")
+            connector_id=created.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask=mask("state")
         ),
         secrets=SECRETS,
     )
     with pytest.raises(PreconditionFailed, match="paused"):
-        run(factory, made)
+        run(factory, created)
     assert mirrored(factory) == {}
 
 
 class StopAt(Control):
-    """Stops the run at the n-th look."""
+    """Stops the run at the n-th check."""
 
     def __init__(self, looks: int) -> None:
         self.left = looks
@@ -276,14 +276,14 @@ class StopAt(Control):
             raise Cancelled("stop", key="job.cancelled")
 
 
-def test_a_run_can_be_stopped_at_any_look_and_finished_by_the_next(factory: ResourceFactory, folder):
+def test_run_stopped_at_any_check_is_finished_by_the_next(factory: ResourceFactory, folder):
     parquet(folder, "a", id=[1])
     parquet(folder, "b", id=[2])
-    made = connector(factory, str(folder))
+    created = connector(factory, str(folder))
     stopped = 0
     for looks in range(100):
         try:
-            run(factory, made, control=StopAt(looks))
+            run(factory, created, control=StopAt(looks))
         except Cancelled:
             stopped += 1
             continue
@@ -294,7 +294,7 @@ def test_a_run_can_be_stopped_at_any_look_and_finished_by_the_next(factory: Reso
 
 
 class StopOnceAt(StopAt):
-    """Says it once, and never again."""
+    """Stops the run only once."""
 
     def check(self) -> None:
         self.left -= 1
@@ -303,14 +303,14 @@ class StopOnceAt(StopAt):
 
 
 @pytest.mark.parametrize("looks", range(6))
-def test_to_stop_is_no_failure_of_a_table(factory: ResourceFactory, folder, looks):
+def test_stopping_is_not_a_table_failure(factory: ResourceFactory, folder, looks):
     parquet(folder, "a", id=[1])
-    made = connector(factory, str(folder))
+    created = connector(factory, str(folder))
     with pytest.raises(Cancelled):
-        run(factory, made, control=StopOnceAt(looks))
+        run(factory, created, control=StopOnceAt(looks))
 
 
-# --- which tables, and where to ---------------------------------------------------------------------------------------
+# --- selected tables and destinations ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -325,33 +325,33 @@ def source(**more: Any) -> v1.ConnectorSource:
     return v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]), **more)
 
 
-def test_globs_choose_tables(factory: ResourceFactory, three):
+def test_globs_select_tables(factory: ResourceFactory, three):
     chosen = source(include_tables=["people*", "sales.ord*"], exclude_tables=["*_old"])
     run(factory, iceberg_connector(factory, three, source=chosen))
     assert set(mirrored(factory)) == {"sales.orders", "sales.people"}
 
 
 @behavior(72)
-def test_one_table_can_get_another_name_and_its_ids_are_written_back(factory: ResourceFactory, three):
+def test_single_table_can_be_renamed_and_its_ids_are_written_back(factory: ResourceFactory, three):
     to = v1.ConnectorDestination(
         catalog_id=factory.first_catalog().resource_id,
         namespace=v1.NamespacePath(segments=["raw", "crm"]),
         table_display_name="customers",
     )
-    made = iceberg_connector(factory, three, source=source(table="people"), destination=to)
-    run(factory, made)
+    created = iceberg_connector(factory, three, source=source(table="people"), destination=to)
+    run(factory, created)
     (name, table), *_ = mirrored(factory).items()
     assert (name, len(mirrored(factory))) == ("raw.crm.customers", 1)
-    stored = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=made.resource_id)).connector
+    stored = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=created.resource_id)).connector
     assert stored.destination.table_id == table.resource_id
     assert stored.destination.namespace_id == table.namespace_id
     assert (stored.destination.table_display_name, list(stored.destination.namespace.segments)) == ("", [])
 
 
 @behavior(72)
-def test_what_was_renamed_here_stays_the_same_table(factory: ResourceFactory, three):
-    made = iceberg_connector(factory, three, source=source(table="people"))
-    run(factory, made)
+def test_single_table_renamed_in_the_metastore_stays_the_same_table(factory: ResourceFactory, three):
+    created = iceberg_connector(factory, three, source=source(table="people"))
+    run(factory, created)
     ((_, table),) = mirrored(factory).items()
     tables.update(
         factory.home,
@@ -365,14 +365,14 @@ def test_what_was_renamed_here_stays_the_same_table(factory: ResourceFactory, th
             namespace_id=table.namespace_id, spec=v1.NamespaceSpec(display_name="crm"), update_mask=mask("display_name")
         ),
     )
-    assert run(factory, made).changed == 0
+    assert run(factory, created).changed == 0
     ((name, same),) = mirrored(factory).items()
     assert (name, same.resource_id) == ("crm.humans", table.resource_id)
 
 
-def test_a_table_of_many_that_was_renamed_here_is_not_made_again(factory: ResourceFactory, three):
-    made = iceberg_connector(factory, three)
-    run(factory, made)
+def test_table_renamed_in_the_metastore_is_not_created_again(factory: ResourceFactory, three):
+    created = iceberg_connector(factory, three)
+    run(factory, created)
     table = mirrored(factory)["sales.people"]
     tables.update(
         factory.home,
@@ -380,62 +380,62 @@ def test_a_table_of_many_that_was_renamed_here_is_not_made_again(factory: Resour
             table_id=table.resource_id, spec=v1.TableSpec(display_name="humans"), update_mask=mask("display_name")
         ),
     )
-    assert run(factory, made).changed == 0
+    assert run(factory, created).changed == 0
     assert set(mirrored(factory)) == {"sales.humans", "sales.orders", "sales.people_old"}
 
 
 @behavior(72)
-def test_a_scope_narrows_by_namespace_and_table(factory: ResourceFactory, three):
-    made = iceberg_connector(factory, three)
-    outcome = run(factory, made, scope=v1.JobScope(table="orders"))
+def test_scope_selects_by_namespace_and_table(factory: ResourceFactory, three):
+    created = iceberg_connector(factory, three)
+    outcome = run(factory, created, scope=v1.JobScope(table="orders"))
     assert (outcome.scanned, set(mirrored(factory))) == (1, {"sales.orders"})
     here = v1.JobScope(namespaces=[v1.NamespacePath(segments=["sales"])])
-    assert run(factory, made, scope=here).scanned == 3
+    assert run(factory, created, scope=here).scanned == 3
 
 
 @behavior(72)
 @pytest.mark.parametrize(
     "scope", [v1.JobScope(table="nope"), v1.JobScope(namespaces=[v1.NamespacePath(segments=["elsewhere"])])]
 )
-def test_a_scope_that_matches_nothing_is_an_error(factory: ResourceFactory, three, scope):
+def test_scope_that_matches_nothing_is_an_error(factory: ResourceFactory, three, scope):
     with pytest.raises(NotFound, match="no table of the connector is in the requested scope") as raised:
         run(factory, iceberg_connector(factory, three), scope=scope)
     assert raised.value.key == "scope.unmatched"
 
 
 @behavior(72)
-def test_a_filter_that_matches_nothing_is_an_error(factory: ResourceFactory, three):
+def test_filter_that_matches_nothing_is_an_error(factory: ResourceFactory, three):
     with pytest.raises(NotFound, match="selects"):
         run(factory, iceberg_connector(factory, three, source=source(include_tables=["nope*"])))
 
 
-def test_one_name_for_many_tables_is_refused(factory: ResourceFactory, three):
+def test_one_name_for_many_tables_is_rejected(factory: ResourceFactory, three):
     to = v1.ConnectorDestination(catalog_id=factory.first_catalog().resource_id, table_display_name="all")
     with pytest.raises(InvalidArgument, match="selects 3"):
         run(factory, iceberg_connector(factory, three, destination=to))
 
 
-# --- the second pass --------------------------------------------------------------------------------------------------
+# --- statistics pass --------------------------------------------------------------------------------------------------
 
 
 @behavior(70)
-def test_statistics_of_a_table_that_is_not_mirrored_are_passed_over(factory: ResourceFactory, folder):
+def test_statistics_of_an_unmirrored_table_are_skipped(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
-    made = connector(factory, str(folder))
+    created = connector(factory, str(folder))
     profiler = Profiler()
     pointers = list(factory.stores.pointers.scan(""))
-    outcome = run(factory, made, STATS, profiler)
-    assert (outcome.changed, outcome.failures, profiler.asked) == (0, {}, [])
+    outcome = run(factory, created, STATS, profiler)
+    assert (outcome.changed, outcome.failures, profiler.profiled) == (0, {}, [])
     assert list(factory.stores.pointers.scan("")) == pointers
 
 
 @behavior(70)
-def test_the_first_pass_profiles_nothing(factory: ResourceFactory, folder):
+def test_metadata_pass_profiles_nothing(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
     profiler = Profiler()
     run(factory, connector(factory, str(folder)), CORE, profiler)
     (table,) = mirrored(factory).values()
-    assert profiler.asked == []
+    assert profiler.profiled == []
     with pytest.raises(NotFound):
         statistics.get_table(
             factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=v1.SnapshotRef(snapshot_id=1))
@@ -447,56 +447,56 @@ def test_only_snapshots_without_statistics_are_profiled(factory: ResourceFactory
     catalog = iceberg(folder)
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1]}))
-    made, profiler = iceberg_connector(factory, folder), Profiler()
-    run(factory, made)
-    assert run(factory, made, STATS, profiler).changed == 1
-    assert run(factory, made, STATS, profiler).changed == 0
+    created, profiler = iceberg_connector(factory, folder), Profiler()
+    run(factory, created)
+    assert run(factory, created, STATS, profiler).changed == 1
+    assert run(factory, created, STATS, profiler).changed == 0
     orders.append(pa.table({"id": [2]}))
-    run(factory, made)
-    run(factory, made, STATS, profiler)
-    assert profiler.asked == [("orders", each.snapshot_id) for each in orders.snapshots()]
-    run(factory, made, STATS, profiler, full_rescan=True)
-    assert len(profiler.asked) == 4
+    run(factory, created)
+    run(factory, created, STATS, profiler)
+    assert profiler.profiled == [("orders", each.snapshot_id) for each in orders.snapshots()]
+    run(factory, created, STATS, profiler, full_rescan=True)
+    assert len(profiler.profiled) == 4
 
 
-def test_a_profile_that_fails_is_told_and_the_others_go_on(factory: ResourceFactory, folder):
+def test_failed_profile_is_reported_and_the_others_continue(factory: ResourceFactory, folder):
     parquet(folder, "a", id=[1])
     parquet(folder, "b", id=[1])
-    made = connector(factory, str(folder))
-    run(factory, made)
+    created = connector(factory, str(folder))
+    run(factory, created)
 
     def profile(realm, table_id, snapshot, *, handle, **_) -> None:
         if handle.name.name == "a":
             raise Conflict("somebody changed it")
 
-    outcome = run(factory, made, STATS, profile)
+    outcome = run(factory, created, STATS, profile)
     assert (outcome.failures, outcome.changed) == ({"a": "somebody changed it"}, 1)
 
 
-def test_without_a_profiler_there_is_no_second_pass(factory: ResourceFactory, folder):
+def test_statistics_pass_needs_a_profiler(factory: ResourceFactory, folder):
     with pytest.raises(Unsupported):
         run(factory, connector(factory, str(folder)), STATS)
 
 
 @behavior(70)
-def test_a_capture_makes_one_pass_at_once(factory: ResourceFactory, folder):
+def test_capture_runs_one_pass_directly(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
     (folder / "broken.parquet").write_bytes(b"no")
-    made, profiler = connector(factory, str(folder)), Profiler()
+    created, profiler = connector(factory, str(folder)), Profiler()
     reconciler = Reconciler(SECRETS, profiler)
-    first = capture(factory.home, v1.SyncCaptureRequest(connector_id=made.resource_id), reconciler=reconciler)
+    first = capture(factory.home, v1.SyncCaptureRequest(connector_id=created.resource_id), reconciler=reconciler)
     assert (first.tables_scanned, first.tables_changed, first.errors) == (2, 1, 1)
     assert [each.table for each in first.table_errors] == ["broken"]
-    assert profiler.asked == []
+    assert profiler.profiled == []
     request = v1.SyncCaptureRequest(
-        connector_id=made.resource_id, include_statistics=True, destination_table_display_name="people"
+        connector_id=created.resource_id, include_statistics=True, destination_table_display_name="people"
     )
     second = capture(factory.home, request, reconciler=reconciler)
     assert (second.tables_scanned, second.tables_changed, second.errors) == (1, 1, 0)
-    assert profiler.asked == [("people", 1)]
+    assert profiler.profiled == [("people", 1)]
 
 
-def test_large_files_tables_are_one_pointer(factory: ResourceFactory, folder):
+def test_large_file_list_is_one_pointer(factory: ResourceFactory, folder):
     folder.mkdir()
     for number in range(30):
         pq.write_table(pa.table({"id": [number]}), parquet(folder / "t", "x", id=[0]) / f"{number}.parquet")

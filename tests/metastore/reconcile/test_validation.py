@@ -1,4 +1,4 @@
-"""Trying connectors: whatever is wrong is told in the answer, in time, and without a secret."""
+"""Validation of connectors: every problem is reported in the response, in time, and without secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.fixture(autouse=True)
-def lake(factory: ResourceFactory) -> v1.Catalog:
+def catalog(factory: ResourceFactory) -> v1.Catalog:
     return factory.catalog()
 
 
@@ -33,9 +33,13 @@ def spec(uri: str, kind: Any = v1.CK_PARQUET, **more: Any) -> v1.ConnectorSpec:
     return v1.ConnectorSpec(display_name="tried", kind=kind, uri=uri, **more)
 
 
-def tried(factory: ResourceFactory, asked: v1.ConnectorSpec | None = None, **more: Any) -> v1.ValidateConnectorResponse:
+def validated(
+    factory: ResourceFactory, tested_spec: v1.ConnectorSpec | None = None, **more: Any
+) -> v1.ValidateConnectorResponse:
     pointers = list(factory.stores.pointers.scan(""))
-    answer = validate(factory.home, v1.ValidateConnectorRequest(spec=asked, **more), secrets=SECRETS, patience_s=10)
+    answer = validate(
+        factory.home, v1.ValidateConnectorRequest(spec=tested_spec, **more), secrets=SECRETS, patience_s=10
+    )
     assert list(factory.stores.pointers.scan("")) == pointers
     return answer
 
@@ -45,9 +49,9 @@ def credentials(**which: Any) -> v1.ConnectorAuthSpec:
 
 
 @behavior(69)
-def test_an_upstream_that_answers_is_fine(factory: ResourceFactory, tmp_path):
+def test_reachable_upstream_is_valid(factory: ResourceFactory, tmp_path):
     parquet(tmp_path / "up", "people", id=[1])
-    answer = tried(factory, spec(str(tmp_path / "up")))
+    answer = validated(factory, spec(str(tmp_path / "up")))
     assert (answer.ok, answer.capabilities["namespaces"]) == (True, "1")
     iceberg(tmp_path / "ice").create_table("sales.orders", schema=_schema())
     named = spec(
@@ -56,11 +60,11 @@ def test_an_upstream_that_answers_is_fine(factory: ResourceFactory, tmp_path):
         properties={"warehouse": f"file://{tmp_path}/ice/warehouse"},
         source=v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]), table="orders"),
     )
-    answer = tried(factory, named)
+    answer = validated(factory, named)
     assert answer.ok, answer.summary
     assert "sales.orders is a table of 1 columns (iceberg)" in answer.summary
     named.source.table = "nope"
-    assert not tried(factory, named).ok
+    assert not validated(factory, named).ok
 
 
 def _schema() -> Any:
@@ -71,7 +75,7 @@ def _schema() -> Any:
 
 @behavior(69)
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("tested_spec", "expected"),
     [
         (spec("/nowhere/at/all"), "nowhere"),
         (
@@ -86,35 +90,35 @@ def _schema() -> Any:
         (spec("/tmp", auth=credentials()), "auth.credentials"),
     ],
 )
-def test_whatever_is_wrong_is_told_in_the_answer(factory: ResourceFactory, asked, said):
-    answer = tried(factory, asked)
+def test_every_problem_is_reported_in_the_response(factory: ResourceFactory, tested_spec, expected):
+    answer = validated(factory, tested_spec)
     assert not answer.ok
-    assert said in answer.summary
+    assert expected in answer.summary
 
 
 @pytest.fixture
-def silence() -> Iterator[str]:
-    """A server that takes calls and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
+def silent_server() -> Iterator[str]:
+    """A server that accepts connections and never responds."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @behavior(69)
-def test_an_upstream_that_says_nothing_is_not_waited_for(factory: ResourceFactory, silence):
+def test_silent_upstream_times_out(factory: ResourceFactory, silent_server):
     source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["a"]))
-    request = v1.ValidateConnectorRequest(spec=spec(f"http://{silence}/", v1.CK_ICEBERG, source=source))
+    request = v1.ValidateConnectorRequest(spec=spec(f"http://{silent_server}/", v1.CK_ICEBERG, source=source))
     started = time.monotonic()
     answer = validate(factory.home, request, secrets=SECRETS, patience_s=0.5)
     assert (answer.ok, time.monotonic() - started < 5) == (False, True)
     assert "did not respond within 0.5 s" in answer.summary
 
 
-def test_what_is_no_error_of_ours_is_told_by_its_kind_only():
-    def fails() -> None:
+def test_text_of_a_foreign_exception_is_not_reported():
+    def fail() -> None:
         raise RuntimeError("token abc")
 
     with pytest.raises(SkiwayError) as raised:
-        within(5, fails)
+        within(5, fail)
     assert "abc" not in str(raised.value)
     with pytest.raises(TimedOut):
         within(0.01, lambda: time.sleep(1))
@@ -126,26 +130,26 @@ def s3() -> Iterator[dict[str, str]]:
         yield {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
 
 
-def test_credentials_reach_the_upstream_and_no_answer(factory: ResourceFactory, s3, tmp_path):
+def test_credentials_reach_the_upstream_but_no_response(factory: ResourceFactory, s3, tmp_path):
     secret = "very-secret-value"
     aws = credentials(aws=v1.AwsCredentials(access_key_id="AKIAEXAMPLE", secret_access_key=secret))
-    missing = tried(factory, spec("s3://no-such-bucket/x", properties=s3, auth=aws))
+    missing = validated(factory, spec("s3://no-such-bucket/x", properties=s3, auth=aws))
     assert not missing.ok
     assert secret not in str(missing)
     assert "AKIAEXAMPLE" not in str(missing)
-    made = connector(factory, "s3://no-such-bucket/x", properties=s3, auth=aws)
+    created = connector(factory, "s3://no-such-bucket/x", properties=s3, auth=aws)
     with pytest.raises(SkiwayError) as raised:
-        run(factory, made)
+        run(factory, created)
     assert secret not in str(raised.value)
 
 
 @behavior(69)
-def test_a_stored_connector_is_tried_with_its_own_credentials_only_where_they_belong(factory: ResourceFactory, silence):
-    asked: list[dict[str, str]] = []
+def test_stored_credentials_are_used_only_for_their_own_upstream(factory: ResourceFactory, silent_server):
+    used_credentials: list[dict[str, str]] = []
     source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["a"]))
-    made = connector(
+    created = connector(
         factory,
-        f"http://{silence}/",
+        f"http://{silent_server}/",
         v1.CK_ICEBERG,
         source=source,
         auth=credentials(bearer=v1.BearerToken(token="abc")),
@@ -153,22 +157,22 @@ def test_a_stored_connector_is_tried_with_its_own_credentials_only_where_they_be
     from skiway.metastore.reconcile import upstream as module
 
     def opened(self: Upstream, opener: Any = None) -> Any:
-        asked.append(dict(self.credentials))
+        used_credentials.append(dict(self.credentials))
         raise PreconditionFailed("seen")
 
     original, Upstream.open = Upstream.open, opened  # type: ignore[method-assign]
     try:
         for change in (None, v1.ConnectorSpec(source=source), v1.ConnectorSpec(uri="http://elsewhere/")):
-            request = v1.ValidateConnectorRequest(spec=change, connector_id=made.resource_id)
+            request = v1.ValidateConnectorRequest(spec=change, connector_id=created.resource_id)
             assert not module.validate(factory.home, request, secrets=SECRETS).ok
     finally:
         Upstream.open = original  # type: ignore[method-assign]
-    assert asked == [{"token": "abc"}, {"token": "abc"}, {}]
+    assert used_credentials == [{"token": "abc"}, {"token": "abc"}, {}]
 
 
-def test_a_connector_that_is_not_there_is_not_found(factory: ResourceFactory):
+def test_missing_connector_is_not_found(factory: ResourceFactory):
     with pytest.raises(NotFound):
-        tried(factory, connector_id=v1.ResourceId(id="nope"))
+        validated(factory, connector_id=v1.ResourceId(id="nope"))
 
 
 @pytest.mark.parametrize(
@@ -192,20 +196,20 @@ def test_a_connector_that_is_not_there_is_not_found(factory: ResourceFactory):
         ),
     ],
 )
-def test_credentials_in_the_words_of_sources(given, expected):
+def test_credentials_are_translated_into_source_options(given, expected):
     assert upstream(v1.Connector(kind=v1.CK_ICEBERG), given).credentials == expected
 
 
-def test_other_credentials_are_refused():
+def test_other_credentials_are_rejected():
     with pytest.raises(Unsupported, match=r"cli \(aws\)"):
         upstream(v1.Connector(), v1.ConnectorCredentials(cli=v1.CliCredentials(provider="databricks")))
 
 
-def test_no_part_of_a_secret_is_told():
-    asked = Upstream("iceberg", "http://x", {}, {"credential": "client:hunter22", "token": "abcdef"})
-    said = asked.describe(NotFound("http://x refused client:hunter22, hunter22 and abcdef"))
-    assert "hunter22" not in said
-    assert "abcdef" not in said
-    assert "abcdef" not in repr(asked)
-    assert "RuntimeError" in asked.describe(RuntimeError("abcdef"))
-    assert "abcdef" not in asked.describe(RuntimeError("abcdef"))
+def test_no_part_of_a_secret_is_reported():
+    tested = Upstream("iceberg", "http://x", {}, {"credential": "client:hunter22", "token": "abcdef"})
+    description = tested.describe(NotFound("http://x refused client:hunter22, hunter22 and abcdef"))
+    assert "hunter22" not in description
+    assert "abcdef" not in description
+    assert "abcdef" not in repr(tested)
+    assert "RuntimeError" in tested.describe(RuntimeError("abcdef"))
+    assert "abcdef" not in tested.describe(RuntimeError("abcdef"))

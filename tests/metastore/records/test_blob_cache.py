@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metastore.resource_factory import ResourceFactory, behavior, mask, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error, mask
 from skiway.errors import Internal, NotFound
 from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.resources import directory, tables
@@ -27,40 +27,40 @@ def rename(factory: ResourceFactory, table: v1.Table, name: str) -> None:
 
 @pytest.fixture
 def servers(tmp_path, calls) -> Any:
-    """Two servers on one store, both with a memory of their own; the calls of the second are counted."""
+    """Two servers on one store, each with its own cache; the calls of the second are counted."""
     url = f"sqlite:///{tmp_path}/p.db"
     with open_stores(url) as one, open_stores(url, on_call=calls) as two:
         yield ResourceFactory(with_blob_cache(one)), ResourceFactory(with_blob_cache(two))
 
 
 @behavior(45, 46)
-def test_a_change_is_visible_at_once_on_every_server(servers):
+def test_change_is_visible_at_once_on_every_server(servers):
     one, two = servers
     table = one.table("people")
     assert resolved(two) == resolved(one) == table.resource_id
     rename(one, table, "humans")
     for factory in servers:
-        with refused(NotFound, "table.by.name.missing"):
+        with expect_error(NotFound, "table.by.name.missing"):
             resolved(factory)
         assert resolved(factory, v1.NameRef(catalog="lake", path=["sales"], name="humans")) == table.resource_id
-        said = directory.lookup_table(factory.home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
-        assert said.name == "humans"
+        ref = directory.lookup_table(factory.home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
+        assert ref.name == "humans"
 
 
 @behavior(46)
-def test_absence_is_not_remembered(servers):
+def test_absence_is_not_cached(servers):
     one, two = servers
     one.namespace("sales")
-    with refused(NotFound, "table.by.name.missing"):
+    with expect_error(NotFound, "table.by.name.missing"):
         resolved(two)
     table = one.table("people")
     assert resolved(two) == table.resource_id
     tables.delete(one.home, v1.DeleteTableRequest(table_id=table.resource_id))
-    with refused(NotFound, "table.by.name.missing"):
+    with expect_error(NotFound, "table.by.name.missing"):
         resolved(two)
 
 
-def test_a_name_that_was_read_before_is_found_without_reading_blobs(servers, calls: CallCounter):
+def test_cached_name_is_resolved_without_reading_blobs(servers, calls: CallCounter):
     one, two = servers
     one.table("people")
     resolved(two)
@@ -70,18 +70,18 @@ def test_a_name_that_was_read_before_is_found_without_reading_blobs(servers, cal
 
 
 @behavior(45)
-def test_one_account_is_never_served_what_another_has_read(servers):
+def test_cache_is_not_shared_between_accounts(servers):
     one, two = servers
     table = one.table("people")
     resolved(two)
     two.account("a2")
-    with refused(NotFound, "catalog.by.name.missing"):
+    with expect_error(NotFound, "catalog.by.name.missing"):
         directory.resolve_table(two.realm("a2"), v1.ResolveTableRequest(ref=REF))
-    disguised = v1.ResourceId(account_id="a2", id=table.resource_id.id)
-    assert not directory.lookup_table(two.realm("a2"), v1.LookupTableRequest(resource_id=disguised)).HasField("ref")
+    foreign_id = v1.ResourceId(account_id="a2", id=table.resource_id.id)
+    assert not directory.lookup_table(two.realm("a2"), v1.LookupTableRequest(resource_id=foreign_id)).HasField("ref")
 
 
-def test_what_readers_do_to_a_message_is_theirs_alone(servers):
+def test_changing_a_returned_message_does_not_affect_the_cache(servers):
     one, _ = servers
     table = one.table("people")
     read = tables.get(one.home, v1.GetTableRequest(table_id=table.resource_id)).table
@@ -89,7 +89,7 @@ def test_what_readers_do_to_a_message_is_theirs_alone(servers):
     assert tables.get(one.home, v1.GetTableRequest(table_id=table.resource_id)).table == table
 
 
-def test_memory_is_bounded_and_large_blobs_are_read_each_time(calls):
+def test_cache_is_bounded_and_large_blobs_are_not_cached(calls):
     with open_stores("memory://", on_call=calls) as stores:
         blobs = with_blob_cache(stores, max_bytes=6400).blobs
         small = [blobs.put(bytes([number]) * 100) for number in range(70)]
@@ -102,7 +102,7 @@ def test_memory_is_bounded_and_large_blobs_are_read_each_time(calls):
         assert calls.counts == {"blobs.get": 3}
 
 
-def test_presence_age_and_damage_are_those_of_the_store():
+def test_presence_age_and_damage_come_from_the_store():
     with open_stores("memory://") as stores:
         blobs = with_blob_cache(stores).blobs
         uri = blobs.put(b"data", folder="f")
@@ -111,5 +111,5 @@ def test_presence_age_and_damage_are_those_of_the_store():
         blobs.delete(uri)
         assert (blobs.head(uri), stores.blobs.head(uri)) == (None, None)
         stores.blobs._create(uri, b"damaged")
-        with refused(Internal, "blob.corrupt"):
+        with expect_error(Internal, "blob.corrupt"):
             with_blob_cache(stores).blobs.get(uri)

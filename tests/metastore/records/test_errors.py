@@ -1,4 +1,4 @@
-"""Every error has its sentence, with the parameters it needs, under its own code."""
+"""Every error has a message under its own code, and the parameters that the message needs."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ CODES = {
 }
 
 
-def raised() -> Iterator[tuple[str, str, str, set[str]]]:
-    """Where, with which code, key and parameters the metastore makes errors."""
+def raised_errors() -> Iterator[tuple[str, str, str, set[str]]]:
+    """Where the metastore raises errors, with their code, key and parameters."""
     for file in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failure":
                 code = CODES.get(ast.unparse(node.args[0]), "")
                 params = {str(keyword.arg) for keyword in node.keywords}
-                for key in keys(node.args[1]):
+                for key in possible_keys(node.args[1]):
                     yield f"{file.name}:{node.lineno}", code, key, params
 
 
-def keys(node: ast.expr) -> list[str]:
-    """The keys an expression may stand for; a part that is computed is the noun of a kind."""
+def possible_keys(node: ast.expr) -> list[str]:
+    """The possible keys of an expression; a computed part is the noun of a kind."""
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     if isinstance(node, ast.JoinedStr):
-        said = "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
-        return [said]
+        pattern = "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
+        return [pattern]
     if isinstance(node, ast.IfExp):
-        return [*keys(node.body), *keys(node.orelse)]
+        return [*possible_keys(node.body), *possible_keys(node.orelse)]
     return {"self.empty": ["column.stats.empty", "file.column.stats.empty"]}.get(ast.unparse(node), ["*"])
 
 
-RAISED = [each for each in raised() if each[1]]
+RAISED = [each for each in raised_errors() if each[1]]
 
 
 def template(code: str, key: str) -> str | None:
@@ -62,15 +62,15 @@ def template(code: str, key: str) -> str | None:
 @pytest.mark.parametrize(
     ("where", "code", "key", "params"), RAISED, ids=[f"{where}-{key}" for where, _, key, _ in RAISED]
 )
-def test_every_error_has_a_sentence_and_gives_what_it_needs(where, code, key, params):
+def test_every_error_has_a_message_and_its_parameters(where, code, key, params):
     found = template(code, key)
-    assert found is not None, f"{where}: {code} has no sentence for {key}"
+    assert found is not None, f"{where}: {code} has no message for {key}"
     needed = {name for _, name, _, _ in string.Formatter().parse(found) if name}
     assert needed <= params, f"{where}: {key} needs {needed - params}"
 
 
 @behavior(81)
-def test_every_sentence_is_used():
+def test_every_message_is_used():
     used = {(code, key) for _, code, key, _ in RAISED}
     used |= {(code, f"*.{key.partition('.')[2]}") for code, key in used if "." in key}
     used |= {(code, "*") for code, key in used if key in NOUNS}
@@ -79,20 +79,20 @@ def test_every_sentence_is_used():
 
 
 @behavior(81)
-def test_every_code_of_the_tree_is_a_code_of_the_wire():
+def test_every_error_code_is_in_the_protocol():
     assert set(CODES.values()) <= set(v1.ErrorCode.keys())
     assert sentences("en").keys() <= set(v1.ErrorCode.keys())
 
 
 @behavior(81)
-def test_a_failure_carries_code_key_parameters_and_sentence():
+def test_failure_has_code_key_parameters_and_message():
     error = failure(NotFound, "catalog", resource="catalog", id="c{1}")
     assert (error.code, error.key, error.params["id"]) == ("MC_NOT_FOUND", "catalog", "c{1}")
     assert str(error) == "there is no catalog c{1} in this account: check the id, it may have been deleted"
 
 
 @behavior(81)
-def test_a_language_without_words_falls_back_to_english_and_a_key_without_them_to_itself():
+def test_unknown_language_falls_back_to_english_and_unknown_key_to_itself():
     params = {"resource": "view", "id": "v"}
     assert sentence("MC_NOT_FOUND", "view", params, language="xx") == sentence("MC_NOT_FOUND", "view", params)
     assert sentence("MC_NOT_FOUND", "view", params, language="../en").startswith("there is no view v")
@@ -101,6 +101,6 @@ def test_a_language_without_words_falls_back_to_english_and_a_key_without_them_t
 
 
 @pytest.mark.parametrize("field", ["uri", "display_name", "schema_json", "namespace_id"])
-def test_a_key_of_several_words_finds_the_sentence_of_its_ending(field):
-    told = failure(InvalidArgument, f"{field.replace('_', '.')}.cannot.clear", field=field)
-    assert told.message.startswith(f"{field} is in the update_mask but not in the spec")
+def test_key_with_several_parts_uses_the_message_of_its_suffix(field):
+    error = failure(InvalidArgument, f"{field.replace('_', '.')}.cannot.clear", field=field)
+    assert error.message.startswith(f"{field} is in the update_mask but not in the spec")

@@ -1,4 +1,4 @@
-"""The keys of the pointer store are made in one module, and read back there."""
+"""The keys of the pointer store are built and parsed in one module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCE = Path(keys.__file__).parents[2]
 ROOTS = ("/accounts", "/closing", "/expected", "/folders", "/pins", "/platform", "/queue", "/schedule", "/secrets")
 
 
-def test_no_other_module_makes_keys() -> None:
+def test_no_other_module_builds_keys() -> None:
     found = [
         f"{file.relative_to(SOURCE)}:{node.lineno}: {node.value!r}"
         for file in SOURCE.rglob("*.py")
@@ -25,12 +25,12 @@ def test_no_other_module_makes_keys() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "a/b", "a%2Fb", "ä 🛬", "by-id"])
-def test_ids_are_read_back_from_keys(text: str) -> None:
+def test_ids_can_be_parsed_from_keys(text: str) -> None:
     assert keys.schedule_ids(keys.schedule(text, "c/d")) == (text, "c/d")
     assert keys.secret_ids(keys.secret(text, "c/d", "s")) == (text, "c/d", "s")
 
 
-def test_what_belongs_to_an_account_or_a_table_is_told_by_its_key() -> None:
+def test_account_and_table_can_be_parsed_from_keys() -> None:
     snapshot = keys.snapshot("a/1", "t", 7)
     assert keys.table_of(snapshot) == keys.table("a/1", "t")
     assert keys.table_of(keys.table("a/1", "t")) is None

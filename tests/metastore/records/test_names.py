@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metastore.resource_factory import behavior, refused
+from metastore.resource_factory import behavior, expect_error
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.records import keys, names
 from skiway.metastore.records.names import encoded, normal_name, normal_path, normal_text
@@ -14,7 +14,7 @@ from skiway.metastore.records.names import encoded, normal_name, normal_path, no
 
 @behavior(19)
 @pytest.mark.parametrize(
-    ("given_name", "kept"),
+    ("given_name", "expected"),
     [
         ("  sales ", "sales"),
         ("Sales", "Sales"),
@@ -26,45 +26,45 @@ from skiway.metastore.records.names import encoded, normal_name, normal_path, no
         ("a.b/c%20", "a.b/c%20"),
     ],
 )
-def test_names_are_trimmed_composed_and_keep_their_case(given_name, kept):
-    assert normal_name(given_name, resource="catalog") == kept
+def test_names_are_trimmed_and_composed_and_keep_their_case(given_name, expected):
+    assert normal_name(given_name, resource="catalog") == expected
 
 
 @behavior(19)
 @pytest.mark.parametrize("blank", ["", "  ", "\u00a0\t", "\u3000", "\u200b", "\u202e \ufeff", "\0"])
-def test_blank_names_are_refused(blank):
-    with refused(InvalidArgument, "display.name.required", resource="catalog"):
+def test_blank_names_are_rejected(blank):
+    with expect_error(InvalidArgument, "display.name.required", resource="catalog"):
         normal_name(blank, resource="catalog")
-    with refused(InvalidArgument, "path.segment.blank", field="path"):
+    with expect_error(InvalidArgument, "path.segment.blank", field="path"):
         normal_path(["a", blank], field="path")
 
 
-def test_names_and_paths_have_limits():
+def test_names_and_paths_have_a_maximum_length():
     assert normal_name("x" * 255, resource="table") == "x" * 255
-    with refused(LimitExceeded, "name.too_long", limit="255"):
+    with expect_error(LimitExceeded, "name.too_long", limit="255"):
         normal_name("x" * 256, resource="table")
-    with refused(LimitExceeded, "path.too_deep", limit="16"):
+    with expect_error(LimitExceeded, "path.too_deep", limit="16"):
         normal_path(["a"] * 17, field="path")
 
 
 @given(st.text())
-def test_normal_names_stay_as_they_are(text):
+def test_normalized_names_stay_the_same(text):
     assert normal_text(normal_text(text)) == normal_text(text)
 
 
 @behavior(16)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=3), st.data())
-def test_different_paths_have_different_keys_and_prefixes_hold_exactly_what_is_below(path, data):
+def test_different_paths_have_different_keys_and_prefixes_match_exactly_their_descendants(path, data):
     other = data.draw(st.lists(st.sampled_from([*path, "a/b", "a.b", "a b", "a"]), min_size=1, max_size=4))
     key, other_key = keys.namespace_path("a", "c", path), keys.namespace_path("a", "c", other)
     assert (key == other_key) == (path == other)
     assert other_key.startswith(key + "/") == (len(other) > len(path) and other[: len(path)] == path)
 
 
-def test_keys_hold_only_plain_characters():
+def test_keys_contain_only_plain_characters():
     assert encoded("a b/ü%") == "a%20b%2F%C3%BC%25"
     assert encoded("A-z_0.~") == "A-z_0.~"
 
 
-def test_docstrings_are_right():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(names).failed == 0

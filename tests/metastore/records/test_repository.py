@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from metastore.faults import Died, Fate, dying
+from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage, kind_of
-from metastore.resource_factory import behavior, refused
+from metastore.resource_factory import behavior, expect_error
 from skiway.errors import AlreadyExists, Contention, Internal, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG, KINDS, NAMESPACE, TABLE, VIEW
@@ -36,12 +36,12 @@ SAMPLES: dict[str, Any] = {
     "lease": v1.QueryLease(descriptor=v1.QueryDescriptor(account_id="a1", query_id="q1")),
     "idempotency": v1.IdempotencyRecord(account_id="a1", operation="CreateTable", key="k"),
 }
-# Where a job is found follows from what it does, not from a name.
+# The keys of a job follow from its content, not from a name.
 NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun != "job"]
 
 
 def changed(value: Any) -> Any:
-    """The same resource with other content."""
+    """The same resource with different content."""
     other = copied(value)
     other.updated_at.seconds += 1
     return other
@@ -81,7 +81,7 @@ def catalogs(stores) -> Repository[v1.Catalog]:
 
 
 @behavior(8, 18)
-def test_a_resource_is_found_by_all_its_keys_in_version_1(stores, kind):
+def test_new_resource_is_found_by_all_its_keys_in_version_1(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     created = repository.create(value)
     assert created.pointer.version == 1
@@ -92,7 +92,7 @@ def test_a_resource_is_found_by_all_its_keys_in_version_1(stores, kind):
 
 
 @behavior(8)
-def test_writing_the_very_same_again_changes_nothing(stores, kind):
+def test_creating_an_identical_resource_again_changes_nothing(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     created = repository.create(value)
     assert repository.create(value) == created
@@ -100,27 +100,27 @@ def test_writing_the_very_same_again_changes_nothing(stores, kind):
 
 
 @behavior(7)
-def test_writing_the_very_same_again_makes_its_blob_young(catalogs, clock):
+def test_creating_an_identical_resource_again_refreshes_its_blob(catalogs, clock):
     uri = catalogs.create(SAMPLES["catalog"]).pointer.blob_uri
     before = catalogs.stores.blobs.head(uri)
-    clock.now = before.modified_at + timedelta(seconds=60)  # the store's own time is the machine's
+    clock.now = before.modified_at + timedelta(seconds=60)  # the store uses the clock of the machine
     catalogs.create(SAMPLES["catalog"])
     assert catalogs.stores.blobs.head(uri).modified_at > before.modified_at
 
 
 @behavior(9)
 @pytest.mark.parametrize("kind", [kind for kind in NAMED if kind.noun != "snapshot"], ids=lambda kind: kind.noun)
-def test_a_taken_name_leaves_nothing_of_the_loser(stores, kind):
+def test_creation_with_an_existing_name_leaves_nothing_behind(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     repository.create(value)
     before = list(stores.pointers.scan())
-    with refused(AlreadyExists, f"{kind.noun}.already.exists", name=kind.title(value)):
+    with expect_error(AlreadyExists, f"{kind.noun}.already.exists", name=kind.title(value)):
         repository.create(another(value))
     assert list(stores.pointers.scan()) == before
 
 
 @behavior(9)
-def test_an_id_that_is_taken_by_other_content_is_refused(stores, kind):
+def test_existing_id_with_different_content_is_rejected(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     repository.create(value)
     with pytest.raises(AlreadyExists):
@@ -129,47 +129,47 @@ def test_an_id_that_is_taken_by_other_content_is_refused(stores, kind):
 
 
 @behavior(30)
-def test_a_table_and_a_view_cannot_share_a_name(stores):
+def test_table_and_view_cannot_share_a_name(stores):
     Repository(stores, TABLE).create(SAMPLES["table"])
-    with refused(AlreadyExists, "relation.name.already.claimed", resource="view"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", resource="view"):
         Repository(stores, VIEW).create(another(SAMPLES["view"]))
 
 
 @behavior(11)
-def test_a_name_without_its_owner_is_damage_and_not_repaired(stores, named_kind):
+def test_name_without_its_owner_is_damage_and_not_repaired(stores, named_kind):
     repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
     repository.create(value)
     stores.pointers.compare_and_delete(named_kind.key(value), expect=1)
     for again in (value, changed(value)):
-        with refused(Internal, "pointer.partial"):
+        with expect_error(Internal, "pointer.partial"):
             repository.create(again)
     assert repository.find(named_kind.key(value)) is None
 
 
 @behavior(11)
-def test_a_lost_name_is_damage_when_the_resource_is_updated(stores, named_kind):
+def test_missing_name_is_damage_when_the_resource_is_updated(stores, named_kind):
     repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
     created = repository.create(value)
     stores.pointers.compare_and_delete(named_kind.names(value)[0], expect=1)
-    with refused(Internal, "pointer.partial"):
+    with expect_error(Internal, "pointer.partial"):
         repository.update(created, changed(value))
 
 
 @behavior(12)
-def test_a_rename_moves_the_names_and_frees_the_old_ones(stores, named_kind):
+def test_rename_moves_the_names_and_frees_the_old_ones(stores, named_kind):
     repository, value = Repository(stores, named_kind), SAMPLES[named_kind.noun]
     created = repository.create(value)
     updated = repository.update(created, renamed(value))
     assert (updated.pointer.key, updated.pointer.version) == (created.pointer.key, 2)
     assert etag(updated.pointer) != etag(created.pointer)
-    kept = set(named_kind.names(value)) & set(named_kind.names(updated.value))
-    assert all(repository.named(name) is None for name in set(named_kind.names(value)) - kept)
+    unchanged = set(named_kind.names(value)) & set(named_kind.names(updated.value))
+    assert all(repository.named(name) is None for name in set(named_kind.names(value)) - unchanged)
     assert all(repository.named(name) == updated.value for name in named_kind.names(updated.value))
     assert damage(stores) == []
 
 
 @behavior(12, 13)
-def test_names_follow_changed_content_and_the_etag_is_that_of_the_content(stores, kind):
+def test_names_and_etag_follow_the_content(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     first = repository.create(value)
     second = repository.update(first, changed(value))
@@ -179,32 +179,32 @@ def test_names_follow_changed_content_and_the_etag_is_that_of_the_content(stores
     assert damage(stores) == []
 
 
-def test_a_rename_to_a_taken_name_changes_nothing(catalogs):
+def test_rename_to_an_existing_name_changes_nothing(catalogs):
     first = catalogs.create(v1.Catalog(resource_id=ME, display_name="one"))
     catalogs.create(v1.Catalog(resource_id=v1.ResourceId(account_id="a1", id="r2"), display_name="two"))
     before = list(catalogs.stores.pointers.scan())
-    with refused(AlreadyExists, "catalog.already.exists", name="two"):
+    with expect_error(AlreadyExists, "catalog.already.exists", name="two"):
         catalogs.update(first, v1.Catalog(resource_id=ME, display_name="two"))
     assert list(catalogs.stores.pointers.scan()) == before
 
 
-def test_a_stale_update_and_a_stale_delete_are_refused(stores, kind):
+def test_stale_update_and_stale_delete_are_rejected(stores, kind):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     first = repository.create(value)
     second = repository.update(first, changed(value))
-    with refused(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
+    with expect_error(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
         repository.update(first, renamed(value) if kind in NAMED else changed(changed(value)))
-    with refused(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
+    with expect_error(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
         repository.delete(first.pointer, first.value)
     assert repository.find(kind.key(value)) == second
     repository.delete(second.pointer, second.value)
-    with refused(NotFound, kind.noun):
+    with expect_error(NotFound, kind.noun):
         repository.update(second, changed(second.value))
     assert list(stores.pointers.scan()) == []
 
 
 @behavior(17)
-def test_of_two_updates_at_one_version_one_wins(catalogs):
+def test_one_of_two_concurrent_updates_of_one_version_wins(catalogs):
     created = catalogs.create(SAMPLES["catalog"])
     barrier, outcomes = Barrier(8), []
 
@@ -230,36 +230,36 @@ def test_of_two_updates_at_one_version_one_wins(catalogs):
 
 @behavior(14)
 @pytest.mark.parametrize("loss", ["gone", "damaged"])
-def test_what_cannot_be_read_can_be_deleted_with_all_its_names(stores, kind, loss):
+def test_unreadable_resource_can_be_deleted_with_all_its_names(stores, kind, loss):
     repository, value = Repository(stores, kind), SAMPLES[kind.noun]
     pointer = repository.create(value).pointer
-    bystander = Repository(stores, CATALOG).create(
+    unrelated = Repository(stores, CATALOG).create(
         v1.Catalog(resource_id=v1.ResourceId(account_id="a1", id="other"), display_name="other")
     )
     if loss == "gone":
         stores.blobs.delete(pointer.blob_uri)
     else:
         stores.blobs._overwrite(pointer.blob_uri, b"not what it was")
-    peeked = repository.peek(pointer.key)
-    assert peeked == (pointer, None)
-    repository.delete(*peeked)
-    assert {each.blob_uri for each in stores.pointers.scan()} == {bystander.pointer.blob_uri}
+    damaged = repository.peek(pointer.key)
+    assert damaged == (pointer, None)
+    repository.delete(*damaged)
+    assert {each.blob_uri for each in stores.pointers.scan()} == {unrelated.pointer.blob_uri}
     repository.create(value)
 
 
 @behavior(15)
-def test_a_pointer_to_a_lost_blob_is_damage(catalogs):
+def test_pointer_to_a_missing_blob_is_damage(catalogs):
     created = catalogs.create(SAMPLES["catalog"])
     catalogs.stores.blobs.delete(created.pointer.blob_uri)
-    with refused(Internal, "pointer.dangling", pointer=created.pointer.key):
+    with expect_error(Internal, "pointer.dangling", pointer=created.pointer.key):
         catalogs.find(created.pointer.key)
-    with refused(Internal, "pointer.dangling"):
+    with expect_error(Internal, "pointer.dangling"):
         catalogs.page(keys.catalog_name("a1"), size=10)
 
 
 @behavior(15)
 @pytest.mark.parametrize("meanwhile", ["updated", "deleted"])
-def test_a_blob_that_is_collected_while_its_pointer_moves_is_no_damage(catalogs, monkeypatch, meanwhile):
+def test_blob_collected_while_its_pointer_moves_is_not_damage(catalogs, monkeypatch, meanwhile):
     created = catalogs.create(SAMPLES["catalog"])
     read = type(catalogs.stores.blobs).get
     moved = []
@@ -279,11 +279,11 @@ def test_a_blob_that_is_collected_while_its_pointer_moves_is_no_damage(catalogs,
     assert found == (changed(created.value) if meanwhile == "updated" else None)
 
 
-def test_a_blob_of_another_kind_is_damage(stores):
+def test_blob_of_another_kind_is_damage(stores):
     created = Repository(stores, CATALOG).create(SAMPLES["catalog"])
     uri = stores.blobs.put(b"\xff\xff", folder="x")
     stores.pointers.compare_and_set(created.pointer.key, uri, expect=1)
-    with refused(Internal, "blob.unreadable", uri=uri):
+    with expect_error(Internal, "blob.unreadable", uri=uri):
         Repository(stores, CATALOG).find(created.pointer.key)
 
 
@@ -302,7 +302,7 @@ def test_counts_follow_creations_and_deletions(stores):
     assert repository.count(keys.namespace_path("a1", "c1", ["p", "a"]) + "/") == 0
 
 
-def test_a_failed_check_in_the_same_batch_is_contention(catalogs):
+def test_failed_check_in_the_same_batch_is_contention(catalogs):
     created = catalogs.create(SAMPLES["catalog"])
     check = [Check("/somewhere", expect=3)]
     other = another(SAMPLES["catalog"])
@@ -319,16 +319,16 @@ def test_a_failed_check_in_the_same_batch_is_contention(catalogs):
 @behavior(10)
 @pytest.mark.parametrize("step", ["create", "update", "rename", "delete"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_whoever_dies_leaves_each_resource_wholly_there_or_not(kind, step, when):
-    """For every operation of the store: die there, then look."""
+def test_crash_at_any_operation_leaves_each_resource_complete_or_absent(kind, step, when):
+    """Crash at every operation of the store, then check the state."""
     at = 0
     while True:
         at += 1
         with open_stores("memory://") as stores:
             clean, value = Repository(stores, kind), SAMPLES[kind.noun]
             created = None if step == "create" else clean.create(value)
-            fate = Fate(at, when)
-            repository = Repository(dying(stores, fate), kind)
+            crash_point = CrashPoint(at, when)
+            repository = Repository(crashing_stores(stores, crash_point), kind)
             target = renamed(value) if step == "rename" and kind in NAMED else changed(value)
             try:
                 if created is None:
@@ -337,11 +337,11 @@ def test_whoever_dies_leaves_each_resource_wholly_there_or_not(kind, step, when)
                     repository.delete(created.pointer, created.value)
                 else:
                     repository.update(created, target)
-            except Died:
+            except Crashed:
                 pass
             assert damage(stores) == []
             assert clean.named(kind.key(value)) in _possible(step, value, target)
-            if fate.done < at:
+            if crash_point.done < at:
                 assert clean.named(kind.key(value)) == _possible(step, value, target)[1]
                 break
     assert at > 1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from metastore.resource_factory import behavior, key, mask, names, refused
+from metastore.resource_factory import behavior, expect_error, key, mask, names
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR
@@ -17,7 +17,7 @@ def only(account_id: str) -> v1.ResourceId:
 
 
 @behavior(34)
-def test_an_account_gets_the_id_asked_for_or_a_new_one(factory):
+def test_account_gets_the_requested_id_or_a_new_one(factory):
     chosen = accounts.create(factory.platform, Create(spec=Spec(display_name="x"), account_id=v1.ResourceId(id="t-1")))
     assert chosen.account.resource_id == only("t-1")
     given = accounts.create(factory.platform, Create(spec=Spec(display_name="y", tags={"tier": "gold"})))
@@ -37,55 +37,55 @@ def test_an_account_gets_the_id_asked_for_or_a_new_one(factory):
         (v1.ResourceId(id="x" * 65), "field.invalid"),
     ],
 )
-def test_ids_that_cannot_be_are_refused(factory, account_id, error_key):
-    with refused(InvalidArgument, error_key):
+def test_invalid_ids_are_rejected(factory, account_id, error_key):
+    with expect_error(InvalidArgument, error_key):
         accounts.create(factory.platform, Create(spec=Spec(display_name="x"), account_id=account_id))
 
 
 @behavior(34)
-def test_names_are_unique_over_all_accounts(factory):
-    with refused(AlreadyExists, "account.already.exists", name="account a1"):
+def test_account_names_are_unique(factory):
+    with expect_error(AlreadyExists, "account.already.exists", name="account a1"):
         accounts.create(factory.platform, Create(spec=Spec(display_name=" account  a1")))
 
 
 @behavior(34)
 def test_only_the_platform_creates_accounts(factory):
-    with refused(PermissionDenied, "account.platform", account_id="a1"):
+    with expect_error(PermissionDenied, "account.platform", account_id="a1"):
         accounts.create(factory.home, Create(spec=Spec(display_name="x")))
 
 
 @behavior(36, 37)
-def test_a_key_makes_a_repeated_creation_one(factory):
+def test_creation_with_the_same_idempotency_key_is_done_once(factory):
     request = Create(spec=Spec(display_name="x"), idempotency=key("k"))
     assert accounts.create(factory.platform, request) == accounts.create(factory.platform, request)
     request.spec.display_name = "y"
-    with refused(Conflict, "idempotency.mismatch"):
+    with expect_error(Conflict, "idempotency.mismatch"):
         accounts.create(factory.platform, request)
 
 
-def test_the_platform_sees_all_accounts_and_an_account_only_itself(factory):
+def test_platform_sees_all_accounts_and_an_account_only_itself(factory):
     factory.account("a2")
     everyone = accounts.list_(factory.platform, v1.ListAccountsRequest())
     assert (names(everyone.accounts), everyone.page.total_size) == (["account a1", "account a2"], 2)
     own = accounts.list_(factory.home, v1.ListAccountsRequest())
     assert (names(own.accounts), own.page.total_size) == (["account a1"], 1)
     assert accounts.get(factory.home, v1.GetAccountRequest(account_id=only("a1"))).account.display_name == "account a1"
-    with refused(NotFound, "account", id="a2"):
+    with expect_error(NotFound, "account", id="a2"):
         accounts.get(factory.home, v1.GetAccountRequest(account_id=only("a2")))
-    with refused(NotFound, "account", id="a2"):
+    with expect_error(NotFound, "account", id="a2"):
         accounts.delete(factory.home, v1.DeleteAccountRequest(account_id=only("a2")))
 
 
 @behavior(25)
-def test_ids_of_another_kind_are_refused(factory):
-    with refused(InvalidArgument, "kind", wanted="account"):
+def test_ids_of_another_kind_are_rejected(factory):
+    with expect_error(InvalidArgument, "kind", wanted="account"):
         accounts.get(factory.platform, v1.GetAccountRequest(account_id=v1.ResourceId(id="a1", kind=v1.RK_VIEW)))
-    with refused(InvalidArgument, "field", field="account_id"):
+    with expect_error(InvalidArgument, "field", field="account_id"):
         accounts.get(factory.platform, v1.GetAccountRequest())
 
 
 @behavior(12)
-def test_a_rename_is_normalised_and_moves_the_name(factory):
+def test_rename_is_normalized_and_moves_the_name(factory):
     request = v1.UpdateAccountRequest(
         account_id=only("a1"), spec=Spec(display_name=" new\u3000name "), update_mask=mask("display_name")
     )
@@ -94,42 +94,42 @@ def test_a_rename_is_normalised_and_moves_the_name(factory):
 
 
 @behavior(26)
-def test_a_name_cannot_be_cleared_a_description_can(factory):
+def test_description_can_be_cleared_but_not_the_name(factory):
     request = v1.UpdateAccountRequest(account_id=only("a1"), spec=Spec(description="d"))
     request.update_mask.CopyFrom(mask("description"))
     assert accounts.update(factory.home, request).account.description == "d"
     request.spec.ClearField("description")
     assert not accounts.update(factory.home, request).account.HasField("description")
     request.update_mask.CopyFrom(mask("display_name"))
-    with refused(InvalidArgument, "display.name.cannot.clear"):
+    with expect_error(InvalidArgument, "display.name.cannot.clear"):
         accounts.update(factory.home, request)
 
 
 @behavior(35)
-def test_tags_hold_no_secrets(factory):
+def test_secrets_are_rejected_in_tags(factory):
     request = v1.UpdateAccountRequest(
         account_id=only("a1"), spec=Spec(tags={"password": "x"}), update_mask=mask("tags")
     )
-    with refused(InvalidArgument, "property.secret", field="tags"):
+    with expect_error(InvalidArgument, "property.secret", field="tags"):
         accounts.update(factory.home, request)
 
 
 @behavior(34)
-def test_an_account_that_holds_something_is_not_deleted(factory):
+def test_account_that_is_not_empty_is_not_deleted(factory):
     catalog = factory.catalog()
     factory.home.all(CONNECTOR).create(
         v1.Connector(resource_id=v1.ResourceId(account_id="a1", id="c"), display_name="c")
     )
     request = v1.DeleteAccountRequest(account_id=only("a1"))
-    with refused(Conflict, "account.not_empty", found="1 catalog and 1 connector"):
+    with expect_error(Conflict, "account.not_empty", found="1 catalog and 1 connector"):
         accounts.delete(factory.platform, request)
     catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=catalog.resource_id))
-    with refused(Conflict, "account.not_empty", found="1 connector"):
+    with expect_error(Conflict, "account.not_empty", found="1 connector"):
         accounts.delete(factory.platform, request)
 
 
 @behavior(34)
-def test_an_empty_account_is_deleted_and_its_name_free(factory):
+def test_empty_account_is_deleted_and_its_name_is_free(factory):
     assert accounts.delete(factory.platform, v1.DeleteAccountRequest(account_id=only("a1"))).meta.pointer_version == 1
     assert list(factory.stores.pointers.scan()) == []
     factory.account("a1")

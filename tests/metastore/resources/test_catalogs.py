@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from metastore.integrity import damage
-from metastore.resource_factory import behavior, key, mask, names, refused
+from metastore.resource_factory import behavior, expect_error, key, mask, names
 from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
@@ -22,7 +22,7 @@ Create, Update, Delete, Get = (
 Spec = v1.CatalogSpec
 
 
-def test_a_catalog_is_stored_as_asked_for_with_a_new_id(factory):
+def test_catalog_is_stored_as_requested_with_a_new_id(factory):
     spec = Spec(display_name=" my  lake ", description="all", connector_ref="c", policy_ref="p", properties={"k": "v"})
     created = catalogs.create(factory.home, Create(spec=spec))
     assert created.catalog == v1.Catalog(
@@ -42,15 +42,15 @@ def test_a_catalog_is_stored_as_asked_for_with_a_new_id(factory):
 
 
 @behavior(9, 19)
-def test_a_name_is_taken_in_every_spelling_that_is_kept_alike(factory):
+def test_name_exists_in_every_spelling_with_the_same_normal_form(factory):
     factory.catalog("my lake")
-    with refused(AlreadyExists, "catalog.already.exists", name="my lake"):
+    with expect_error(AlreadyExists, "catalog.already.exists", name="my lake"):
         factory.catalog("  my\u00a0 lake")
     factory.catalog("My lake")
 
 
-def test_creating_in_an_account_that_is_not_there_is_refused(factory):
-    with refused(NotFound, "account", id="nobody"):
+def test_creation_in_a_missing_account_is_rejected(factory):
+    with expect_error(NotFound, "account", id="nobody"):
         catalogs.create(factory.realm("nobody"), Create(spec=Spec(display_name="x")))
 
 
@@ -62,18 +62,18 @@ def test_creating_in_an_account_that_is_not_there_is_refused(factory):
         (Create(spec=Spec(display_name=" ")), "display.name.required"),
     ],
 )
-def test_a_catalog_needs_a_name(factory, request_, error_key):
-    with refused(InvalidArgument, error_key):
+def test_catalog_needs_a_name(factory, request_, error_key):
+    with expect_error(InvalidArgument, error_key):
         catalogs.create(factory.home, request_)
 
 
 @behavior(35)
 @pytest.mark.parametrize("secret", ["password", "clientSecret", "secret-access-key", "API_KEY", "token", "access.key"])
-def test_properties_that_look_like_secrets_are_refused(factory, secret):
-    with refused(InvalidArgument, "property.secret", field="properties", property=secret):
+def test_properties_that_look_like_secrets_are_rejected(factory, secret):
+    with expect_error(InvalidArgument, "property.secret", field="properties", property=secret):
         factory.catalog(properties={secret: "x"})
     catalog = factory.catalog()
-    with refused(InvalidArgument, "property.secret"):
+    with expect_error(InvalidArgument, "property.secret"):
         catalogs.update(
             factory.home,
             Update(catalog_id=catalog.resource_id, spec=Spec(properties={secret: "x"}), update_mask=mask("properties")),
@@ -86,7 +86,7 @@ def test_harmless_properties_are_accepted(factory):
 
 
 @behavior(12)
-def test_a_rename_frees_the_old_name_and_keeps_the_id(factory):
+def test_rename_frees_the_old_name_and_keeps_the_id(factory):
     catalog = factory.catalog("old")
     factory.clock.advance(60)
     request = Update(
@@ -112,14 +112,14 @@ def test_a_rename_frees_the_old_name_and_keeps_the_id(factory):
         (["display_name", "color"], "update.mask.path.invalid"),
     ],
 )
-def test_a_mask_must_name_fields_that_can_change(factory, paths, error_key):
+def test_update_mask_must_name_mutable_fields(factory, paths, error_key):
     catalog = factory.catalog()
-    with refused(InvalidArgument, error_key):
+    with expect_error(InvalidArgument, error_key):
         catalogs.update(factory.home, Update(catalog_id=catalog.resource_id, update_mask=mask(*paths)))
 
 
 @behavior(26)
-def test_masked_fields_that_are_absent_are_cleared_and_others_left_alone(factory):
+def test_masked_fields_that_are_absent_are_cleared_and_others_are_unchanged(factory):
     catalog = factory.catalog("lake", description="d", policy_ref="p", properties={"a": "1"})
     request = Update(catalog_id=catalog.resource_id, spec=Spec(), update_mask=mask(" Description ", "properties"))
     cleared = catalogs.update(factory.home, request).catalog
@@ -128,21 +128,21 @@ def test_masked_fields_that_are_absent_are_cleared_and_others_left_alone(factory
 
 
 @behavior(26)
-def test_an_empty_description_is_not_an_absent_one(factory):
+def test_empty_description_differs_from_an_absent_one(factory):
     catalog = factory.catalog("lake", description="d")
     request = Update(catalog_id=catalog.resource_id, spec=Spec(description=""), update_mask=mask("description"))
     assert catalogs.update(factory.home, request).catalog.HasField("description")
 
 
 @behavior(26)
-def test_a_name_cannot_be_cleared(factory):
+def test_name_cannot_be_cleared(factory):
     catalog = factory.catalog()
-    with refused(InvalidArgument, "display.name.cannot.clear", field="display_name"):
+    with expect_error(InvalidArgument, "display.name.cannot.clear", field="display_name"):
         catalogs.update(factory.home, Update(catalog_id=catalog.resource_id, update_mask=mask("display_name")))
 
 
 @behavior(13, 27)
-def test_an_update_that_changes_nothing_keeps_version_and_etag(factory):
+def test_update_without_a_change_keeps_version_and_etag(factory):
     created = catalogs.create(factory.home, Create(spec=Spec(display_name="lake")))
     factory.clock.advance(60)
     for precondition in (
@@ -170,34 +170,34 @@ def test_an_update_that_changes_nothing_keeps_version_and_etag(factory):
         (v1.Precondition(expected_version=1, expected_etag="stale"), "etag.mismatch"),
     ],
 )
-def test_a_precondition_that_does_not_hold_refuses_update_and_delete(factory, spec, precondition, error_key):
+def test_update_and_delete_with_a_failed_precondition_are_rejected(factory, spec, precondition, error_key):
     catalog_id = factory.catalog().resource_id
-    with refused(PreconditionFailed, error_key):
+    with expect_error(PreconditionFailed, error_key):
         catalogs.update(
             factory.home,
             Update(catalog_id=catalog_id, spec=spec, update_mask=mask("description"), precondition=precondition),
         )
-    with refused(PreconditionFailed, error_key):
+    with expect_error(PreconditionFailed, error_key):
         catalogs.delete(factory.home, Delete(catalog_id=catalog_id, precondition=precondition))
     assert catalogs.get(factory.home, Get(catalog_id=catalog_id)).meta.pointer_version == 1
 
 
-def test_deleting_returns_where_it_was_and_may_be_repeated(factory):
+def test_delete_returns_the_last_metadata_and_can_be_repeated(factory):
     created = catalogs.create(factory.home, Create(spec=Spec(display_name="lake")))
     request = Delete(catalog_id=created.catalog.resource_id)
     assert catalogs.delete(factory.home, request).meta == created.meta
     again = catalogs.delete(factory.home, request).meta
     assert (again.pointer_version, again.etag) == (0, "")
-    with refused(NotFound, "catalog", id=created.catalog.resource_id.id):
+    with expect_error(NotFound, "catalog", id=created.catalog.resource_id.id):
         catalogs.get(factory.home, Get(catalog_id=created.catalog.resource_id))
     request.precondition.expected_version = 1
-    with refused(NotFound, "catalog"):
+    with expect_error(NotFound, "catalog"):
         catalogs.delete(factory.home, request)
     assert [each.key for each in factory.stores.pointers.scan(keys.of_account("a1"))] == []
 
 
 @behavior(14)
-def test_a_catalog_whose_blob_is_lost_can_be_deleted_and_its_name_used_again(factory):
+def test_catalog_with_a_missing_blob_can_be_deleted_and_its_name_reused(factory):
     created = catalogs.create(factory.home, Create(spec=Spec(display_name="lake")))
     factory.stores.blobs.delete(created.meta.blob_uri)
     meta = catalogs.delete(factory.home, Delete(catalog_id=created.catalog.resource_id)).meta
@@ -206,36 +206,36 @@ def test_a_catalog_whose_blob_is_lost_can_be_deleted_and_its_name_used_again(fac
 
 
 @behavior(25)
-def test_ids_of_another_kind_and_blank_ones_are_refused(factory):
-    with refused(InvalidArgument, "kind", field="catalog_id", found="table", wanted="catalog"):
+def test_blank_ids_and_ids_of_another_kind_are_rejected(factory):
+    with expect_error(InvalidArgument, "kind", field="catalog_id", found="table", wanted="catalog"):
         catalogs.get(factory.home, Get(catalog_id=v1.ResourceId(id="x", kind=v1.RK_TABLE)))
-    with refused(InvalidArgument, "field", field="catalog_id"):
+    with expect_error(InvalidArgument, "field", field="catalog_id"):
         catalogs.get(factory.home, Get(catalog_id=v1.ResourceId(id=" ")))
-    with refused(InvalidArgument, "field", field="catalog_id"):
+    with expect_error(InvalidArgument, "field", field="catalog_id"):
         catalogs.delete(factory.home, Delete())
 
 
 def test_another_account_cannot_see_change_or_delete_a_catalog(factory):
-    mine = factory.catalog("lake")
+    own = factory.catalog("lake")
     factory.account("a2")
-    stranger = factory.realm("a2")
-    disguised = v1.ResourceId(id=mine.resource_id.id, account_id="a2", kind=v1.RK_CATALOG)
-    for catalog_id in (mine.resource_id, disguised):
-        with refused(NotFound, "catalog"):
-            catalogs.get(stranger, Get(catalog_id=catalog_id))
-        with refused(NotFound, "catalog"):
+    other_realm = factory.realm("a2")
+    foreign_id = v1.ResourceId(id=own.resource_id.id, account_id="a2", kind=v1.RK_CATALOG)
+    for catalog_id in (own.resource_id, foreign_id):
+        with expect_error(NotFound, "catalog"):
+            catalogs.get(other_realm, Get(catalog_id=catalog_id))
+        with expect_error(NotFound, "catalog"):
             catalogs.update(
-                stranger,
+                other_realm,
                 Update(catalog_id=catalog_id, spec=Spec(description="x"), update_mask=mask("description")),
             )
-    with refused(NotFound, "catalog"):
-        catalogs.delete(stranger, Delete(catalog_id=mine.resource_id))
-    assert catalogs.list_(stranger, v1.ListCatalogsRequest()) == v1.ListCatalogsResponse(page=v1.PageResponse())
-    catalogs.create(stranger, Create(spec=Spec(display_name="lake")))
+    with expect_error(NotFound, "catalog"):
+        catalogs.delete(other_realm, Delete(catalog_id=own.resource_id))
+    assert catalogs.list_(other_realm, v1.ListCatalogsRequest()) == v1.ListCatalogsResponse(page=v1.PageResponse())
+    catalogs.create(other_realm, Create(spec=Spec(display_name="lake")))
 
 
 @behavior(5, 23)
-def test_pages_show_each_catalog_once_although_others_come_and_go(factory):
+def test_pages_list_each_catalog_once_while_others_are_created_and_deleted(factory):
     made = {name: factory.catalog(name) for name in "abcdefg"}
     page = v1.PageRequest(page_size=3)
     first = catalogs.list_(factory.home, v1.ListCatalogsRequest(page=page))
@@ -253,12 +253,12 @@ def test_pages_show_each_catalog_once_although_others_come_and_go(factory):
 
 @behavior(23)
 @pytest.mark.parametrize("token", ["nonsense", "AAAA", "ä"])
-def test_a_token_of_another_listing_is_refused(factory, token):
-    with refused(InvalidArgument, "page.token.invalid"):
+def test_page_token_of_another_listing_is_rejected(factory, token):
+    with expect_error(InvalidArgument, "page.token.invalid"):
         catalogs.list_(factory.home, v1.ListCatalogsRequest(page=v1.PageRequest(page_token=token)))
 
 
-def test_a_page_is_never_larger_than_allowed(factory):
+def test_page_size_is_limited(factory):
     for number in range(55):
         factory.catalog(f"{number:02d}")
     for size, shown in ((0, 50), (-1, 50), (1, 1), (5000, 55)):
@@ -266,7 +266,7 @@ def test_a_page_is_never_larger_than_allowed(factory):
         assert len(catalogs.list_(factory.home, v1.ListCatalogsRequest(page=page)).catalogs) == shown
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_account(factory, calls):
+def test_number_of_store_calls_does_not_grow_with_the_account(factory, calls):
     def cost() -> list[int]:
         counts = []
         name = f"new {factory.ids()}"
@@ -289,7 +289,7 @@ def test_the_number_of_store_calls_does_not_grow_with_the_account(factory, calls
 
 
 @behavior(36)
-def test_a_key_makes_a_repeated_creation_one(factory):
+def test_creation_with_the_same_idempotency_key_is_done_once(factory):
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
     first = catalogs.create(factory.home, request)
     factory.clock.advance(60)
@@ -298,7 +298,7 @@ def test_a_key_makes_a_repeated_creation_one(factory):
 
 
 @behavior(38)
-def test_spelling_that_is_normalised_away_is_the_same_request(factory):
+def test_requests_with_the_same_normal_form_are_identical(factory):
     first = catalogs.create(factory.home, Create(spec=Spec(display_name="my lake"), idempotency=key("k1")))
     again = catalogs.create(factory.home, Create(spec=Spec(display_name=" my\t lake"), idempotency=key("k1")))
     assert again == first
@@ -309,14 +309,14 @@ def test_spelling_that_is_normalised_away_is_the_same_request(factory):
     "other",
     [Spec(display_name="pond"), Spec(display_name="lake", description=""), Spec(display_name="lake", policy_ref="p")],
 )
-def test_a_key_used_for_something_else_is_refused(factory, other):
+def test_idempotency_key_of_another_request_is_rejected(factory, other):
     catalogs.create(factory.home, Create(spec=Spec(display_name="lake"), idempotency=key("k1")))
-    with refused(Conflict, "idempotency.mismatch", op="CreateCatalog", idempotency_key="k1"):
+    with expect_error(Conflict, "idempotency.mismatch", op="CreateCatalog", idempotency_key="k1"):
         catalogs.create(factory.home, Create(spec=other, idempotency=key("k1")))
 
 
 @behavior(39)
-def test_the_answer_stays_although_the_catalog_changed_or_went(factory):
+def test_stored_response_is_returned_after_the_catalog_is_changed_or_deleted(factory):
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
     first = catalogs.create(factory.home, request)
     catalogs.update(
@@ -330,17 +330,17 @@ def test_the_answer_stays_although_the_catalog_changed_or_went(factory):
 
 
 @behavior(40)
-def test_a_failed_creation_leaves_its_key_free(factory):
+def test_failed_creation_leaves_its_idempotency_key_free(factory):
     taken = factory.catalog("lake")
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
-    with refused(AlreadyExists, "catalog.already.exists"):
+    with expect_error(AlreadyExists, "catalog.already.exists"):
         catalogs.create(factory.home, request)
     catalogs.delete(factory.home, Delete(catalog_id=taken.resource_id))
     assert catalogs.create(factory.home, request).catalog.resource_id != taken.resource_id
 
 
 @behavior(41, 42)
-def test_an_expired_key_can_be_used_for_something_else(factory):
+def test_expired_idempotency_key_can_be_reused(factory):
     request = Create(spec=Spec(display_name="lake"), idempotency=key("k1"))
     first = catalogs.create(factory.home, request)
     factory.clock.advance(899)
@@ -354,16 +354,16 @@ def test_an_expired_key_can_be_used_for_something_else(factory):
     assert catalogs.create(factory.home, other) == second
 
 
-def test_keys_belong_to_their_account_and_their_call(factory):
+def test_idempotency_keys_belong_to_their_account_and_call(factory):
     factory.account("a2")
     first = catalogs.create(factory.home, Create(spec=Spec(display_name="lake"), idempotency=key("k1")))
-    theirs = catalogs.create(factory.realm("a2"), Create(spec=Spec(display_name="other"), idempotency=key("k1")))
-    assert first.catalog.resource_id != theirs.catalog.resource_id
+    other_account = catalogs.create(factory.realm("a2"), Create(spec=Spec(display_name="other"), idempotency=key("k1")))
+    assert first.catalog.resource_id != other_account.catalog.resource_id
 
 
 @behavior(24)
-def test_a_catalog_that_is_closing_takes_nothing_in_until_the_marker_expires(factory):
-    """Whoever was to delete it has died after closing it."""
+def test_closing_catalog_accepts_no_children_until_the_marker_expires(factory):
+    """The process that was deleting it crashed after closing it."""
     from skiway.metastore.records.parents import close_parent
 
     account = factory.stores.pointers.get(keys.account("a1"))
@@ -375,8 +375,8 @@ def test_a_catalog_that_is_closing_takes_nothing_in_until_the_marker_expires(fac
 
 
 @behavior(24)
-def test_a_deleter_whose_marker_expired_cannot_finish(factory):
-    """It was so slow that a child came in, and that another deleter close_parent the parent again."""
+def test_delete_whose_closing_marker_expired_fails(factory):
+    """It was so slow that a child was created and another process closed the parent again."""
     from skiway.metastore.records.kinds import ACCOUNT
     from skiway.metastore.records.parents import close_parent, reopening
 
@@ -388,10 +388,10 @@ def test_a_deleter_whose_marker_expired_cannot_finish(factory):
     with pytest.raises(Contention):
         repository.delete(slow, found.value, also=reopening(slow))
     close_parent(factory.platform, slow, resource="account")
-    with refused(PreconditionFailed, "version.mismatch"):
+    with expect_error(PreconditionFailed, "version.mismatch"):
         repository.delete(slow, found.value, also=reopening(slow))
     assert repository.find(keys.account("a1")) is not None
 
 
-def test_the_realm_is_all_a_call_needs(stores):
+def test_realm_uses_utc_by_default(stores):
     assert Realm(stores, "a1").clock().utcoffset() == timedelta(0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metastore.resource_factory import behavior, mask, refused
+from metastore.resource_factory import behavior, expect_error, mask
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.resources import catalogs, directory, namespaces, tables
 from skiway.model import v1
@@ -32,35 +32,35 @@ def test_names_resolve_to_ids_and_ids_to_names(factory):
     assert directory.resolve_view(home, v1.ResolveViewRequest(ref=adults)).resource_id == view.resource_id
 
     assert directory.lookup_catalog(home, v1.LookupCatalogRequest(resource_id=catalog_id)).display_name == "lake"
-    said = directory.lookup_namespace(home, v1.LookupNamespaceRequest(resource_id=namespace.resource_id)).ref
-    assert said == Ref(catalog="lake", path=["sales"], name="eu", resource_id=namespace.resource_id)
-    said = directory.lookup_table(home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
-    assert said == Ref(catalog="lake", path=["sales", "eu"], name="people", resource_id=table.resource_id)
-    said = directory.lookup_view(home, v1.LookupViewRequest(resource_id=view.resource_id)).ref
-    assert said.name == "adults"
+    looked_up = directory.lookup_namespace(home, v1.LookupNamespaceRequest(resource_id=namespace.resource_id)).ref
+    assert looked_up == Ref(catalog="lake", path=["sales"], name="eu", resource_id=namespace.resource_id)
+    looked_up = directory.lookup_table(home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
+    assert looked_up == Ref(catalog="lake", path=["sales", "eu"], name="people", resource_id=table.resource_id)
+    looked_up = directory.lookup_view(home, v1.LookupViewRequest(resource_id=view.resource_id)).ref
+    assert looked_up.name == "adults"
 
 
-def test_an_id_in_a_name_decides(factory):
+def test_id_in_a_name_takes_precedence(factory):
     table = factory.table()
     assert table_id(factory, Ref(name="whatever", resource_id=table.resource_id)) == table.resource_id
     request = v1.ResolveNamespaceRequest(ref=Ref(resource_id=table.namespace_id))
     assert directory.resolve_namespace(factory.home, request).resource_id == table.namespace_id
     request = v1.ResolveCatalogRequest(ref=Ref(resource_id=table.catalog_id))
     assert directory.resolve_catalog(factory.home, request).resource_id == table.catalog_id
-    with refused(InvalidArgument, "kind"):
+    with expect_error(InvalidArgument, "kind"):
         table_id(factory, Ref(resource_id=table.namespace_id))
 
 
 @behavior(20)
-def test_a_dot_in_a_name_is_not_a_level(factory):
+def test_dot_in_a_name_is_not_a_separator(factory):
     dotted, nested = factory.namespace("a.b"), factory.namespace("a", "b")
     for path, namespace in ((["a.b"], dotted), (["a", "b"], nested)):
         request = v1.ResolveNamespaceRequest(ref=Ref(catalog="lake", path=path))
         assert directory.resolve_namespace(factory.home, request).resource_id == namespace.resource_id
-        said = directory.lookup_namespace(
+        looked_up = directory.lookup_namespace(
             factory.home, v1.LookupNamespaceRequest(resource_id=namespace.resource_id)
         ).ref
-        assert [*said.path, said.name] == path
+        assert [*looked_up.path, looked_up.name] == path
 
 
 @behavior(43)
@@ -77,21 +77,21 @@ def test_a_dot_in_a_name_is_not_a_level(factory):
         (Ref(catalog="lake", path=["sales"], name="adults"), NotFound, "table.by.name.missing"),
     ],
 )
-def test_resolving_is_strict(factory, ref, error, error_key):
+def test_unresolvable_reference_is_an_error(factory, ref, error, error_key):
     factory.table("people")
     factory.view("adults")
-    with refused(error, error_key):
+    with expect_error(error, error_key):
         table_id(factory, ref)
 
 
-def test_what_is_missing_is_named(factory):
+def test_error_names_what_is_missing(factory):
     factory.namespace("sales")
-    with refused(NotFound, "view.by.name.missing", catalog="lake", path="sales", name="v"):
+    with expect_error(NotFound, "view.by.name.missing", catalog="lake", path="sales", name="v"):
         directory.resolve_view(factory.home, v1.ResolveViewRequest(ref=Ref(catalog="lake", path=["sales"], name="v")))
 
 
 @behavior(43)
-def test_looking_up_what_is_not_there_is_empty(factory):
+def test_lookup_of_a_missing_resource_is_empty(factory):
     unknown = v1.ResourceId(id="nope")
     home = factory.home
     assert directory.lookup_catalog(home, v1.LookupCatalogRequest(resource_id=unknown)).display_name == ""
@@ -113,17 +113,17 @@ def test_another_account_finds_nothing(factory):
     table = factory.table()
     factory.account("a2")
     stranger = factory.realm("a2")
-    with refused(NotFound, "catalog.by.name.missing"):
+    with expect_error(NotFound, "catalog.by.name.missing"):
         directory.resolve_catalog(stranger, v1.ResolveCatalogRequest(ref=Ref(catalog="lake")))
     for resource_id in (table.resource_id, v1.ResourceId(id=table.resource_id.id)):
         found = directory.lookup_table(stranger, v1.LookupTableRequest(resource_id=resource_id))
         assert not found.HasField("ref")
-        with refused(NotFound, "table"):
+        with expect_error(NotFound, "table"):
             directory.resolve_table(stranger, v1.ResolveTableRequest(ref=Ref(resource_id=resource_id)))
 
 
 @behavior(29, 45)
-def test_renames_and_moves_show_at_once(factory):
+def test_renames_and_moves_are_visible_at_once(factory):
     table = factory.table("people")
     other = factory.namespace("zzz")
     tables.update(
@@ -135,7 +135,7 @@ def test_renames_and_moves_show_at_once(factory):
         ),
     )
     assert table_id(factory, Ref(catalog="lake", path=["zzz"], name="humans")) == table.resource_id
-    with refused(NotFound, "table.by.name.missing"):
+    with expect_error(NotFound, "table.by.name.missing"):
         table_id(factory, Ref(catalog="lake", path=["sales"], name="people"))
     namespaces.update(
         factory.home,
@@ -153,13 +153,13 @@ def test_renames_and_moves_show_at_once(factory):
             update_mask=mask("display_name"),
         ),
     )
-    said = directory.lookup_table(factory.home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
-    assert (said.catalog, list(said.path), said.name) == ("pond", ["yyy"], "humans")
-    assert table_id(factory, said) == table.resource_id
+    looked_up = directory.lookup_table(factory.home, v1.LookupTableRequest(resource_id=table.resource_id)).ref
+    assert (looked_up.catalog, list(looked_up.path), looked_up.name) == ("pond", ["yyy"], "humans")
+    assert table_id(factory, looked_up) == table.resource_id
 
 
 @behavior(44)
-def test_a_list_keeps_its_order_and_leaves_out_what_is_missing(factory):
+def test_list_keeps_its_order_and_omits_missing_names(factory):
     for name in ("b", "A", "c"):
         factory.table(name)
     wanted = [Ref(catalog="lake", path=["sales"], name=name) for name in ("c", "nope", "A", "a")]
@@ -169,13 +169,13 @@ def test_a_list_keeps_its_order_and_leaves_out_what_is_missing(factory):
     assert (found.page.total_size, found.page.next_page_token) == (2, "")
     assert found.tables[0].resource_id == found.tables[0].name.resource_id
     request.page.page_token = "x"
-    with refused(InvalidArgument, "page.token.invalid"):
+    with expect_error(InvalidArgument, "page.token.invalid"):
         directory.resolve_fq_tables(factory.home, request)
 
 
 @behavior(44)
 @pytest.mark.parametrize("prefix", [Ref(catalog="lake", path=["sales"]), Ref(catalog="lake", name="sales")])
-def test_a_prefix_pages_through_one_namespace(factory, prefix):
+def test_prefix_lists_one_namespace_in_pages(factory, prefix):
     factory.namespace("sales")
     for name in "abcde":
         factory.view(name)
@@ -193,14 +193,14 @@ def test_a_prefix_pages_through_one_namespace(factory, prefix):
 
 
 @behavior(44)
-def test_a_selector_is_needed(factory):
-    with refused(InvalidArgument, "selector.required"):
+def test_selector_is_required(factory):
+    with expect_error(InvalidArgument, "selector.required"):
         directory.resolve_fq_tables(factory.home, v1.ResolveFQTablesRequest())
-    with refused(InvalidArgument, "selector.required"):
+    with expect_error(InvalidArgument, "selector.required"):
         directory.resolve_fq_views(factory.home, v1.ResolveFQViewsRequest())
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_catalog(factory, calls):
+def test_number_of_store_calls_does_not_grow_with_the_catalog(factory, calls):
     factory.table("people")
     ref = Ref(catalog="lake", path=["sales"], name="people")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metastore.integrity import damage
-from metastore.resource_factory import behavior, key, mask, refused
+from metastore.resource_factory import behavior, expect_error, key, mask
 from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, LimitExceeded, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE, VIEW
@@ -38,7 +38,7 @@ def update(factory: Any, namespace: v1.Namespace, *mask_paths: str, **spec: Any)
     return namespaces.update(factory.home, request)
 
 
-def test_a_namespace_is_stored_as_asked_for(factory):
+def test_namespace_is_stored_as_requested(factory):
     catalog = factory.catalog()
     spec = Spec(display_name=" raw  data", catalog_id=catalog.resource_id, description="d", properties={"k": "v"})
     created = namespaces.create(factory.home, Create(spec=spec))
@@ -50,7 +50,7 @@ def test_a_namespace_is_stored_as_asked_for(factory):
 
 
 @behavior(20)
-def test_a_dot_in_a_name_is_not_a_level(factory):
+def test_dot_in_a_name_is_not_a_separator(factory):
     dotted, nested = factory.namespace("a.b"), factory.namespace("a", "b")
     assert dotted.resource_id != nested.resource_id
     assert listed(factory) == ["a", "a.b"]
@@ -60,25 +60,25 @@ def test_a_dot_in_a_name_is_not_a_level(factory):
 
 
 @behavior(21)
-def test_missing_parents_are_created_and_existing_ones_used(factory):
+def test_missing_parents_are_created_and_existing_ones_are_used(factory):
     factory.namespace("x", "y", "z", description="leaf")
     assert listed(factory, recursive=True) == ["x", "x/y", "x/y/z"]
     factory.namespace("x", "y", "w")
     assert listed(factory, recursive=True) == ["x", "x/y", "x/y/w", "x/y/z"]
-    with refused(AlreadyExists, "namespace.already.exists", name="x.y"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="x.y"):
         factory.namespace("x", "y")
     assert damage(factory.stores) == []
 
 
 @behavior(36, 38)
-def test_a_key_makes_a_repeated_creation_one(factory):
+def test_creation_with_the_same_idempotency_key_is_done_once(factory):
     catalog_id = factory.catalog().resource_id
     request = Create(spec=Spec(display_name="b", path=["a"], catalog_id=catalog_id), idempotency=key("k"))
     first = namespaces.create(factory.home, request)
     request.spec.display_name, request.spec.path[:] = " b", ["a "]
     assert namespaces.create(factory.home, request) == first
     request.spec.description = "other"
-    with refused(Conflict, "idempotency.mismatch"):
+    with expect_error(Conflict, "idempotency.mismatch"):
         namespaces.create(factory.home, request)
 
 
@@ -91,24 +91,24 @@ def test_a_key_makes_a_repeated_creation_one(factory):
         (Spec(display_name="x", catalog_id=v1.ResourceId(id="x", kind=v1.RK_TABLE)), "kind"),
     ],
 )
-def test_bad_specs_are_refused(factory, spec, error_key):
-    with refused(InvalidArgument, error_key):
+def test_invalid_specs_are_rejected(factory, spec, error_key):
+    with expect_error(InvalidArgument, error_key):
         namespaces.create(factory.home, Create(spec=spec))
 
 
-def test_a_missing_catalog_and_a_foreign_one_are_not_found(factory):
+def test_missing_and_foreign_catalogs_are_not_found(factory):
     factory.account("a2")
-    theirs = catalogs.create(
+    foreign_id = catalogs.create(
         factory.realm("a2"), v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="x"))
     ).catalog.resource_id
-    for catalog_id in (v1.ResourceId(id="nope"), theirs, v1.ResourceId(id=theirs.id)):
-        with refused(NotFound, "catalog", id=catalog_id.id):
+    for catalog_id in (v1.ResourceId(id="nope"), foreign_id, v1.ResourceId(id=foreign_id.id)):
+        with expect_error(NotFound, "catalog", id=catalog_id.id):
             namespaces.create(factory.home, Create(spec=Spec(display_name="x", catalog_id=catalog_id)))
 
 
-def test_a_hierarchy_has_a_limit(factory):
+def test_depth_of_the_hierarchy_is_limited(factory):
     factory.namespace(*map(str, range(16)))
-    with refused(LimitExceeded, "path.too_deep"):
+    with expect_error(LimitExceeded, "path.too_deep"):
         factory.namespace(*map(str, range(17)))
 
 
@@ -136,21 +136,21 @@ def _all(factory: Any) -> list[v1.Namespace]:
 
 
 @behavior(22)
-def test_contradicting_or_missing_selectors_are_refused(factory):
+def test_contradictory_or_missing_selectors_are_rejected(factory):
     catalog_id = factory.catalog().resource_id
-    with refused(InvalidArgument, "selector.required"):
+    with expect_error(InvalidArgument, "selector.required"):
         namespaces.list_(factory.home, List())
-    with refused(InvalidArgument, "selector.ambiguous"):
+    with expect_error(InvalidArgument, "selector.ambiguous"):
         namespaces.list_(factory.home, List(catalog_id=catalog_id, children_only=True, recursive=True))
-    with refused(InvalidArgument, "selector.ambiguous"):
+    with expect_error(InvalidArgument, "selector.ambiguous"):
         namespaces.list_(factory.home, List(namespace_id=factory.namespace("a").resource_id, path=["x"]))
-    with refused(NotFound, "namespace.by.path.missing", catalog="lake", path="no.where"):
+    with expect_error(NotFound, "namespace.by.path.missing", catalog="lake", path="no.where"):
         namespaces.list_(factory.home, List(catalog_id=catalog_id, path=["no", "where"]))
 
 
 @behavior(23)
 @pytest.mark.parametrize("name_prefix", ["", "n.", "n"])
-def test_pages_show_each_namespace_once_with_a_stable_total(factory, name_prefix):
+def test_pages_list_each_namespace_once_with_a_stable_total(factory, name_prefix):
     for number in range(7):
         factory.namespace(f"n.{number}")
     page, seen, totals = v1.PageRequest(page_size=3), [], []
@@ -164,7 +164,7 @@ def test_pages_show_each_namespace_once_with_a_stable_total(factory, name_prefix
             break
     assert seen == [f"n.{number}" for number in range(7)]
     assert totals == [7, 7, 7]
-    with refused(InvalidArgument, "page.token.invalid"):
+    with expect_error(InvalidArgument, "page.token.invalid"):
         request.page.page_token = "nonsense"
         namespaces.list_(factory.home, request)
 
@@ -180,7 +180,7 @@ def test_listing_children_does_not_read_grandchildren(factory, calls):
     assert calls.counts == {"pointers.get": 1, "pointers.page": 1, "pointers.count": 1, "blobs.get": 3}
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_catalog(factory, calls):
+def test_number_of_store_calls_does_not_grow_with_the_catalog(factory, calls):
     catalog = factory.catalog()
 
     def cost() -> int:
@@ -199,7 +199,7 @@ def test_the_number_of_store_calls_does_not_grow_with_the_catalog(factory, calls
 
 
 @behavior(12)
-def test_a_namespace_is_renamed_and_moved(factory):
+def test_namespace_is_renamed_and_moved(factory):
     namespace = factory.namespace("a", "b")
     factory.namespace("c")
     assert update(factory, namespace, "display_name", display_name=" x ").namespace.parents == ["a"]
@@ -214,10 +214,10 @@ def test_a_namespace_is_renamed_and_moved(factory):
 
 
 @behavior(29)
-def test_a_namespace_moves_to_another_catalog_only_while_it_is_empty(factory):
+def test_only_an_empty_namespace_moves_to_another_catalog(factory):
     namespace, other = factory.namespace("a"), factory.catalog("other")
     blocker = table_in(factory, namespace)
-    with refused(Conflict, "namespace.has.children", found="1 table"):
+    with expect_error(Conflict, "namespace.has.children", found="1 table"):
         update(factory, namespace, "catalog_id", catalog_id=other.resource_id)
     assert update(factory, namespace, "display_name", display_name="b").namespace.display_name == "b"
     factory.home.all(TABLE).delete(blocker.pointer, blocker.value)
@@ -226,25 +226,25 @@ def test_a_namespace_moves_to_another_catalog_only_while_it_is_empty(factory):
     assert listed(factory, catalog_id=other.resource_id) == ["b"]
 
 
-def test_a_namespace_with_namespaces_in_it_does_not_move(factory):
+def test_namespace_with_children_cannot_be_moved(factory):
     namespace = factory.namespace("a")
     factory.namespace("a", "b")
     before = list(factory.stores.pointers.scan())
-    with refused(Conflict, "namespace.has.children", display_name="a", found="1 namespace"):
+    with expect_error(Conflict, "namespace.has.children", display_name="a", found="1 namespace"):
         update(factory, namespace, "display_name", display_name="x")
     assert list(factory.stores.pointers.scan()) == before
     assert update(factory, namespace, "description", description="d").namespace.description == "d"
 
 
-def test_a_move_goes_to_an_existing_place_outside_of_the_namespace(factory):
+def test_namespace_moves_only_to_an_existing_parent_outside_itself(factory):
     namespace, _ = factory.namespace("a"), factory.namespace("b")
-    with refused(NotFound, "namespace.by.path.missing", path="no"):
+    with expect_error(NotFound, "namespace.by.path.missing", path="no"):
         update(factory, namespace, "path", path=["no", "x"])
-    with refused(InvalidArgument, "field.invalid", field="path", found="a.x"):
+    with expect_error(InvalidArgument, "field.invalid", field="path", found="a.x"):
         update(factory, namespace, "path", path=["a", "x"])
-    with refused(AlreadyExists, "namespace.already.exists", name="b"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="b"):
         update(factory, namespace, "display_name", display_name="b")
-    with refused(NotFound, "catalog"):
+    with expect_error(NotFound, "catalog"):
         update(factory, namespace, "catalog_id", catalog_id=v1.ResourceId(id="nope"))
     assert list(factory.stores.pointers.scan("/closing/")) == []
     assert listed(factory) == ["a", "b"]
@@ -261,8 +261,8 @@ def test_a_move_goes_to_an_existing_place_outside_of_the_namespace(factory):
         (["catalog_id"], "catalog.id.cannot.clear"),
     ],
 )
-def test_masks_that_cannot_be_are_refused(factory, mask_paths, error_key):
-    with refused(InvalidArgument, error_key):
+def test_invalid_update_masks_are_rejected(factory, mask_paths, error_key):
+    with expect_error(InvalidArgument, error_key):
         update(factory, factory.namespace("a"), *mask_paths)
 
 
@@ -290,57 +290,57 @@ def view_in(factory: Any, namespace: v1.Namespace) -> Any:
 
 
 @behavior(24)
-@pytest.mark.parametrize("asked", [{}, {"require_empty": True}])
-def test_a_namespace_that_holds_something_is_not_deleted(factory, asked):
+@pytest.mark.parametrize("options", [{}, {"require_empty": True}])
+def test_namespace_that_is_not_empty_is_not_deleted(factory, options):
     namespace = factory.namespace("a")
-    request = Delete(namespace_id=namespace.resource_id, **asked)
+    request = Delete(namespace_id=namespace.resource_id, **options)
     view = view_in(factory, namespace)
-    with refused(Conflict, "namespace.not_empty", display_name="a", found="1 view"):
+    with expect_error(Conflict, "namespace.not_empty", display_name="a", found="1 view"):
         namespaces.delete(factory.home, request)
     table_in(factory, namespace)
     factory.namespace("a", "b")
     factory.namespace("a", "c", "d")
-    with refused(Conflict, "namespace.not_empty", found="1 table, 1 view and 2 namespaces"):
+    with expect_error(Conflict, "namespace.not_empty", found="1 table, 1 view and 2 namespaces"):
         namespaces.delete(factory.home, request)
     assert view.pointer == factory.stores.pointers.get(view.pointer.key)
     meta = namespaces.get(factory.home, Get(namespace_id=namespace.resource_id)).meta
     assert meta.pointer_version == 1
-    with refused(Conflict, "catalog.not_empty", display_name="lake", found="4 namespaces"):
+    with expect_error(Conflict, "catalog.not_empty", display_name="lake", found="4 namespaces"):
         catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=namespace.catalog_id))
 
 
 @behavior(24)
-def test_a_namespace_is_deleted_with_all_it_holds_when_so_asked(factory):
-    namespace, kept = factory.namespace("a"), factory.namespace("ab")
-    for inner in (namespace, factory.namespace("a", "b"), factory.namespace("a", "b", "c"), kept):
+def test_namespace_is_deleted_with_its_contents_on_request(factory):
+    namespace, sibling = factory.namespace("a"), factory.namespace("ab")
+    for inner in (namespace, factory.namespace("a", "b"), factory.namespace("a", "b", "c"), sibling):
         table_in(factory, inner)
         view_in(factory, inner)
     namespaces.delete(factory.home, Delete(namespace_id=namespace.resource_id, require_empty=False))
     assert listed(factory, recursive=True) == ["ab"]
     assert len(list(factory.stores.pointers.scan("/accounts/a1/tables/"))) == 1
     assert damage(factory.stores) == []
-    catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=kept.catalog_id, require_empty=False))
+    catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=sibling.catalog_id, require_empty=False))
     assert list(factory.stores.pointers.scan(keys.of_account("a1"))) == []
 
 
 @behavior(24)
-def test_nothing_is_created_in_what_is_being_deleted_or_moved(factory):
+def test_nothing_is_created_in_a_namespace_that_is_being_deleted_or_moved(factory):
     namespace = factory.namespace("a")
     pointer = factory.stores.pointers.get(keys.namespace("a1", namespace.resource_id.id))
     moved = close_parent(factory.home, pointer, resource="namespace")
     with pytest.raises(Contention):
         factory.namespace("a", "b")
-    with refused(Contention, "namespace.closing", id=namespace.resource_id.id):
+    with expect_error(Contention, "namespace.closing", id=namespace.resource_id.id):
         close_parent(factory.home, moved, resource="namespace")
     factory.clock.advance(30)
     factory.namespace("a", "b")
-    with refused(Conflict, "namespace.not_empty"):
+    with expect_error(Conflict, "namespace.not_empty"):
         namespaces.delete(factory.home, Delete(namespace_id=namespace.resource_id))
 
 
 @behavior(24)
 @pytest.mark.parametrize("act", ["delete", "rename"])
-def test_a_child_that_comes_in_just_before_closing_keeps_the_namespace_where_it_is(factory, monkeypatch, act):
+def test_child_created_just_before_closing_prevents_delete_and_move(factory, monkeypatch, act):
     namespace = factory.namespace("a")
     module = "skiway.metastore.records.parents" if act == "delete" else "skiway.metastore.resources.namespaces"
     monkeypatch.setattr(f"{module}.close_parent", _after(lambda: factory.namespace("a", "b")))
@@ -355,16 +355,16 @@ def test_a_child_that_comes_in_just_before_closing_keeps_the_namespace_where_it_
     assert damage(factory.stores) == []
 
 
-def _after(happening: Any) -> Any:
-    def late(*arguments: Any, **named: Any) -> Any:
-        happening()
-        return close_parent(*arguments, **named)
+def _after(change: Any) -> Any:
+    def delayed_call(*arguments: Any, **keywords: Any) -> Any:
+        change()
+        return close_parent(*arguments, **keywords)
 
-    return late
+    return delayed_call
 
 
 @behavior(14)
-def test_a_namespace_whose_blob_is_lost_can_be_deleted(factory):
+def test_namespace_with_a_missing_blob_can_be_deleted(factory):
     created = namespaces.get(factory.home, Get(namespace_id=factory.namespace("a").resource_id))
     factory.stores.blobs.delete(created.meta.blob_uri)
     namespaces.delete(factory.home, Delete(namespace_id=created.namespace.resource_id))

@@ -1,4 +1,4 @@
-"""Names that cannot be had: those of the system, and in managed catalogs those that differ from another in case only."""
+"""Reserved names: system names, and in managed catalogs names that differ from another only in case."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metastore.faults import Died, Fate, dying
+from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
-from metastore.resource_factory import ResourceFactory, behavior, mask, names, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error, mask, names
 from skiway.errors import (
     AlreadyExists,
     Conflict,
@@ -73,14 +73,14 @@ def move_namespace(factory: ResourceFactory, namespace: v1.Namespace, *path: str
     return namespaces.update(factory.home, request).namespace
 
 
-def connect(factory: ResourceFactory, catalog: v1.Catalog, connector: str | None) -> v1.Catalog:
+def set_connector(factory: ResourceFactory, catalog: v1.Catalog, connector: str | None) -> v1.Catalog:
     spec = v1.CatalogSpec(connector_ref=connector) if connector else v1.CatalogSpec()
     request = v1.UpdateCatalogRequest(catalog_id=catalog.resource_id, spec=spec, update_mask=mask("connector_ref"))
     return catalogs.update(factory.home, request).catalog
 
 
-def broken_claims(factory: ResourceFactory) -> list[str]:
-    """Every resource whose folded name is not claimed though its catalog is managed, or claimed though it is not."""
+def claim_errors(factory: ResourceFactory) -> list[str]:
+    """Resources of managed catalogs without a claim for their folded name, and resources of other catalogs with one."""
     return [f"{kind.noun} {kind.title(value)}" for kind, value, claimed in _claims(factory) if not claimed]
 
 
@@ -96,48 +96,48 @@ def _claims(factory: ResourceFactory) -> Iterator[tuple[Any, Any, bool]]:
             yield kind, value, held == wanted
 
 
-# --- names of the system ----------------------------------------------------------------------------------------------
+# --- system names -----------------------------------------------------------------------------------------------------
 
 
 @behavior(83)
 @pytest.mark.parametrize("connector", [None, "files"])
-def test_a_namespace_that_would_hide_one_of_the_system_is_refused(factory, connector):
+def test_namespace_that_would_shadow_a_system_namespace_is_rejected(factory, connector):
     catalog = factory.catalog(connector_ref=connector)
     for name in SHADOWS:
         for spelling in ("{}", " {} ", "\u00a0{}\t"):
-            with refused(AlreadyExists, "namespace.reserved", name=normal_text(name)):
+            with expect_error(AlreadyExists, "namespace.reserved", name=normal_text(name)):
                 factory.namespace(spelling.format(name), catalog=catalog)
     assert namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=catalog.resource_id)).namespaces == []
 
 
 @behavior(83)
 @pytest.mark.parametrize("name", SYSTEM_NAMESPACES)
-def test_nothing_is_put_below_a_namespace_of_the_system(factory, name):
-    with refused(PermissionDenied, "system.object.immutable", name=f"{name}.mine"):
+def test_nothing_is_created_below_a_system_namespace(factory, name):
+    with expect_error(PermissionDenied, "system.object.immutable", name=f"{name}.mine"):
         factory.namespace(name, "mine")
-    with refused(PermissionDenied, "system.object.immutable", name=f"{name.upper()}.a.b"):
+    with expect_error(PermissionDenied, "system.object.immutable", name=f"{name.upper()}.a.b"):
         factory.namespace(name.upper(), "a", "b")
 
 
 @behavior(83)
 @pytest.mark.parametrize("name", SYSTEM_NAMESPACES)
-def test_a_namespace_is_not_renamed_to_or_moved_below_one_of_the_system(factory, name):
+def test_namespace_cannot_be_renamed_to_or_moved_below_a_system_namespace(factory, name):
     namespace = factory.namespace("sales")
-    with refused(AlreadyExists, "namespace.reserved"):
+    with expect_error(AlreadyExists, "namespace.reserved"):
         move_namespace(factory, namespace, name.title())
-    with refused(PermissionDenied, "system.object.immutable"):
+    with expect_error(PermissionDenied, "system.object.immutable"):
         move_namespace(factory, namespace, name, "sales")
     request = v1.UpdateNamespaceRequest(
         namespace_id=namespace.resource_id, spec=v1.NamespaceSpec(display_name=name), update_mask=mask("display_name")
     )
-    with refused(AlreadyExists, "namespace.reserved"):
+    with expect_error(AlreadyExists, "namespace.reserved"):
         namespaces.update(factory.home, request)
     assert damage(factory.stores) == []
     assert not list(factory.stores.pointers.scan("/closing/"))
 
 
 @behavior(83)
-def test_names_of_the_system_are_free_below_the_top_and_for_other_things(factory):
+def test_system_names_are_free_below_the_top_level_and_for_other_kinds(factory):
     namespace = factory.namespace("sales", "information_schema")
     factory.table("skiway", namespace=namespace)
     factory.view("information_schema", namespace=namespace)
@@ -145,12 +145,12 @@ def test_names_of_the_system_are_free_below_the_top_and_for_other_things(factory
 
 
 @behavior(83)
-def test_system_objects_are_changed_by_nobody(factory):
-    place = factory.namespace("sales")
+def test_system_objects_cannot_be_changed(factory):
+    namespace = factory.namespace("sales")
     catalog_id, namespace_id = system_id(v1.RK_CATALOG), system_id(v1.RK_NAMESPACE)
     table_id, view_id = system_id(v1.RK_TABLE), system_id(v1.RK_VIEW)
     name = mask("display_name")
-    system = v1.Namespace(resource_id=namespace_id, catalog_id=place.catalog_id)
+    system = v1.Namespace(resource_id=namespace_id, catalog_id=namespace.catalog_id)
     attempts: list[Callable[[], Any]] = [
         lambda: catalogs.update(factory.home, v1.UpdateCatalogRequest(catalog_id=catalog_id, update_mask=name)),
         lambda: catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=catalog_id)),
@@ -166,15 +166,15 @@ def test_system_objects_are_changed_by_nobody(factory):
         lambda: views.delete(factory.home, v1.DeleteViewRequest(view_id=view_id)),
     ]
     for attempt in attempts:
-        with refused(PermissionDenied, "system.object.immutable"):
+        with expect_error(PermissionDenied, "system.object.immutable"):
             attempt()
 
 
-# --- names that differ in case only -----------------------------------------------------------------------------------
+# --- names that differ only in case -----------------------------------------------------------------------------------
 
 
 @given(st.text())
-def test_folding_forgets_case_and_nothing_else_of_ascii(text):
+def test_folding_of_ascii_removes_only_case(text):
     name = normal_text(text)
     assert folded(name.upper()) == folded(name.upper().lower().upper())
     if name.isascii():
@@ -182,105 +182,105 @@ def test_folding_forgets_case_and_nothing_else_of_ascii(text):
 
 
 @pytest.mark.parametrize(("one", "other"), [("Straße", "STRASSE"), ("ÉTÉ", "été"), ("Σ", "ς"), ("K", "k")])
-def test_folding_knows_more_than_ascii(one, other):
+def test_folding_covers_more_than_ascii(one, other):
     assert folded(one) == folded(other)
 
 
 @behavior(30)
 @pytest.mark.parametrize(("first", "second"), [("orders", "Orders"), ("Orders", "orders"), ("Orders", "ORDERS")])
-def test_tables_and_views_of_a_managed_catalog_differ_in_more_than_case(factory, first, second):
+def test_names_of_tables_and_views_in_a_managed_catalog_are_case_insensitive(factory, first, second):
     table = factory.table(first)
-    with refused(AlreadyExists, "relation.name.already.claimed", resource="table", name=second):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", resource="table", name=second):
         factory.table(second)
-    with refused(AlreadyExists, "relation.name.already.claimed", resource="view", name=second):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", resource="view", name=second):
         factory.view(second)
     other, view = factory.table("people"), factory.view("adults")
-    with refused(AlreadyExists, "relation.name.already.claimed", resource="table", name=second):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", resource="table", name=second):
         rename_table(factory, other, second)
-    with refused(AlreadyExists, "relation.name.already.claimed", resource="view", name=second):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", resource="view", name=second):
         rename_view(factory, view, second)
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
     factory.view(second)
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_the_very_same_name_is_still_told_from_another_case(factory):
+def test_same_name_in_the_same_case_already_exists(factory):
     factory.table("Orders")
-    with refused(AlreadyExists, "table.already.exists", name="Orders"):
+    with expect_error(AlreadyExists, "table.already.exists", name="Orders"):
         factory.table("Orders")
 
 
-def test_another_namespace_has_names_of_its_own(factory):
+def test_each_namespace_has_its_own_names(factory):
     one, two = factory.namespace("one"), factory.namespace("two")
     factory.table("Orders", namespace=one)
     factory.table("orders", namespace=two)
-    assert broken_claims(factory) == []
+    assert claim_errors(factory) == []
 
 
-def test_a_rename_that_changes_only_the_case_works_back_and_forth(factory):
+def test_rename_that_changes_only_the_case_works_in_both_directions(factory):
     table, view, namespace = factory.table("Orders"), factory.view("Adults"), factory.namespace("Empty")
     for before, after in pairwise(("Orders", "orders", "ORDERS", "Orders")):
         assert table.display_name == before
         table = rename_table(factory, table, after)
-        assert broken_claims(factory) == damage(factory.stores) == []
+        assert claim_errors(factory) == damage(factory.stores) == []
     assert rename_view(factory, view, "adults").display_name == "adults"
     assert move_namespace(factory, namespace, "EMPTY").display_name == "EMPTY"
-    assert broken_claims(factory) == damage(factory.stores) == []
-    with refused(AlreadyExists, "namespace.already.exists"):
+    assert claim_errors(factory) == damage(factory.stores) == []
+    with expect_error(AlreadyExists, "namespace.already.exists"):
         factory.namespace("empty")
 
 
-def test_a_rename_frees_the_old_name_in_every_case(factory):
+def test_rename_frees_the_old_name_in_every_case(factory):
     rename_table(factory, factory.table("Orders"), "Sales")
     factory.view("ORDERS")
-    with refused(AlreadyExists, "relation.name.already.claimed"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed"):
         factory.table("sales")
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_a_change_that_keeps_the_name_keeps_the_claim(factory):
+def test_update_without_a_rename_keeps_the_claim(factory):
     table = factory.table("Orders")
     request = v1.UpdateTableRequest(
         table_id=table.resource_id, spec=v1.TableSpec(description="all"), update_mask=mask("description")
     )
     tables.update(factory.home, request)
-    place = factory.first_namespace()
+    namespace = factory.first_namespace()
     request = v1.UpdateNamespaceRequest(
-        namespace_id=place.resource_id, spec=v1.NamespaceSpec(description="all"), update_mask=mask("description")
+        namespace_id=namespace.resource_id, spec=v1.NamespaceSpec(description="all"), update_mask=mask("description")
     )
     namespaces.update(factory.home, request)
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
     assert gc.sweep_pointers(factory.stores).removed == ()
-    with refused(AlreadyExists, "relation.name.already.claimed"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed"):
         factory.table("orders")
 
 
 @behavior(30)
-def test_namespaces_of_a_managed_catalog_differ_in_more_than_case_at_every_level(factory):
+def test_namespace_names_in_a_managed_catalog_are_case_insensitive_at_every_level(factory):
     factory.namespace("Sales", "Eu")
-    with refused(AlreadyExists, "namespace.already.exists", name="sales"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="sales"):
         factory.namespace("sales")
-    with refused(AlreadyExists, "namespace.already.exists", name="Sales.EU"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="Sales.EU"):
         factory.namespace("Sales", "EU")
-    with refused(AlreadyExists, "namespace.already.exists", name="sales"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="sales"):
         factory.namespace("sales", "us")
-    with refused(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
         factory.namespace("Sales", "eu", "de", "be")
     eu = factory.namespace("eu")
     assert names(namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=eu.catalog_id)).namespaces) == [
         "Sales",
         "eu",
     ]
-    with refused(AlreadyExists, "namespace.already.exists", name="SALES"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="SALES"):
         move_namespace(factory, eu, "SALES")
-    with refused(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
+    with expect_error(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
         move_namespace(factory, eu, "Sales", "eu")
     assert not list(factory.stores.pointers.scan("/closing/"))
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_a_deleted_namespace_frees_its_name_in_every_case(factory):
+def test_deleted_namespace_frees_its_name_in_every_case(factory):
     namespace = factory.namespace("Sales")
     factory.namespace("Other", "Deep")
     namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=namespace.resource_id))
@@ -290,16 +290,16 @@ def test_a_deleted_namespace_frees_its_name_in_every_case(factory):
     assert list(factory.stores.pointers.scan("/accounts/a1/catalogs/")) == []
 
 
-def test_emptying_a_namespace_frees_the_names_in_it(factory):
-    place = factory.namespace("sales")
-    factory.table("Orders", namespace=place)
-    factory.view("Adults", namespace=place)
-    request = v1.DeleteNamespaceRequest(namespace_id=place.resource_id, require_empty=False)
+def test_deleting_the_contents_of_a_namespace_frees_their_names(factory):
+    namespace = factory.namespace("sales")
+    factory.table("Orders", namespace=namespace)
+    factory.view("Adults", namespace=namespace)
+    request = v1.DeleteNamespaceRequest(namespace_id=namespace.resource_id, require_empty=False)
     namespaces.delete(factory.home, request)
     assert list(factory.stores.pointers.scan("/accounts/a1/namespaces/")) == []
 
 
-def test_a_table_whose_blob_is_lost_takes_its_claim_with_it(factory):
+def test_deleting_a_table_with_a_missing_blob_frees_its_claim(factory):
     table = factory.table("Orders")
     pointer = factory.stores.pointers.get(keys.table("a1", table.resource_id.id))
     factory.stores.blobs.delete(pointer.blob_uri)
@@ -309,74 +309,74 @@ def test_a_table_whose_blob_is_lost_takes_its_claim_with_it(factory):
 
 
 @behavior(30)
-def test_what_a_connector_brings_in_may_differ_in_case_only(factory):
+def test_mirrored_names_may_differ_only_in_case(factory):
     catalog = factory.catalog(connector_ref="files")
     one, two = factory.namespace("Sales", catalog=catalog), factory.namespace("sales", "eu", catalog=catalog)
     factory.table("Orders", namespace=one)
     factory.table("orders", namespace=one)
     factory.view("ORDERS", namespace=one)
-    with refused(AlreadyExists, "relation.name.already.claimed"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed"):
         factory.view("orders", namespace=one)
     assert two.parents == ["sales"]
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_a_table_moves_between_managed_and_other_catalogs(factory):
+def test_table_moves_between_managed_and_other_catalogs(factory):
     connected, managed = factory.catalog("connected", connector_ref="files"), factory.catalog("managed")
     there, here = factory.namespace("n", catalog=connected), factory.namespace("n", catalog=managed)
     upper, lower = factory.table("Orders", namespace=there), factory.table("orders", namespace=there)
     upper = move_table(factory, upper, here)
-    with refused(AlreadyExists, "relation.name.already.claimed"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed"):
         move_table(factory, lower, here)
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
     move_table(factory, upper, there)
     move_table(factory, lower, here)
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_a_catalog_gets_or_loses_its_connector_only_while_it_is_empty(factory):
-    catalog = connect(factory, factory.catalog("lake"), "files")
+def test_connector_of_a_catalog_changes_only_while_it_is_empty(factory):
+    catalog = set_connector(factory, factory.catalog("lake"), "files")
     namespace = factory.namespace("Sales", catalog=catalog)
     factory.namespace("sales", catalog=catalog)
-    with refused(Conflict, "catalog.connector.fixed", found="2 namespaces"):
-        connect(factory, catalog, None)
-    assert connect(factory, catalog, "other files").connector_ref == "other files"
+    with expect_error(Conflict, "catalog.connector.fixed", found="2 namespaces"):
+        set_connector(factory, catalog, None)
+    assert set_connector(factory, catalog, "other files").connector_ref == "other files"
     assert not list(factory.stores.pointers.scan("/closing/"))
     for each in (
         namespace,
         *namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=catalog.resource_id)).namespaces,
     ):
         namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=each.resource_id))
-    assert not connect(factory, catalog, None).HasField("connector_ref")
+    assert not set_connector(factory, catalog, None).HasField("connector_ref")
     factory.namespace("Sales", catalog=catalog)
-    with refused(Conflict, "catalog.connector.fixed"):
-        connect(factory, catalog, "files")
-    with refused(AlreadyExists, "namespace.already.exists"):
+    with expect_error(Conflict, "catalog.connector.fixed"):
+        set_connector(factory, catalog, "files")
+    with expect_error(AlreadyExists, "namespace.already.exists"):
         factory.namespace("sales", catalog=catalog)
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_a_namespace_that_comes_just_before_the_catalog_is_closed_keeps_its_rules(factory, monkeypatch):
+def test_namespace_created_just_before_the_catalog_is_closed_keeps_its_rules(factory, monkeypatch):
     catalog = factory.catalog("lake")
     close = catalogs.close_parent  # type: ignore[attr-defined]
 
-    def late(*arguments: Any, **named: Any) -> Any:
+    def delayed_call(*arguments: Any, **named: Any) -> Any:
         factory.namespace("Sales", catalog=catalog)
         return close(*arguments, **named)
 
-    monkeypatch.setattr(catalogs, "close_parent", late)
-    with refused(Conflict, "catalog.connector.fixed", found="1 namespace"):
-        connect(factory, catalog, "files")
+    monkeypatch.setattr(catalogs, "close_parent", delayed_call)
+    with expect_error(Conflict, "catalog.connector.fixed", found="1 namespace"):
+        set_connector(factory, catalog, "files")
     assert not list(factory.stores.pointers.scan("/closing/"))
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_lower_case_names_cost_nothing_more(factory, calls):
-    place = factory.namespace("sales")
+def test_lowercase_names_cost_no_extra_store_calls(factory, calls):
+    namespace = factory.namespace("sales")
 
     def cost(name: str) -> int:
         calls.reset()
-        factory.table(name, namespace=place)
+        factory.table(name, namespace=namespace)
         return int(calls.total)
 
     assert (cost("orders"), cost("People")) == (4, 6)
@@ -389,15 +389,15 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_is_created_renamed_and_deleted_no_two_names_differ_in_case_only(steps):
+def test_no_sequence_of_changes_leaves_names_that_differ_only_in_case(steps):
     with open_stores("memory://") as stores:
         factory = ResourceFactory(stores)
-        place, there = factory.namespace("sales"), list[v1.Table | v1.View]()
+        namespace, there = factory.namespace("sales"), list[v1.Table | v1.View]()
         for verb, name, number in steps:
             taken = {folded(each.display_name): each for each in there}
             try:
                 if verb in ("table", "view"):
-                    there.append(getattr(factory, verb)(name, namespace=place))
+                    there.append(getattr(factory, verb)(name, namespace=namespace))
                     assert folded(name) not in taken
                 elif there:
                     chosen = there.pop(number % len(there))
@@ -405,12 +405,12 @@ def test_whatever_is_created_renamed_and_deleted_no_two_names_differ_in_case_onl
             except AlreadyExists:
                 there += [chosen] if verb == "rename" else []
                 assert taken[folded(name)] is not (chosen if verb == "rename" else None)
-            assert broken_claims(factory) == damage(stores) == []
+            assert claim_errors(factory) == damage(stores) == []
         assert len({folded(each.display_name) for each in there}) == len(there)
 
 
 def change(factory: ResourceFactory, verb: str, chosen: v1.Table | v1.View, name: str) -> v1.Table | v1.View | None:
-    """What is left of a table or view after it was renamed or deleted."""
+    """Rename or delete a table or view, and return what is left of it."""
     if verb == "rename":
         return (
             rename_table(factory, chosen, name) if isinstance(chosen, v1.Table) else rename_view(factory, chosen, name)
@@ -423,33 +423,33 @@ def change(factory: ResourceFactory, verb: str, chosen: v1.Table | v1.View, name
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_who_dies_on_the_way_leaves_a_name_with_its_claim_or_none(when):
+def test_crash_at_any_step_leaves_both_name_and_claim_or_neither(when):
     def act(factory: ResourceFactory) -> None:
         table = factory.table("Orders", namespace=factory.namespace("Sales", "Eu"))
         rename_table(factory, table, "ORDERS")
-        connect(factory, factory.catalog("Other"), "files")
+        set_connector(factory, factory.catalog("Other"), "files")
         tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
 
-    def run(fate: Fate) -> ResourceFactory:
+    def run(crash_point: CrashPoint) -> ResourceFactory:
         factory = ResourceFactory(stores, clock)
-        with suppress(Died):
-            act(ResourceFactory(dying(stores, fate), clock, factory.ids))
+        with suppress(Crashed):
+            act(ResourceFactory(crashing_stores(stores, crash_point), clock, factory.ids))
         return factory
 
-    clock, counted = Clock(), Fate()
+    clock, counted = Clock(), CrashPoint()
     with open_stores("memory://", clock=clock) as stores:
         run(counted)
     assert counted.done > 20
     for moment in range(1, counted.done + 1):
         with open_stores("memory://", clock=clock) as stores:
-            assert broken_claims(run(Fate(moment, when))) == damage(stores) == []
+            assert claim_errors(run(CrashPoint(moment, when))) == damage(stores) == []
 
 
 # --- races ------------------------------------------------------------------------------------------------------------
 
 
 def race(*acts: Callable[[], Any]) -> list[Any]:
-    """What each got who began at the same moment: a result, or an error raised on purpose."""
+    """Run all functions at the same time, and return the result or the Skiway error of each."""
     barrier = Barrier(len(acts))
     outcomes: list[Any] = [None] * len(acts)
 
@@ -472,34 +472,36 @@ ORDERS = ("orders", "Orders", "ORDERS", "oRDERS", "orDers", "ordeRs")
 
 
 @behavior(30)
-def test_of_those_who_create_one_name_in_many_cases_one_wins(factory):
-    place = factory.namespace("sales")
+def test_one_of_several_concurrent_creations_in_different_cases_wins(factory):
+    namespace = factory.namespace("sales")
     for round_ in range(5):
         acts = [
-            lambda name=f"{name} {round_}", make=make: make(name, namespace=place)
+            lambda name=f"{name} {round_}", make=make: make(name, namespace=namespace)
             for name, make in zip(ORDERS, (factory.table, factory.view) * 3, strict=True)
         ]
         outcomes = Counter(each if isinstance(each, type) else "won" for each in race(*acts))
         assert outcomes == {"won": 1, AlreadyExists: len(ORDERS) - 1}
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
 @behavior(30)
-def test_of_those_who_rename_to_one_name_in_many_cases_one_wins(factory):
-    place = factory.namespace("sales")
+def test_one_of_several_concurrent_renames_in_different_cases_wins(factory):
+    namespace = factory.namespace("sales")
     for round_ in range(5):
-        made = [factory.table(f"t{round_} {name}{number}", namespace=place) for number, name in enumerate(ORDERS)]
+        created = [
+            factory.table(f"t{round_} {name}{number}", namespace=namespace) for number, name in enumerate(ORDERS)
+        ]
         acts = [
             lambda table=table, name=f"{name} {round_}": rename_table(factory, table, name)
-            for table, name in zip(made, ORDERS, strict=True)
+            for table, name in zip(created, ORDERS, strict=True)
         ]
         outcomes = Counter(each if isinstance(each, type) else "won" for each in race(*acts))
         assert outcomes == {"won": 1, AlreadyExists: len(ORDERS) - 1}
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
 @behavior(30)
-def test_of_those_who_create_one_namespace_or_its_children_in_many_cases_one_case_wins(factory):
+def test_concurrent_namespace_creations_in_different_cases_leave_one_case(factory):
     catalog = factory.catalog()
     for round_ in range(5):
         acts = [lambda name=f"{name} {round_}": factory.namespace(name, catalog=catalog) for name in ORDERS[:3]]
@@ -510,29 +512,29 @@ def test_of_those_who_create_one_namespace_or_its_children_in_many_cases_one_cas
         }
         assert len(won) == 1
         assert {each for each in outcomes if isinstance(each, type)} == {AlreadyExists}
-    assert broken_claims(factory) == damage(factory.stores) == []
+    assert claim_errors(factory) == damage(factory.stores) == []
 
 
-def test_a_catalog_that_gets_a_connector_while_it_is_filled_stays_one_or_the_other(factory):
+def test_catalog_that_gets_a_connector_while_it_is_filled_stays_consistent(factory):
     for round_ in range(8):
         catalog = factory.catalog(f"c{round_}")
         fill = [
             lambda name=name, catalog=catalog: factory.namespace(name, "x", catalog=catalog)
             for name in ("Sales", "sales")
         ]
-        outcomes = race(*fill, partial(connect, factory, catalog, "files"))
+        outcomes = race(*fill, partial(set_connector, factory, catalog, "files"))
         assert {each for each in outcomes if isinstance(each, type)} <= {
             AlreadyExists,
             Conflict,
-            Contention,  # the catalog was closed each time it was looked at: to be tried again
+            Contention,  # the catalog was closed at every check: the caller may retry
             PreconditionFailed,
         }, outcomes
-        assert broken_claims(factory) == damage(factory.stores) == []
+        assert claim_errors(factory) == damage(factory.stores) == []
     assert not list(factory.stores.pointers.scan("/closing/"))
 
 
-def test_a_missing_catalog_is_told_before_names_are_claimed(factory):
-    place = factory.namespace("sales")
-    gone = v1.Namespace(resource_id=place.resource_id, catalog_id=v1.ResourceId(id="gone", kind=v1.RK_CATALOG))
-    with refused(NotFound, "catalog", id="gone"):
+def test_missing_catalog_is_reported_before_names_are_claimed(factory):
+    namespace = factory.namespace("sales")
+    gone = v1.Namespace(resource_id=namespace.resource_id, catalog_id=v1.ResourceId(id="gone", kind=v1.RK_CATALOG))
+    with expect_error(NotFound, "catalog", id="gone"):
         factory.table("Orders", namespace=gone)

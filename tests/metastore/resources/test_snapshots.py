@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from metastore.integrity import damage
-from metastore.resource_factory import behavior, key, mask, refused
+from metastore.resource_factory import behavior, expect_error, key, mask
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
@@ -38,7 +38,7 @@ def delete(factory: Any, table: v1.Table, snapshot_id: int, **precondition: Any)
     return snapshots.delete(factory.home, request).meta
 
 
-def test_a_snapshot_is_stored_as_asked_for(factory):
+def test_snapshot_is_stored_as_requested(factory):
     table = factory.table()
     spec = Spec(
         table_id=table.resource_id,
@@ -63,7 +63,7 @@ def test_a_snapshot_is_stored_as_asked_for(factory):
 
 
 @behavior(33)
-def test_the_ids_zero_are_kept(factory):
+def test_id_zero_is_valid(factory):
     table = factory.table()
     factory.snapshot(table, 0, at=1)
     child = factory.snapshot(table, 1, at=2, parent_snapshot_id=0)
@@ -73,7 +73,7 @@ def test_the_ids_zero_are_kept(factory):
 
 
 @behavior(33)
-def test_the_newest_becomes_current_and_latecomers_do_not(factory):
+def test_newest_snapshot_becomes_current_and_older_ones_do_not(factory):
     table = factory.table()
     for snapshot_id, at, expected in [(5, None, 5), (3, 10, 3), (9, 5, 3), (4, 10, 4), (2, 10, 4), (1, 11, 1)]:
         factory.snapshot(table, snapshot_id, at=at)
@@ -83,7 +83,7 @@ def test_the_newest_becomes_current_and_latecomers_do_not(factory):
 
 
 @behavior(33)
-def test_as_of_finds_the_newest_that_is_not_later(factory):
+def test_as_of_finds_the_newest_snapshot_that_is_not_later(factory):
     table = factory.table()
     for snapshot_id, at in [(1, 10), (2, 20), (3, 20), (4, 30), (7, -5)]:
         factory.snapshot(table, snapshot_id, at=at)
@@ -92,12 +92,12 @@ def test_as_of_finds_the_newest_that_is_not_later(factory):
     assert got(factory, table, as_of=Timestamp(seconds=19, nanos=999_999_999)) == 1
     factory.snapshot(table, 2**63 - 1, at=30)
     assert got(factory, table, as_of=Timestamp(seconds=30)) == 2**63 - 1
-    with refused(NotFound, "snapshot.not.found.at.time", as_of="1969-12-31T23:59:54Z"):
+    with expect_error(NotFound, "snapshot.not.found.at.time", as_of="1969-12-31T23:59:54Z"):
         got(factory, table, as_of=Timestamp(seconds=-6))
 
 
 @behavior(32)
-def test_the_same_again_returns_the_stored_one_and_other_content_is_refused(factory):
+def test_identical_snapshot_is_returned_and_different_content_is_rejected(factory):
     table = factory.table(schema_json='["then"]')
     first = factory.snapshot(table, 1, at=1, summary={"a": "b"})
     assert first.schema_json == '["then"]'
@@ -110,13 +110,13 @@ def test_the_same_again_returns_the_stored_one_and_other_content_is_refused(fact
     assert factory.snapshot(table, 1, at=1, summary={"a": "b"}, schema_json='["then"]') == first
     assert factory.snapshot(table, 2, at=2).schema_json == '["now"]'
     for other in ({"at": 2}, {"at": 1, "summary": {}}, {"at": 1, "parent_snapshot_id": 0}):
-        with refused(Conflict, "snapshot.mismatch", snapshot_id="1"):
+        with expect_error(Conflict, "snapshot.mismatch", snapshot_id="1"):
             factory.snapshot(table, 1, **other)
-    with refused(Conflict, "snapshot.mismatch"):
+    with expect_error(Conflict, "snapshot.mismatch"):
         factory.snapshot(table, 1, at=1, summary={"a": "b"}, schema_json='["now"]')
 
 
-def test_a_rollback_makes_an_older_one_current_and_stays(factory):
+def test_rollback_makes_an_older_snapshot_current_until_a_new_one_is_created(factory):
     table = factory.table()
     for number in (1, 2, 3):
         factory.snapshot(table, number, at=number)
@@ -128,12 +128,12 @@ def test_a_rollback_makes_an_older_one_current_and_stays(factory):
     assert current(factory, table) == 1
     factory.snapshot(table, 4, at=4)
     assert current(factory, table) == 4
-    with refused(NotFound, "snapshot", id="77"):
+    with expect_error(NotFound, "snapshot", id="77"):
         request.snapshot_id = 77
         snapshots.set_current(factory.home, request)
 
 
-def test_the_parent_of_a_snapshot_stays_when_the_parent_is_deleted(factory):
+def test_snapshot_keeps_its_parent_id_when_the_parent_is_deleted(factory):
     table = factory.table()
     for number in (1, 2, 3):
         factory.snapshot(table, number, at=number, parent_snapshot_id=number - 1)
@@ -142,40 +142,40 @@ def test_the_parent_of_a_snapshot_stays_when_the_parent_is_deleted(factory):
     assert (found.snapshot.parent_snapshot_id, found.meta.pointer_version) == (2, 1)
 
 
-def test_the_current_one_is_deleted_only_as_the_last(factory):
+def test_current_snapshot_can_be_deleted_only_if_it_is_the_last(factory):
     table = factory.table()
     factory.snapshot(table, 1, at=1)
     factory.snapshot(table, 2, at=2)
-    with refused(PreconditionFailed, "snapshot.current", snapshot_id="2"):
+    with expect_error(PreconditionFailed, "snapshot.current", snapshot_id="2"):
         delete(factory, table, 2)
     delete(factory, table, 1)
     assert delete(factory, table, 2).pointer_version == 1
     assert delete(factory, table, 2).pointer_version == 0
-    with refused(NotFound, "snapshot", id="2"):
+    with expect_error(NotFound, "snapshot", id="2"):
         delete(factory, table, 2, expected_version=1)
-    with refused(NotFound, "snapshot.none", table_id=table.resource_id.id):
+    with expect_error(NotFound, "snapshot.none", table_id=table.resource_id.id):
         current(factory, table)
     factory.snapshot(table, 3, at=0)
     assert current(factory, table) == 3
 
 
-def test_a_table_with_snapshots_has_a_current_one_although_the_last_goes_while_an_older_comes(factory, monkeypatch):
+def test_current_snapshot_exists_after_concurrent_delete_of_the_last_and_create_of_an_older(factory, monkeypatch):
     table = factory.table()
     factory.snapshot(table, 5, at=5)
-    look = snapshots.current
+    original = snapshots.current
 
-    def looked_and_gone(*arguments: Any) -> Any:
-        found = look(*arguments)
-        monkeypatch.setattr(snapshots, "current", look)
+    def delete_after_read(*arguments: Any) -> Any:
+        found = original(*arguments)
+        monkeypatch.setattr(snapshots, "current", original)
         delete(factory, table, 5)
         return found
 
-    monkeypatch.setattr(snapshots, "current", looked_and_gone)
+    monkeypatch.setattr(snapshots, "current", delete_after_read)
     factory.snapshot(table, 1, at=1)
     assert current(factory, table) == 1
 
 
-def test_a_deleted_snapshot_takes_its_statistics_along(factory):
+def test_deleting_a_snapshot_deletes_its_statistics(factory):
     table = factory.table()
     factory.snapshot(table, 1, at=1)
     factory.snapshot(table, 2, at=2)
@@ -190,14 +190,14 @@ def test_a_deleted_snapshot_takes_its_statistics_along(factory):
 
 
 @behavior(25, 26)
-def test_updates_take_over_masked_fields_and_leave_current_alone(factory):
+def test_update_changes_masked_fields_and_not_the_current_snapshot(factory):
     table = factory.table()
     factory.snapshot(table, 1, at=1, parent_snapshot_id=7, summary={"a": "b"})
     factory.snapshot(table, 2, at=2)
 
     def update(*paths: str, **spec: Any) -> v1.Snapshot:
-        asked = Spec(table_id=table.resource_id, snapshot_id=1, **spec)
-        return snapshots.update(factory.home, Update(spec=asked, update_mask=mask(*paths))).snapshot
+        new_spec = Spec(table_id=table.resource_id, snapshot_id=1, **spec)
+        return snapshots.update(factory.home, Update(spec=new_spec, update_mask=mask(*paths))).snapshot
 
     changed = update("parent_snapshot_id", "summary", "upstream_created_at", upstream_created_at=Timestamp(seconds=9))
     assert not changed.HasField("parent_snapshot_id")
@@ -211,7 +211,7 @@ def test_updates_take_over_masked_fields_and_leave_current_alone(factory):
         (("schema_json",), "schema.json.cannot.clear"),
         (("upstream_created_at",), "upstream.created.at.cannot.clear"),
     ]:
-        with refused(InvalidArgument, error_key):
+        with expect_error(InvalidArgument, error_key):
             update(*paths)
     assert damage(factory.stores) == []
 
@@ -228,48 +228,48 @@ def test_updates_take_over_masked_fields_and_leave_current_alone(factory):
         (Spec(table_id=v1.ResourceId(id="t"), snapshot_id=1, summary={"secret": "x"}), "property.secret"),
     ],
 )
-def test_bad_specs_are_refused(factory, spec, error_key):
-    with refused(InvalidArgument, error_key):
+def test_invalid_specs_are_rejected(factory, spec, error_key):
+    with expect_error(InvalidArgument, error_key):
         snapshots.create(factory.home, Create(spec=spec))
 
 
-def test_a_request_must_say_which_snapshot(factory):
+def test_snapshot_reference_is_required(factory):
     table = factory.table()
-    with refused(InvalidArgument, "snapshot.missing"):
+    with expect_error(InvalidArgument, "snapshot.missing"):
         got(factory, table)
-    with refused(InvalidArgument, "snapshot.special.missing"):
+    with expect_error(InvalidArgument, "snapshot.special.missing"):
         got(factory, table, special=0)
-    with refused(NotFound, "snapshot", id="5"):
+    with expect_error(NotFound, "snapshot", id="5"):
         got(factory, table, snapshot_id=5)
 
 
 @behavior(31)
-def test_snapshots_of_a_table_that_is_gone_cannot_be_reached_or_made(factory):
+def test_snapshots_of_a_deleted_table_cannot_be_read_or_created(factory):
     table = factory.table()
     factory.snapshot(table, 1, at=1)
     pointer = factory.stores.pointers.get(keys.table("a1", table.resource_id.id))
     factory.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
-    with refused(NotFound, "table"):
+    with expect_error(NotFound, "table"):
         got(factory, table, snapshot_id=1)
-    with refused(NotFound, "table"):
+    with expect_error(NotFound, "table"):
         factory.snapshot(table, 2)
 
 
 @behavior(31)
 @pytest.mark.parametrize("act", ["create", "update", "roll back"])
-def test_nothing_is_written_to_a_table_that_is_deleted_meanwhile(factory, monkeypatch, act):
+def test_nothing_is_written_to_a_table_that_is_deleted_concurrently(factory, monkeypatch, act):
     table = factory.table()
     factory.snapshot(table, 1, at=1)
     find = hierarchy.table
 
-    def found_and_gone(*arguments: Any, **named: Any) -> Any:
-        found = find(*arguments, **named)
+    def delete_after_find(*arguments: Any, **keywords: Any) -> Any:
+        found = find(*arguments, **keywords)
         tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
         factory.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))  # not purged yet
         monkeypatch.setattr(hierarchy, "table", find)
         return found
 
-    monkeypatch.setattr(hierarchy, "table", found_and_gone)
+    monkeypatch.setattr(hierarchy, "table", delete_after_find)
     spec = Spec(table_id=table.resource_id, snapshot_id=1, manifest_list="new")
     roll_back = v1.SetCurrentSnapshotRequest(table_id=table.resource_id, snapshot_id=1)
     acts = {
@@ -277,46 +277,46 @@ def test_nothing_is_written_to_a_table_that_is_deleted_meanwhile(factory, monkey
         "update": lambda: snapshots.update(factory.home, Update(spec=spec, update_mask=mask("manifest_list"))),
         "roll back": lambda: snapshots.set_current(factory.home, roll_back),
     }
-    with refused(NotFound, "table"):
+    with expect_error(NotFound, "table"):
         acts[act]()
     left = list(factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id)))
     assert [(each.key.partition("/snapshots/")[2][:5], each.version) for each in left] == [("by-id", 1), ("by-ti", 1)]
 
 
-def test_another_account_cannot_reach_a_snapshot(factory):
+def test_another_account_cannot_access_a_snapshot(factory):
     table = factory.table()
     factory.snapshot(table, 1)
     factory.account("a2")
     for table_id in (table.resource_id, v1.ResourceId(id=table.resource_id.id)):
-        with refused(NotFound, "table"):
+        with expect_error(NotFound, "table"):
             snapshots.get(factory.realm("a2"), Get(table_id=table_id, snapshot=Ref(snapshot_id=1)))
-        with refused(NotFound, "table"):
+        with expect_error(NotFound, "table"):
             snapshots.list_(factory.realm("a2"), v1.ListSnapshotsRequest(table_id=table_id))
 
 
 @behavior(36, 37)
-def test_a_key_makes_a_repeated_creation_one(factory):
+def test_creation_with_the_same_idempotency_key_is_done_once(factory):
     table = factory.table()
     spec = Spec(table_id=table.resource_id, snapshot_id=1)
     first = snapshots.create(factory.home, Create(spec=spec, idempotency=key("k")))
     delete(factory, table, 1)
     assert snapshots.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.snapshot_id = 2
-    with refused(Conflict, "idempotency.mismatch"):
+    with expect_error(Conflict, "idempotency.mismatch"):
         snapshots.create(factory.home, Create(spec=spec, idempotency=key("k")))
 
 
 @behavior(15)
-def test_a_current_snapshot_that_is_lost_is_damage(factory):
+def test_missing_current_snapshot_is_damage(factory):
     table = factory.table()
     factory.snapshot(table, 1)
     pointer = factory.stores.pointers.get(keys.snapshot("a1", table.resource_id.id, 1))
     factory.stores.pointers.compare_and_delete(pointer.key, expect=1)
-    with refused(Internal, "pointer.dangling", pointer=keys.current_snapshot("a1", table.resource_id.id)):
+    with expect_error(Internal, "pointer.dangling", pointer=keys.current_snapshot("a1", table.resource_id.id)):
         current(factory, table)
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_history(factory, calls):
+def test_number_of_store_calls_does_not_grow_with_the_history(factory, calls):
     table = factory.table()
 
     def cost(number: int) -> list[int]:

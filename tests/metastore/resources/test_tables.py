@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metastore.integrity import damage
-from metastore.resource_factory import behavior, key, mask, names, refused
+from metastore.resource_factory import behavior, expect_error, key, mask, names
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT, TABLE_STATS
@@ -38,7 +38,7 @@ def in_namespace(factory: Any, namespace: v1.Namespace) -> list[str]:
     return names(tables.list_(factory.home, v1.ListTablesRequest(namespace_id=namespace.resource_id)).tables)
 
 
-def test_a_table_is_stored_as_asked_for(factory):
+def test_table_is_stored_as_requested(factory):
     namespace = factory.namespace("sales")
     spec = Spec(
         display_name=" people ",
@@ -57,7 +57,7 @@ def test_a_table_is_stored_as_asked_for(factory):
 
 
 @behavior(32)
-def test_a_table_is_shown_with_the_schema_of_a_snapshot(factory):
+def test_table_is_returned_with_the_schema_of_a_snapshot(factory):
     table = factory.table(schema_json='["then"]')
     factory.snapshot(table, 1)
     update(factory, table, "schema_json", schema_json='["now"]')
@@ -68,7 +68,7 @@ def test_a_table_is_shown_with_the_schema_of_a_snapshot(factory):
     then = tables.get(factory.home, request)
     assert (then.table.schema_json, then.meta) == ('["then"]', now.meta)
     request.snapshot.snapshot_id = 2
-    with refused(NotFound, "snapshot", id="2"):
+    with expect_error(NotFound, "snapshot", id="2"):
         tables.get(factory.home, request)
 
 
@@ -95,33 +95,33 @@ def test_a_table_is_shown_with_the_schema_of_a_snapshot(factory):
     ],
 )
 @behavior(28)
-def test_bad_specs_are_refused(factory, changed, error_key):
-    place = factory.namespace("sales")
+def test_invalid_specs_are_rejected(factory, changed, error_key):
+    namespace = factory.namespace("sales")
     good = {
         "display_name": "t",
         "schema_json": "{}",
-        "catalog_id": place.catalog_id,
-        "namespace_id": place.resource_id,
+        "catalog_id": namespace.catalog_id,
+        "namespace_id": namespace.resource_id,
     }
-    with refused(InvalidArgument, error_key):
+    with expect_error(InvalidArgument, error_key):
         tables.create(factory.home, Create(spec=Spec(**(good | changed))))
 
 
-def test_the_connector_of_a_table_must_exist_in_the_account(factory):
+def test_connector_of_a_table_must_exist_in_the_account(factory):
     for account_id, connector_id in (("a1", "mine"), ("a2", "theirs")):
         connector = v1.Connector(resource_id=v1.ResourceId(account_id=account_id, id=connector_id), display_name="c")
         factory.home.all(CONNECTOR).create(connector)
     created = factory.table(upstream=upstream(connector_id=v1.ResourceId(id="mine")))
     assert created.upstream.connector_id == v1.ResourceId(account_id="a1", id="mine", kind=v1.RK_CONNECTOR)
     for foreign in (v1.ResourceId(id="theirs"), v1.ResourceId(account_id="a2", id="theirs")):
-        with refused(NotFound, "connector", id="theirs"):
+        with expect_error(NotFound, "connector", id="theirs"):
             factory.table("other", upstream=upstream(connector_id=foreign))
 
 
 @behavior(9)
-def test_names_are_unique_in_a_namespace_only(factory):
+def test_names_are_unique_per_namespace(factory):
     factory.table("people")
-    with refused(AlreadyExists, "table.already.exists", name="people"):
+    with expect_error(AlreadyExists, "table.already.exists", name="people"):
         factory.table(" people")
     factory.table("people", namespace=factory.namespace("other"))
 
@@ -130,24 +130,24 @@ def test_names_are_unique_in_a_namespace_only(factory):
 def test_catalog_and_namespace_must_match(factory):
     namespace, other = factory.namespace("sales"), factory.catalog("other")
     spec = Spec(display_name="t", schema_json="{}", catalog_id=other.resource_id, namespace_id=namespace.resource_id)
-    with refused(InvalidArgument, "namespace.catalog.mismatch"):
+    with expect_error(InvalidArgument, "namespace.catalog.mismatch"):
         tables.create(factory.home, Create(spec=spec))
     spec.catalog_id.id = "nope"
-    with refused(NotFound, "catalog", id="nope"):
+    with expect_error(NotFound, "catalog", id="nope"):
         tables.create(factory.home, Create(spec=spec))
-    with refused(InvalidArgument, "namespace.catalog.mismatch"):
+    with expect_error(InvalidArgument, "namespace.catalog.mismatch"):
         update(factory, factory.table(), "catalog_id", catalog_id=other.resource_id)
 
 
 @behavior(29)
-def test_a_table_moves_to_another_namespace_and_catalog(factory):
+def test_table_moves_to_another_namespace_and_catalog(factory):
     old = factory.namespace("sales")
     table = factory.table(namespace=old)
     near = factory.namespace("near")
     far = factory.namespace("far", catalog=factory.catalog("zzz"))
     assert update(factory, table, "namespace_id", namespace_id=near.resource_id).meta.pointer_version == 2
     assert (in_namespace(factory, near), in_namespace(factory, old)) == (["people"], [])
-    with refused(InvalidArgument, "namespace.catalog.mismatch"):
+    with expect_error(InvalidArgument, "namespace.catalog.mismatch"):
         update(factory, table, "namespace_id", namespace_id=far.resource_id)
     moved = update(
         factory, table, "namespace_id", "catalog_id", namespace_id=far.resource_id, catalog_id=far.catalog_id
@@ -161,17 +161,17 @@ def test_a_table_moves_to_another_namespace_and_catalog(factory):
 
 
 @behavior(24, 29)
-def test_a_namespace_left_by_its_table_can_be_deleted_the_new_one_not(factory):
+def test_old_namespace_of_a_moved_table_can_be_deleted_but_not_the_new_one(factory):
     old, new = factory.namespace("old"), factory.namespace("new")
     table = factory.table(namespace=old)
     update(factory, table, "namespace_id", namespace_id=new.resource_id)
     namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=old.resource_id))
-    with refused(Conflict, "namespace.not_empty", found="1 table"):
+    with expect_error(Conflict, "namespace.not_empty", found="1 table"):
         namespaces.delete(factory.home, v1.DeleteNamespaceRequest(namespace_id=new.resource_id))
 
 
 @behavior(28)
-def test_parts_of_upstream_are_replaced_one_by_one(factory):
+def test_fields_of_upstream_are_updated_individually(factory):
     table = factory.table(upstream=UPSTREAM)
     changed = update(
         factory,
@@ -199,15 +199,15 @@ def test_parts_of_upstream_are_replaced_one_by_one(factory):
         (["upstream.color"], {}, "update.mask.path.invalid"),
     ],
 )
-def test_bad_updates_of_upstream_are_refused(factory, paths, spec, error_key):
+def test_invalid_updates_of_upstream_are_rejected(factory, paths, spec, error_key):
     table = factory.table(upstream=UPSTREAM)
-    with refused(InvalidArgument, error_key):
+    with expect_error(InvalidArgument, error_key):
         update(factory, table, *paths, **spec)
 
 
 @behavior(28)
-def test_parts_of_an_upstream_that_is_not_there_cannot_be_replaced(factory):
-    with refused(InvalidArgument, "upstream.missing.for.replacement"):
+def test_fields_of_a_missing_upstream_cannot_be_updated(factory):
+    with expect_error(InvalidArgument, "upstream.missing.for.replacement"):
         update(factory, factory.table(), "upstream.uri", upstream=UPSTREAM)
 
 
@@ -223,19 +223,19 @@ def test_parts_of_an_upstream_that_is_not_there_cannot_be_replaced(factory):
         (["namespace_id"], "namespace.id.cannot.clear"),
     ],
 )
-def test_masks_that_cannot_be_are_refused(factory, paths, error_key):
-    with refused(InvalidArgument, error_key):
+def test_invalid_update_masks_are_rejected(factory, paths, error_key):
+    with expect_error(InvalidArgument, error_key):
         update(factory, factory.table(), *paths)
 
 
 @behavior(30)
-def test_tables_and_views_share_their_names(factory):
+def test_tables_and_views_share_one_set_of_names(factory):
     table, view = factory.table("a"), factory.view("b")
-    with refused(AlreadyExists, "relation.name.already.claimed", name="a"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", name="a"):
         factory.view("a")
-    with refused(AlreadyExists, "relation.name.already.claimed", name="b"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", name="b"):
         factory.table("b")
-    with refused(AlreadyExists, "relation.name.already.claimed", name="b"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", name="b"):
         update(factory, table, "display_name", display_name="b")
     tables.delete(factory.home, Delete(table_id=table.resource_id))
     assert factory.view("a").resource_id != view.resource_id
@@ -243,7 +243,7 @@ def test_tables_and_views_share_their_names(factory):
 
 
 @behavior(31)
-def test_a_deleted_table_takes_its_snapshots_and_statistics_along(factory):
+def test_deleting_a_table_deletes_its_snapshots_and_statistics(factory):
     table = factory.table()
     for number in range(3):
         factory.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=number))
@@ -253,12 +253,12 @@ def test_a_deleted_table_takes_its_snapshots_and_statistics_along(factory):
     assert list(factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
     assert tables.delete(factory.home, request).meta.pointer_version == 0
     request.precondition.expected_version = 1
-    with refused(NotFound, "table", id=table.resource_id.id):
+    with expect_error(NotFound, "table", id=table.resource_id.id):
         tables.delete(factory.home, request)
 
 
 @behavior(31)
-def test_deleting_again_finishes_what_a_dead_process_left(factory):
+def test_repeated_delete_finishes_the_delete_of_a_crashed_process(factory):
     table = factory.table()
     factory.home.all(SNAPSHOT).create(v1.Snapshot(table_id=table.resource_id, snapshot_id=1))
     found = factory.stores.pointers.scan(f"/accounts/a1/namespaces/{table.namespace_id.id}/")
@@ -269,7 +269,7 @@ def test_deleting_again_finishes_what_a_dead_process_left(factory):
 
 
 @behavior(14)
-def test_a_table_whose_blob_is_damaged_can_be_deleted_and_made_again(factory):
+def test_table_with_a_damaged_blob_can_be_deleted_and_created_again(factory):
     table = factory.table()
     meta = tables.get(factory.home, Get(table_id=table.resource_id)).meta
     factory.stores.blobs._overwrite(meta.blob_uri, b"damaged")
@@ -279,20 +279,20 @@ def test_a_table_whose_blob_is_damaged_can_be_deleted_and_made_again(factory):
 
 
 @behavior(36, 37, 38)
-def test_a_key_makes_a_repeated_creation_one(factory):
-    place = factory.namespace("sales")
-    spec = Spec(display_name="t", schema_json="{}", catalog_id=place.catalog_id, namespace_id=place.resource_id)
+def test_creation_with_the_same_idempotency_key_is_done_once(factory):
+    namespace = factory.namespace("sales")
+    spec = Spec(display_name="t", schema_json="{}", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id)
     first = tables.create(factory.home, Create(spec=spec, idempotency=key("k")))
     spec.display_name = " t "
     spec.catalog_id.account_id = ""
     assert tables.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.schema_json = "[]"
-    with refused(Conflict, "idempotency.mismatch", op="CreateTable"):
+    with expect_error(Conflict, "idempotency.mismatch", op="CreateTable"):
         tables.create(factory.home, Create(spec=spec, idempotency=key("k")))
 
 
 @behavior(27)
-def test_a_stale_precondition_refuses_an_update(factory):
+def test_update_with_a_stale_precondition_is_rejected(factory):
     table = factory.table()
     request = Update(
         table_id=table.resource_id,
@@ -302,41 +302,41 @@ def test_a_stale_precondition_refuses_an_update(factory):
     )
     assert tables.update(factory.home, request).meta.pointer_version == 2
     assert tables.get(factory.home, Get(table_id=table.resource_id)).table.description == "d"
-    with refused(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
+    with expect_error(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
         tables.update(factory.home, request)
 
 
-def test_another_account_cannot_reach_a_table(factory):
+def test_another_account_cannot_access_a_table(factory):
     table = factory.table()
     factory.account("a2")
     stranger = factory.realm("a2")
     for table_id in (table.resource_id, v1.ResourceId(id=table.resource_id.id)):
-        with refused(NotFound, "table"):
+        with expect_error(NotFound, "table"):
             tables.get(stranger, Get(table_id=table_id))
         request = Update(table_id=table_id, spec=Spec(description="x"), update_mask=mask("description"))
-        with refused(NotFound, "table"):
+        with expect_error(NotFound, "table"):
             tables.update(stranger, request)
-    with refused(NotFound, "namespace"):
+    with expect_error(NotFound, "namespace"):
         tables.list_(stranger, v1.ListTablesRequest(namespace_id=table.namespace_id))
     tables.delete(stranger, Delete(table_id=v1.ResourceId(id=table.resource_id.id)))
     assert tables.get(factory.home, Get(table_id=table.resource_id)).table == table
 
 
-def test_the_number_of_store_calls_does_not_grow_with_the_namespace(factory, calls):
-    place = factory.namespace("sales")
+def test_number_of_store_calls_does_not_grow_with_the_namespace(factory, calls):
+    namespace = factory.namespace("sales")
 
     def cost() -> list[int]:
         counts = []
         name = f"new {factory.ids()}"
         calls.reset()
-        table = factory.table(name, namespace=place)
+        table = factory.table(name, namespace=namespace)
         counts.append(calls.total)
         calls.reset()
         tables.get(factory.home, Get(table_id=table.resource_id))
         counts.append(calls.total)
         calls.reset()
         page = v1.PageRequest(page_size=2)
-        tables.list_(factory.home, v1.ListTablesRequest(namespace_id=place.resource_id, page=page))
+        tables.list_(factory.home, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=page))
         counts.append(calls.total)
         calls.reset()
         update(factory, table, "display_name", display_name=f"{name} renamed")
@@ -347,15 +347,15 @@ def test_the_number_of_store_calls_does_not_grow_with_the_namespace(factory, cal
         return counts
 
     for name in "ab":
-        factory.table(name, namespace=place)
+        factory.table(name, namespace=namespace)
     few = cost()
     for number in range(60):
-        factory.table(f"{number}", namespace=place)
+        factory.table(f"{number}", namespace=namespace)
     assert cost() == few == [4, 2, 6, 6, 6]
 
 
-def test_an_emptied_catalog_holds_no_table_any_more(factory):
+def test_emptied_catalog_contains_no_tables(factory):
     table = factory.table()
     catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=table.catalog_id, require_empty=False))
-    with refused(NotFound, "table"):
+    with expect_error(NotFound, "table"):
         tables.get(factory.home, Get(table_id=table.resource_id))

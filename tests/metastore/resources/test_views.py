@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metastore.integrity import damage
-from metastore.resource_factory import behavior, key, mask, names, refused
+from metastore.resource_factory import behavior, expect_error, key, mask, names
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from skiway.metastore.resources import tables, views
 from skiway.model import v1
@@ -24,7 +24,7 @@ def update(factory: Any, view: v1.View, *paths: str, **spec: Any) -> v1.UpdateVi
     return views.update(factory.home, Update(view_id=view.resource_id, spec=Spec(**spec), update_mask=mask(*paths)))
 
 
-def test_a_view_keeps_its_sql_in_every_dialect_and_the_names_it_reads(factory):
+def test_view_stores_its_sql_dialects_and_the_names_it_reads(factory):
     created = factory.view(
         " adults ",
         sql_definitions=[v1.ViewSql(sql="SELECT 1", dialect=" DuckDB "), v1.ViewSql(sql="select 1", dialect="spark")],
@@ -51,13 +51,15 @@ def test_a_view_keeps_its_sql_in_every_dialect_and_the_names_it_reads(factory):
         ("display_name", "display.name.required"),
     ],
 )
-def test_a_view_needs_a_place_a_name_and_sql(factory, missing, error_key):
-    place = factory.namespace("sales")
-    spec = Spec(display_name="v", catalog_id=place.catalog_id, namespace_id=place.resource_id, sql_definitions=SQL)
+def test_view_needs_a_namespace_a_name_and_sql(factory, missing, error_key):
+    namespace = factory.namespace("sales")
+    spec = Spec(
+        display_name="v", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id, sql_definitions=SQL
+    )
     spec.ClearField(missing)
-    with refused(InvalidArgument, error_key):
+    with expect_error(InvalidArgument, error_key):
         views.create(factory.home, Create(spec=spec))
-    with refused(InvalidArgument, "view.missing.spec"):
+    with expect_error(InvalidArgument, "view.missing.spec"):
         views.create(factory.home, Create())
 
 
@@ -72,37 +74,37 @@ def test_a_view_needs_a_place_a_name_and_sql(factory, missing, error_key):
         ({"properties": {"apiKey": "x"}}, "property.secret"),
     ],
 )
-def test_bad_views_are_refused_on_create_and_update(factory, changed, error_key):
-    with refused(InvalidArgument, error_key):
+def test_invalid_views_are_rejected_on_create_and_update(factory, changed, error_key):
+    with expect_error(InvalidArgument, error_key):
         factory.view("other", **changed)
-    with refused(InvalidArgument, error_key):
+    with expect_error(InvalidArgument, error_key):
         update(factory, factory.view(), *changed, **changed)
 
 
 @behavior(26)
-def test_lists_are_replaced_as_a_whole_and_sql_cannot_be_cleared(factory):
+def test_lists_are_replaced_completely_and_sql_cannot_be_cleared(factory):
     view = factory.view(base_relations=[v1.NameRef(name="a"), v1.NameRef(name="b")], description="d")
     changed = update(factory, view, "base_relations", "description", base_relations=[v1.NameRef(name="c")]).view
     assert [each.name for each in changed.base_relations] == ["c"]
     assert not changed.HasField("description")
-    with refused(InvalidArgument, "sql.definitions.cannot.clear", field="sql_definitions"):
+    with expect_error(InvalidArgument, "sql.definitions.cannot.clear", field="sql_definitions"):
         update(factory, view, "sql_definitions")
 
 
 @behavior(30)
-def test_a_view_cannot_be_renamed_or_moved_onto_a_table(factory):
+def test_view_cannot_be_renamed_or_moved_to_the_name_of_a_table(factory):
     table, view = factory.table("t"), factory.view("v")
-    with refused(AlreadyExists, "relation.name.already.claimed", resource="view", name="t"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", resource="view", name="t"):
         update(factory, view, "display_name", display_name="t")
     other = factory.namespace("zzz")
     factory.table("v", namespace=other)
-    with refused(AlreadyExists, "relation.name.already.claimed", name="v"):
+    with expect_error(AlreadyExists, "relation.name.already.claimed", name="v"):
         update(factory, view, "namespace_id", namespace_id=other.resource_id)
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
     assert update(factory, view, "display_name", display_name="t").view.display_name == "t"
 
 
-def test_dropping_and_making_a_base_table_again_leaves_the_view_alone(factory):
+def test_recreating_a_base_table_does_not_change_the_view(factory):
     table = factory.table("people")
     view = factory.view(base_relations=[v1.NameRef(catalog="lake", path=["sales"], name="people")])
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
@@ -111,21 +113,23 @@ def test_dropping_and_making_a_base_table_again_leaves_the_view_alone(factory):
 
 
 @behavior(36, 37)
-def test_a_key_makes_a_repeated_creation_one(factory):
-    place = factory.namespace("sales")
-    spec = Spec(display_name="v", catalog_id=place.catalog_id, namespace_id=place.resource_id, sql_definitions=SQL)
+def test_creation_with_the_same_idempotency_key_is_done_once(factory):
+    namespace = factory.namespace("sales")
+    spec = Spec(
+        display_name="v", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id, sql_definitions=SQL
+    )
     first = views.create(factory.home, Create(spec=spec, idempotency=key("k")))
     assert views.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.sql_definitions[0].sql = "SELECT 2"
-    with refused(Conflict, "idempotency.mismatch", op="CreateView"):
+    with expect_error(Conflict, "idempotency.mismatch", op="CreateView"):
         views.create(factory.home, Create(spec=spec, idempotency=key("k")))
 
 
-def test_views_are_listed_by_name_without_tables_and_deleted(factory):
-    place = factory.namespace("sales")
+def test_views_are_listed_by_name_without_tables_and_can_be_deleted(factory):
+    namespace = factory.namespace("sales")
     factory.table("t")
     made = [factory.view(name) for name in ("b", "a")]
-    request = v1.ListViewsRequest(namespace_id=place.resource_id)
+    request = v1.ListViewsRequest(namespace_id=namespace.resource_id)
     assert names(views.list_(factory.home, request).views) == ["a", "b"]
     assert views.list_(factory.home, request).page.total_size == 2
     views.delete(factory.home, Delete(view_id=made[0].resource_id))
@@ -133,12 +137,12 @@ def test_views_are_listed_by_name_without_tables_and_deleted(factory):
     assert names(views.list_(factory.home, request).views) == ["a"]
 
 
-def test_another_account_cannot_reach_a_view(factory):
+def test_another_account_cannot_access_a_view(factory):
     view = factory.view()
     factory.account("a2")
     for view_id in (view.resource_id, v1.ResourceId(id=view.resource_id.id)):
-        with refused(NotFound, "view"):
+        with expect_error(NotFound, "view"):
             views.get(factory.realm("a2"), Get(view_id=view_id))
-    with refused(NotFound, "view"):
+    with expect_error(NotFound, "view"):
         views.delete(factory.realm("a2"), Delete(view_id=view.resource_id))
     assert views.get(factory.home, Get(view_id=view.resource_id)).view == view

@@ -11,7 +11,7 @@ from skiway.metastore.statistics.bounds import bound, logical_type
 
 @behavior(65)
 @pytest.mark.parametrize(
-    ("kind", "text", "kept"),
+    ("kind", "text", "expected"),
     [
         ("bool", " TRUE", "true"),
         ("bigint", " -007 ", "-7"),
@@ -38,8 +38,8 @@ from skiway.metastore.statistics.bounds import bound, logical_type
         ("blob", "AAE=", "AAE="),
     ],
 )
-def test_bounds_are_kept_in_one_form(kind, text, kept):
-    assert bound(logical_type(kind), text).text == kept
+def test_bounds_are_stored_in_canonical_form(kind, text, expected):
+    assert bound(logical_type(kind), text).text == expected
 
 
 @behavior(65)
@@ -60,7 +60,7 @@ def test_bounds_are_kept_in_one_form(kind, text, kept):
         ("binary", "not base64"),
     ],
 )
-def test_what_cannot_be_a_bound_is_refused(kind, text):
+def test_invalid_bounds_are_rejected(kind, text):
     with pytest.raises(ValueError):  # noqa: PT011 - of every kind
         bound(logical_type(kind), text)
 
@@ -84,7 +84,7 @@ def test_bounds_are_compared_as_values(kind, lower, upper):
 
 
 @pytest.mark.parametrize("text", ["", "point", "decimal(2,3)", "timestamp(9)", "decimal(0,0)"])
-def test_types_that_are_not_known_are_refused(text):
+def test_unknown_types_are_rejected(text):
     with pytest.raises(ValueError):  # noqa: PT011 - of every kind
         logical_type(text)
 
@@ -94,5 +94,5 @@ def test_nested_types_have_no_order():
     assert not logical_type("JSONB").ordered
 
 
-def test_docstrings_are_right():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(bounds).failed == 0

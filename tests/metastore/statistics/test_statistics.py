@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from metastore.integrity import damage
-from metastore.resource_factory import ResourceFactory, behavior, key, refused
+from metastore.resource_factory import ResourceFactory, behavior, expect_error, key
 from skiway.errors import Conflict, InvalidArgument, NotFound
 from skiway.metastore import statistics
 from skiway.model import v1
@@ -20,9 +20,9 @@ CURRENT = Ref(special=v1.SS_CURRENT)
 
 @pytest.fixture
 def table(factory: ResourceFactory) -> v1.Table:
-    made = factory.table()
-    factory.snapshot(made, 1, at=1)
-    return made
+    created = factory.table()
+    factory.snapshot(created, 1, at=1)
+    return created
 
 
 def column(number: int = 1, **facts: Any) -> v1.ColumnStats:
@@ -70,7 +70,7 @@ def get_table(factory: ResourceFactory, table: v1.Table, ref: v1.SnapshotRef) ->
     return statistics.get_table(factory.home, v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=ref)).stats
 
 
-# --- of the table -----------------------------------------------------------------------------------------------------
+# --- table statistics -------------------------------------------------------------------------------------------------
 
 
 @behavior(63, 66)
@@ -81,25 +81,25 @@ def test_table_statistics_are_found_by_id_by_time_and_as_current(factory, table)
         assert get_table(factory, table, ref) == put.stats
     early = put_table(factory, table, snapshot_id=77, row_count=6)
     assert get_table(factory, table, Ref(snapshot_id=77)) == early.stats
-    with refused(NotFound, "table.stats", table_id=table.resource_id.id, snapshot_id="5"):
+    with expect_error(NotFound, "table.stats", table_id=table.resource_id.id, snapshot_id="5"):
         get_table(factory, table, Ref(snapshot_id=5))
-    with refused(InvalidArgument, "snapshot.missing"):
+    with expect_error(InvalidArgument, "snapshot.missing"):
         get_table(factory, table, Ref())
-    with refused(InvalidArgument, "field.invalid", field="snapshot_id"):
+    with expect_error(InvalidArgument, "field.invalid", field="snapshot_id"):
         put_table(factory, table, snapshot_id=-1)
     assert put_table(factory, table, row_count=7).meta.pointer_version == 2
     assert damage(factory.stores) == []
 
 
 @behavior(62)
-def test_a_key_makes_a_repeated_put_one(factory, table):
+def test_put_with_the_same_idempotency_key_is_done_once(factory, table):
     stamp = v1.UpstreamStamp(commit_ref="c", fetched_at=Timestamp(seconds=1))
     first = put_table(factory, table, key_="k", row_count=5, upstream=stamp)
     put_table(factory, table, row_count=6)
     stamp.fetched_at.seconds = 2
     assert put_table(factory, table, key_="k", row_count=5, upstream=stamp) == first
     assert get_table(factory, table, CURRENT).row_count == 6
-    with refused(Conflict, "idempotency.mismatch", op="PutTableStats"):
+    with expect_error(Conflict, "idempotency.mismatch", op="PutTableStats"):
         put_table(factory, table, key_="k", row_count=7, upstream=stamp)
 
 
@@ -125,16 +125,16 @@ def approx(**facts: Any) -> v1.Ndv:
         ({"ndv": approx(rows_seen=-2)}, "ndv.rows_seen"),
     ],
 )
-def test_what_cannot_be_true_of_a_table_is_refused(factory, table, facts, field):
-    with refused(InvalidArgument, "stats.invalid", field=field, target="the table"):
+def test_impossible_table_statistics_are_rejected(factory, table, facts, field):
+    with expect_error(InvalidArgument, "stats.invalid", field=field, target="the table"):
         put_table(factory, table, **facts)
 
 
-# --- of columns -------------------------------------------------------------------------------------------------------
+# --- column statistics ------------------------------------------------------------------------------------------------
 
 
 @behavior(64)
-def test_absent_and_empty_are_kept_apart(factory, table):
+def test_absent_and_empty_values_are_distinguished(factory, table):
     sketch = v1.NdvSketch(type="theta", data=b"\x01")
     put_columns(
         factory,
@@ -151,7 +151,7 @@ def test_absent_and_empty_are_kept_apart(factory, table):
     assert exact.ndv.WhichOneof("mode") == "exact"
 
 
-def test_columns_are_replaced_by_id_and_listed_by_id(factory, table):
+def test_columns_are_replaced_and_listed_by_id(factory, table):
     assert put_columns(factory, table, column(10), column(9), column(1)) == 3
     assert put_columns(factory, table, column(9, value_count=99), column(2)) == 2
     assert [(each.column_id, each.value_count) for each in columns(factory, table)] == [
@@ -177,7 +177,7 @@ def test_columns_are_listed_in_pages_of_200(factory, table):
             break
     assert sizes == [(200, 450), (200, 450), (50, 450)]
     assert columns(factory, table, Ref(snapshot_id=5)) == []
-    with refused(InvalidArgument, "page.token.invalid"):
+    with expect_error(InvalidArgument, "page.token.invalid"):
         request.page.page_token = "x"
         statistics.list_columns(factory.home, request)
 
@@ -209,27 +209,27 @@ HISTOGRAM = v1.Histogram(bounds=["0", "5", "10"], counts=[4, 6])
         ({"logical_type": "JSON", "histogram": HISTOGRAM}, "histogram"),
     ],
 )
-def test_what_cannot_be_true_of_a_column_is_refused(factory, table, facts, field):
+def test_impossible_column_statistics_are_rejected(factory, table, facts, field):
     wrong = column()
     wrong.MergeFrom(v1.ColumnStats(**facts))
     for name in facts:
         if name in ("column_id", "value_count"):
             setattr(wrong, name, facts[name])
-    with refused(InvalidArgument, "stats.invalid", field=field):
+    with expect_error(InvalidArgument, "stats.invalid", field=field):
         put_columns(factory, table, wrong)
-    with refused(InvalidArgument, "stats.invalid", field=field):
+    with expect_error(InvalidArgument, "stats.invalid", field=field):
         put_files(factory, table, file(columns=[wrong]))
 
 
 @behavior(65)
-def test_bounds_are_stored_in_their_one_form(factory, table):
+def test_bounds_are_stored_in_canonical_form(factory, table):
     histogram = v1.Histogram(bounds=["-0", "5.0"], counts=[10])
     put_columns(factory, table, column(logical_type="decimal(4,2)", min="-0.00", max="5.50", histogram=histogram))
     (found,) = columns(factory, table)
     assert (found.min, found.max, list(found.histogram.bounds)) == ("0", "5.5", ["0", "5"])
 
 
-# --- many messages ----------------------------------------------------------------------------------------------------
+# --- uploads ----------------------------------------------------------------------------------------------------------
 
 
 def stream(factory: ResourceFactory, *requests: v1.PutColumnStatsRequest) -> int:
@@ -237,7 +237,7 @@ def stream(factory: ResourceFactory, *requests: v1.PutColumnStatsRequest) -> int
 
 
 @behavior(60)
-def test_one_upload_is_for_one_snapshot_with_one_key(factory, table):
+def test_upload_has_one_snapshot_and_one_idempotency_key(factory, table):
     factory.snapshot(table, 2, at=2)
     other = factory.table("other")
     factory.snapshot(other, 1)
@@ -248,43 +248,43 @@ def test_one_upload_is_for_one_snapshot_with_one_key(factory, table):
         )
 
     for second in (request(of=other), request(snapshot_id=2)):
-        with refused(InvalidArgument, "stats.inconsistent.target"):
+        with expect_error(InvalidArgument, "stats.inconsistent.target"):
             stream(factory, request(), second)
-    with refused(InvalidArgument, "idempotency.inconsistent.key", first="a", second="b"):
+    with expect_error(InvalidArgument, "idempotency.inconsistent.key", first="a", second="b"):
         stream(factory, request(key_="a"), request(key_=" "), request(key_="b"))
     assert stream(factory, request(), request(key_="c"), request(key_=" c ")) == 3
-    with refused(InvalidArgument, "column.stats.empty"):
+    with expect_error(InvalidArgument, "column.stats.empty"):
         stream(factory)
-    with refused(InvalidArgument, "column.stats.empty"):
+    with expect_error(InvalidArgument, "column.stats.empty"):
         stream(factory, v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1))
-    with refused(InvalidArgument, "file.column.stats.empty"):
+    with expect_error(InvalidArgument, "file.column.stats.empty"):
         statistics.put_files(factory.home, [])
 
 
 @behavior(61)
-def test_what_came_before_a_refused_item_stays(factory, table):
-    with refused(InvalidArgument, "stats.invalid"):
+def test_items_before_a_rejected_one_are_stored(factory, table):
+    with expect_error(InvalidArgument, "stats.invalid"):
         put_columns(factory, table, column(1), column(2), column(3, value_count=-1), column(4))
     assert [each.column_id for each in columns(factory, table)] == [1, 2]
-    with refused(InvalidArgument, "field", field="file_path"):
+    with expect_error(InvalidArgument, "field", field="file_path"):
         put_files(factory, table, file("a"), file(" "), file("c"))
     assert [each.file_path for each in files(factory, table)] == ["a"]
 
 
 @behavior(61)
-def test_large_uploads_are_stored_in_steps(factory, table, monkeypatch):
+def test_large_uploads_are_stored_in_batches(factory, table, monkeypatch):
     monkeypatch.setattr("skiway.metastore.statistics.api.STEP", 3)
     assert put_columns(factory, table, *map(column, range(1, 9))) == 8
     assert len(columns(factory, table)) == 8
 
 
 @behavior(62)
-def test_sending_again_with_the_same_key_changes_nothing(factory, table):
+def test_columns_sent_again_with_the_same_key_change_nothing(factory, table):
     assert put_columns(factory, table, column(1), column(2), key_="k") == 2
     before = columns(factory, table)
     assert put_columns(factory, table, column(1), column(2), column(3), key_="k") == 3
     assert columns(factory, table)[:2] == before
-    with refused(Conflict, "idempotency.mismatch", op="PutColumnStats", idempotency_key="k"):
+    with expect_error(Conflict, "idempotency.mismatch", op="PutColumnStats", idempotency_key="k"):
         put_columns(factory, table, column(4), column(1, value_count=11), column(5), key_="k")
     assert [each.column_id for each in columns(factory, table)] == [1, 2, 3, 4]
     put_columns(factory, table, column(1, value_count=11), key_="other")
@@ -297,7 +297,7 @@ def test_sending_again_with_the_same_key_changes_nothing(factory, table):
 def test_files_sent_again_with_the_same_key_change_nothing(factory, table):
     assert put_files(factory, table, file("a"), file("b"), key_="k") == 2
     assert put_files(factory, table, file("b"), file("c"), key_="k") == 2
-    with refused(Conflict, "idempotency.mismatch", op="PutFileColumnStats"):
+    with expect_error(Conflict, "idempotency.mismatch", op="PutFileColumnStats"):
         put_files(factory, table, file("d"), file("a", row_count=9), key_="k")
     assert [each.file_path for each in files(factory, table)] == ["a", "b", "c", "d"]
     factory.clock.advance(900)
@@ -306,29 +306,29 @@ def test_files_sent_again_with_the_same_key_change_nothing(factory, table):
 
 
 @behavior(63)
-def test_columns_and_files_need_their_snapshot(factory, table):
-    with refused(NotFound, "snapshot", id="5"):
+def test_columns_and_files_need_an_existing_snapshot(factory, table):
+    with expect_error(NotFound, "snapshot", id="5"):
         put_columns(factory, table, column(), snapshot_id=5)
 
 
-def test_another_account_can_neither_put_nor_read(factory, table):
+def test_another_account_can_neither_write_nor_read_statistics(factory, table):
     put_columns(factory, table, column())
     factory.account("a2")
-    stranger = factory.realm("a2")
+    other_realm = factory.realm("a2")
     request = v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1, columns=[column()])
-    with refused(NotFound, "table"):
-        statistics.put_columns(stranger, [request])
-    with refused(NotFound, "table"):
+    with expect_error(NotFound, "table"):
+        statistics.put_columns(other_realm, [request])
+    with expect_error(NotFound, "table"):
         statistics.list_columns(
-            stranger, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=Ref(snapshot_id=1))
+            other_realm, v1.ListColumnStatsRequest(table_id=table.resource_id, snapshot=Ref(snapshot_id=1))
         )
 
 
-# --- of files ---------------------------------------------------------------------------------------------------------
+# --- file statistics --------------------------------------------------------------------------------------------------
 
 
 @behavior(64)
-def test_files_come_back_as_they_were_put(factory, table):
+def test_files_are_returned_as_they_were_stored(factory, table):
     full = v1.FileColumnStats(
         file_path="s3://b/ä.parquet",
         file_format="parquet",
@@ -365,7 +365,7 @@ def test_files_come_back_as_they_were_put(factory, table):
     assert damage(factory.stores) == []
 
 
-def test_files_are_replaced_by_path_and_paged_by_path(factory, table):
+def test_files_are_replaced_and_paged_by_path(factory, table):
     put_files(factory, table, *(file(f"f{number:03d}") for number in range(250)))
     put_files(factory, table, file("f100", row_count=7), file("a"), file("a", row_count=8))
     page, seen = v1.PageRequest(), []
@@ -383,7 +383,7 @@ def test_files_are_replaced_by_path_and_paged_by_path(factory, table):
     assert (len(shown), shown["a"], shown["f100"], shown["f200"]) == (251, 8, 7, 2)
 
 
-def test_planners_get_all_files_as_one_table(factory, table):
+def test_file_statistics_are_available_as_one_table(factory, table):
     put_files(factory, table, *(file(f"f{number}", columns=[column(1, min=str(number))]) for number in range(3)))
     found = statistics.file_statistics(factory.home, table.resource_id.id, 1)
     bounds = pc.struct_field(pc.list_flatten(found["columns"]), "min")
@@ -391,7 +391,7 @@ def test_planners_get_all_files_as_one_table(factory, table):
     assert statistics.file_statistics(factory.home, table.resource_id.id, 9).num_rows == 0
 
 
-def test_a_snapshot_has_three_pointers_for_statistics_however_many_columns_and_files(factory, table, calls):
+def test_statistics_of_a_snapshot_use_three_pointers_regardless_of_size(factory, table, calls):
     put_table(factory, table)
     put_columns(factory, table, *map(column, range(1, 100)))
     put_files(factory, table, *(file(f"f{number}") for number in range(100)))

@@ -1,4 +1,4 @@
-"""What engines bring along: which of it an engine is shown, and what files may say."""
+"""System objects of engines: which of them an engine sees, and validation of the files that define them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metastore.resource_factory import behavior, refused
+from metastore.resource_factory import behavior, expect_error
 from skiway.errors import Internal, InvalidArgument
 from skiway.metastore.system import objects as system_objects
 from skiway.metastore.system import validation
@@ -36,53 +36,53 @@ def function(name: str, *rules: v1.EngineSpecific, **more: Any) -> v1.SqlFunctio
 
 
 def registry(*functions: v1.SqlFunction, **more: Any) -> v1.SystemObjectsRegistry:
-    """A sound one, with one type."""
+    """A valid registry with one type."""
     types = [v1.SqlType(namespace="main", name="INT", category="NUMERIC", origin=v1.OO_BUILTIN)]
     return v1.SystemObjectsRegistry(functions=functions, **{"types": types, "namespaces": ["main"], **more})
 
 
-def write(folder: Path, said: v1.SystemObjectsRegistry, name: str = "engine.pbtxt") -> Path:
+def write(folder: Path, content: v1.SystemObjectsRegistry, name: str = "engine.pbtxt") -> Path:
     file = folder / name
     if file.suffix == ".pb":
-        file.write_bytes(said.SerializeToString())
+        file.write_bytes(content.SerializeToString())
     else:
-        file.write_text(text_format.MessageToString(said))
+        file.write_text(text_format.MessageToString(content))
     return file
 
 
-def shown(folder: Path, version: str, *, kind: str = "engine") -> list[str]:
+def visible_objects(folder: Path, version: str, *, kind: str = "engine") -> list[str]:
     answer = get(EngineCatalogs(SystemFiles(folder)), kind, version)
     return [each.name for each in answer.registry.functions]
 
 
-# --- which engine -----------------------------------------------------------------------------------------------------
+# --- visibility by engine ---------------------------------------------------------------------------------------------
 
 
 @behavior(82)
-def test_an_engine_says_its_kind_and_its_version():
+def test_engine_must_give_its_kind_and_version():
     catalogs = EngineCatalogs()
     for blank in ("", " \t"):
-        with refused(InvalidArgument, "builtin.engine.kind.required", header="x-engine-kind"):
+        with expect_error(InvalidArgument, "builtin.engine.kind.required", header="x-engine-kind"):
             get(catalogs, blank, "1.5.5")
-        with refused(InvalidArgument, "builtin.engine.version.required", header="x-engine-version"):
+        with expect_error(InvalidArgument, "builtin.engine.version.required", header="x-engine-version"):
             get(catalogs, "duckdb", blank)
 
 
 @behavior(82)
-def test_an_unknown_kind_has_nothing_and_an_unknown_version_what_carries_no_rule(tmp_path):
+def test_unknown_kind_gets_nothing_and_unknown_version_gets_objects_without_rules(tmp_path):
     write(tmp_path, registry(function("always"), function("later", rule("1.0"))))
     assert get(EngineCatalogs(SystemFiles(tmp_path)), "other", "1.0") == v1.GetSystemObjectsResponse(
         registry=v1.SystemObjectsRegistry()
     )
-    assert shown(tmp_path, "nobody knows") == ["always"]
-    assert shown(tmp_path, "1.0") == ["always", "later"]
+    assert visible_objects(tmp_path, "nobody knows") == ["always"]
+    assert visible_objects(tmp_path, "1.0") == ["always", "later"]
 
 
 @behavior(82)
-def test_both_ends_of_a_window_belong_to_it(tmp_path):
+def test_version_window_includes_both_ends(tmp_path):
     write(tmp_path, registry(function("f", rule("1.2", "1.4"))))
     versions = ["1.2-rc1", "1.1.9", "1.2", "1.2.0", "1.3", "1.4", "1.4.0.0", "1.4.1", "1.4-rc1", "v1.3.1"]
-    assert [version for version in versions if shown(tmp_path, version)] == [
+    assert [version for version in versions if visible_objects(tmp_path, version)] == [
         "1.2",
         "1.2.0",
         "1.3",
@@ -93,35 +93,35 @@ def test_both_ends_of_a_window_belong_to_it(tmp_path):
     ]
 
 
-def test_one_rule_that_holds_is_enough_and_a_rule_of_another_engine_never_holds(tmp_path):
+def test_one_matching_rule_is_enough_and_rules_of_other_engines_never_match(tmp_path):
     either = function("either", rule(high="1.0"), rule("3.0"))
     foreign = function("foreign", rule(engine_kind="other"))
     own = function("own", rule("1.0", engine_kind="Engine"))
     write(tmp_path, registry(either, foreign, own))
-    assert shown(tmp_path, "0.9") == ["either"]
-    assert shown(tmp_path, "2.0") == ["own"]
-    assert shown(tmp_path, "3.0", kind=" ENGINE ") == ["either", "own"]
+    assert visible_objects(tmp_path, "0.9") == ["either"]
+    assert visible_objects(tmp_path, "2.0") == ["own"]
+    assert visible_objects(tmp_path, "3.0", kind=" ENGINE ") == ["either", "own"]
 
 
-def test_an_answer_carries_the_rules_that_hold_and_the_last_of_each_payload_type(tmp_path):
+def test_response_has_the_last_matching_rule_of_each_payload_type(tmp_path):
     first, second = rule("1.0", payload_type="p", payload=b"1"), rule("2.0", payload_type="p", payload=b"2")
     other, late = rule(payload_type="q", payload=b"3"), rule("9.0", payload_type="r")
-    said = registry(function("f", first, second, other, late), engine_specific=[first, second, late])
-    write(tmp_path, said)
+    content = registry(function("f", first, second, other, late), engine_specific=[first, second, late])
+    write(tmp_path, content)
     catalogs = EngineCatalogs(SystemFiles(tmp_path))
     (old,) = get(catalogs, "engine", "1.5").registry.functions
     (new,) = get(catalogs, "engine", "2.0").registry.functions
     assert list(old.engine_specific) == [first, other]
     assert list(new.engine_specific) == [second, other]
     assert list(get(catalogs, "engine", "1.5").registry.engine_specific) == [first]
-    assert read(tmp_path / "engine.pbtxt") == said
+    assert read(tmp_path / "engine.pbtxt") == content
 
 
 @behavior(82)
-def test_rules_hold_for_every_class_of_objects_and_no_namespaces_are_shown(tmp_path):
+def test_rules_apply_to_every_kind_of_object_and_namespaces_are_omitted(tmp_path):
     rules = [rule("2.0")]
     common: dict[str, Any] = {"origin": v1.OO_BUILTIN, "engine_specific": rules}
-    said = v1.SystemObjectsRegistry(
+    content = v1.SystemObjectsRegistry(
         namespaces=["main"],
         types=[v1.SqlType(namespace="main", name="INT", **common)],
         functions=[v1.SqlFunction(namespace="main", name="f", return_type="INT", **common)],
@@ -131,38 +131,38 @@ def test_rules_hold_for_every_class_of_objects_and_no_namespaces_are_shown(tmp_p
         aggregates=[v1.SqlAggregate(name="sum", return_type="INT", **common)],
         engine_specific=rules,
     )
-    write(tmp_path, said)
+    write(tmp_path, content)
     catalogs = EngineCatalogs(SystemFiles(tmp_path))
     assert get(catalogs, "engine", "1.9").registry == v1.SystemObjectsRegistry()
-    said.ClearField("namespaces")
-    assert get(catalogs, "engine", "2.0").registry == said
+    content.ClearField("namespaces")
+    assert get(catalogs, "engine", "2.0").registry == content
 
 
 @pytest.mark.parametrize("kind", ["../engine", "/etc/passwd", "a/b", "a\\b", "..", ".hidden", "a\0b", "x" * 65, "é"])
-def test_a_kind_cannot_leave_the_directory(tmp_path, kind):
+def test_engine_kind_cannot_escape_the_directory(tmp_path, kind):
     inside = tmp_path / "inside"
     inside.mkdir()
     write(tmp_path, registry(function("f")))
-    with refused(InvalidArgument, "field.invalid", field="engine_kind"):
-        shown(inside, "1.0", kind=kind)
+    with expect_error(InvalidArgument, "field.invalid", field="engine_kind"):
+        visible_objects(inside, "1.0", kind=kind)
 
 
-def test_a_version_has_a_reasonable_length():
-    with refused(InvalidArgument, "field.invalid", field="engine_version"):
+def test_version_length_is_limited():
+    with expect_error(InvalidArgument, "field.invalid", field="engine_version"):
         get(EngineCatalogs(), "duckdb", "1" * 101)
 
 
-# --- files and caches ---------------------------------------------------------------------------------------------------
+# --- files and caches -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["engine.pb", "engine.pbtxt"])
-def test_files_are_text_or_binary(tmp_path, name):
+def test_files_may_be_text_or_binary(tmp_path, name):
     write(tmp_path, registry(function("f")), name)
     assert SystemFiles(tmp_path).kinds() == ["engine"]
-    assert shown(tmp_path, "1.0") == ["f"]
+    assert visible_objects(tmp_path, "1.0") == ["f"]
 
 
-def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path, monkeypatch):
+def test_file_is_read_again_only_after_a_change(tmp_path, monkeypatch):
     file = write(tmp_path, registry(function("old")))
     reads = []
     monkeypatch.setattr(system_objects, "read", lambda path: reads.append(path) or read(path))
@@ -171,7 +171,7 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path, monkeypatch
         assert [each.name for each in get(catalogs, "engine", version).registry.functions] == ["old"]
     assert get(catalogs, "engine", "1.0") is get(catalogs, "engine", "v1.0.0")
     assert len(reads) == 1
-    write(tmp_path, registry(function("new")))  # of the same length
+    write(tmp_path, registry(function("new")))  # same length
     os.utime(file, ns=(1, 1))
     assert [each.name for each in get(catalogs, "engine", "1.0").registry.functions] == ["new"]
     assert len(reads) == 2
@@ -179,17 +179,17 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path, monkeypatch
     assert get(catalogs, "engine", "1.0").registry == v1.SystemObjectsRegistry()
 
 
-def test_those_who_come_together_read_a_file_once(tmp_path, monkeypatch):
+def test_concurrent_requests_read_a_file_once(tmp_path, monkeypatch):
     write(tmp_path, registry(function("f")))
     reads = []
     monkeypatch.setattr(system_objects, "read", lambda path: reads.append(path) or read(path))
     catalogs, barrier = EngineCatalogs(SystemFiles(tmp_path)), Barrier(4)
 
-    def ask() -> None:
+    def request_catalog() -> None:
         barrier.wait()
         get(catalogs, "engine", "1.0")
 
-    threads = [Thread(target=ask) for _ in range(4)]
+    threads = [Thread(target=request_catalog) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -197,7 +197,7 @@ def test_those_who_come_together_read_a_file_once(tmp_path, monkeypatch):
     assert len(reads) == 1
 
 
-def test_many_versions_do_not_fill_the_memory(tmp_path):
+def test_number_of_cached_versions_is_limited(tmp_path):
     write(tmp_path, registry(function("f")))
     catalogs = EngineCatalogs(SystemFiles(tmp_path), max_kept=4)
     for number in range(12):
@@ -205,44 +205,44 @@ def test_many_versions_do_not_fill_the_memory(tmp_path):
     assert len(catalogs._responses) == 4
 
 
-def test_two_files_of_one_kind_are_an_error(tmp_path):
+def test_two_files_for_one_kind_are_an_error(tmp_path):
     for name in ("engine.pb", "engine.pbtxt"):
         write(tmp_path, registry(), name)
-    with refused(Internal, "system.file.invalid", file=str(tmp_path / "engine.pb")):
-        shown(tmp_path, "1.0")
+    with expect_error(Internal, "system.file.invalid", file=str(tmp_path / "engine.pb")):
+        visible_objects(tmp_path, "1.0")
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [("engine.pbtxt", b"functions { nome: 1 }"), ("engine.pb", b"\xff\xff"), ("engine.pbtxt", b"\xff")],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content):
+def test_error_names_an_unreadable_file(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with refused(Internal, "system.file.invalid", file=str(tmp_path / name)):
-        shown(tmp_path, "1.0")
+    with expect_error(Internal, "system.file.invalid", file=str(tmp_path / name)):
+        visible_objects(tmp_path, "1.0")
 
 
-def test_a_fault_is_told_with_file_object_and_reason(tmp_path):
+def test_error_names_file_object_and_reason(tmp_path):
     file = write(tmp_path, registry(function("f", return_type="TEXT")))
     with pytest.raises(Internal) as raised:
-        shown(tmp_path, "1.0")
+        visible_objects(tmp_path, "1.0")
     assert str(file) in raised.value.message
     assert "function main.f() uses the type TEXT, which is not in the list of types" in raised.value.message
 
 
-def test_many_faults_are_counted(tmp_path):
+def test_long_lists_of_problems_are_shortened_and_counted(tmp_path):
     write(tmp_path, registry(*(function(f"f{number}", origin=0) for number in range(15))))
     with pytest.raises(Internal, match=r"f9\(\) has no origin; and 5 more"):
-        shown(tmp_path, "1.0")
+        visible_objects(tmp_path, "1.0")
 
 
-# --- what files may say -------------------------------------------------------------------------------------------------
+# --- validation of files ----------------------------------------------------------------------------------------------
 
 OURS: dict[str, Any] = {"origin": v1.OO_BUILTIN}
 
 
 @pytest.mark.parametrize(
-    ("said", "fault"),
+    ("content", "fault"),
     [
         (registry(function(" ")), "function main. () has no name"),
         (registry(function("f"), function("f")), "function main.f() occurs 2 times"),
@@ -285,12 +285,12 @@ OURS: dict[str, Any] = {"origin": v1.OO_BUILTIN}
         (registry(engine_specific=[rule(), rule()]), "the registry has two rules with the same"),
     ],
 )
-def test_what_is_wrong_is_found(said, fault):
-    faults = check(said)
+def test_problems_are_detected(content, fault):
+    faults = check(content)
     assert [each for each in faults if each.startswith(fault)], faults
 
 
-def test_a_sound_registry_has_no_faults():
+def test_valid_registry_has_no_problems():
     overloads = function("f"), function("f", argument_types=["INT"]), function("f", variadic_type="INT")
     rows = function("f", is_table=True, return_type="")
     assert check(registry(*overloads, rows, function("g", rule("1.0"), rule("1.0", payload_type="p")))) == []
@@ -309,7 +309,7 @@ def test_a_sound_registry_has_no_faults():
         ["nonsense", "0", "0.1"],
     ],
 )
-def test_versions_are_in_order(ascending):
+def test_versions_are_ordered(ascending):
     found = [version_key(version) for version in ascending]
     assert found == sorted(found)
     assert len(set(found)) == len(found)
@@ -320,7 +320,7 @@ def test_versions_are_in_order(ascending):
     ("one", "other"),
     [("1", "1.0.0"), ("", "0"), (" 1.2 ", "1.2"), ("v1.5.5", "1.5.5"), ("1.0-RC1", "1.0-rc1"), ("1.0rc1", "1.0-rc.1")],
 )
-def test_some_versions_are_the_same(one, other):
+def test_equivalent_versions_are_equal(one, other):
     assert version_key(one) == version_key(other)
 
 
@@ -330,7 +330,7 @@ VERSIONS = st.one_of(
 
 
 @given(VERSIONS, VERSIONS, VERSIONS)
-def test_the_order_of_versions_is_total_and_transitive(one, two, three):
+def test_version_order_is_total_and_transitive(one, two, three):
     a, b, c = map(version_key, (one, two, three))
     assert (a < b) + (a == b) + (a > b) == 1
     if a <= b <= c:
@@ -338,33 +338,33 @@ def test_the_order_of_versions_is_total_and_transitive(one, two, three):
 
 
 @given(st.lists(st.integers(0, 999), min_size=1, max_size=4), st.sampled_from(["rc1", "alpha", "7", "Z.9"]))
-def test_a_release_comes_after_its_pre_releases_and_before_the_next(core, word):
+def test_release_comes_after_its_prereleases_and_before_the_next_release(core, word):
     release = ".".join(map(str, core))
     following = ".".join(map(str, [*core[:-1], core[-1] + 1]))
     before = version_key(f"{release}-{word}")
     assert before < version_key(release) == version_key(f"{release}.0") < version_key(f"{following}-{word}")
 
 
-def test_docstrings_are_right():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(validation).failed == 0
 
 
-# --- the files that are shipped -----------------------------------------------------------------------------------------
+# --- shipped files ----------------------------------------------------------------------------------------------------
 
 
-def test_every_shipped_file_is_sound_and_sorted():
+def test_every_shipped_file_is_valid_and_sorted():
     assert SystemFiles().kinds() == ["duckdb", "spark"]
     for kind in SystemFiles().kinds():
-        said = SystemFiles().load(kind).registry
+        content = SystemFiles().load(kind).registry
         for field in ("functions", "operators", "types", "casts", "collations", "aggregates"):
-            found = [signature(each) for each in getattr(said, field)]
+            found = [signature(each) for each in getattr(content, field)]
             assert found == sorted(found)
-            assert len(found) > 10, f"{kind} has hardly any {field}"
-        assert {each.origin for each in objects(said)} == {v1.OO_BUILTIN}
+            assert len(found) > 10, f"{kind} has too few {field}"
+        assert {each.origin for each in objects(content)} == {v1.OO_BUILTIN}
         assert all((SHIPPED / f"{kind}{suffix}").stat().st_size < 1_000_000 for suffix in (".pbtxt",))
 
 
-def test_duckdb_has_what_people_use():
+def test_duckdb_has_commonly_used_functions():
     answer = get(EngineCatalogs(), "DuckDB", "v1.5.5").registry
     functions = {each.name: each for each in answer.functions}
     assert functions["sum"].is_aggregate
@@ -387,7 +387,7 @@ def test_duckdb_has_what_people_use():
     assert answer.engine_specific[0].properties["generated_from"] == "1.5.5"
 
 
-def test_spark_has_what_people_use_since_it_has_it():
+def test_spark_has_commonly_used_functions_by_version():
     catalogs = EngineCatalogs()
 
     def functions(version: str) -> dict[str, v1.SqlFunction]:
@@ -412,21 +412,21 @@ def test_spark_has_what_people_use_since_it_has_it():
 
 
 @pytest.mark.parametrize("version", ["2.4", "3.0.0", "3.2.1", "3.5.6", "4.0.0-preview1", "4.1.4", "99"])
-def test_what_is_shown_uses_only_types_that_are_shown(version):
+def test_visible_objects_use_only_visible_types(version):
     answer = v1.SystemObjectsRegistry()
     answer.CopyFrom(get(EngineCatalogs(), "spark", version).registry)
     answer.namespaces.append("builtin")
     assert check(answer) == []
 
 
-def test_the_page_shows_what_is_so():
+def test_page_matches_the_code():
     page = PROJECT / "docs" / "metastore.md"
-    shown_ = doctest.testfile(str(page), module_relative=False)
-    assert shown_.attempted >= 3
-    assert shown_.failed == 0
+    results = doctest.testfile(str(page), module_relative=False)
+    assert results.attempted >= 3
+    assert results.failed == 0
 
 
-def test_the_file_of_duckdb_is_what_duckdb_says():
+def test_duckdb_file_matches_duckdb():
     script = PROJECT / "scripts" / "generate_builtins.py"
     command = [sys.executable, str(script), "--check", "duckdb"]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
