@@ -1,4 +1,4 @@
-"""A Flight client of bare gRPC calls: it sends any bytes and shows any answer, trailers included."""
+"""A Flight client of plain gRPC calls: it sends any bytes and returns any response, including trailers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def descriptor(*path: str) -> bytes:
 
 @dataclass
 class Raw:
-    """Calls on one channel; `metadata` goes with each."""
+    """Calls on one channel, each with `metadata`."""
 
     target: str
     metadata: tuple[tuple[str, str], ...] = AIRPORT

@@ -1,4 +1,4 @@
-"""Who may call, what they may use, and what a handler learns of them."""
+"""Authentication, authorization per catalog, and the identity that handlers receive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Team(CatalogAuthorizer):
         return request.with_claims(role="owner" if catalog == request.identity else "guest")
 
 
-def test_the_identity_reaches_handlers_and_differs_per_call() -> None:
+def test_handlers_receive_the_identity_of_each_call() -> None:
     catalog = CatalogBuilder("demo")
     catalog.schema("s").table(schema=pa.schema({"where": pa.string()}), name="t")(
         lambda scan: pa.table({"where": [current_request().identity]})
@@ -49,7 +49,7 @@ def test_the_identity_reaches_handlers_and_differs_per_call() -> None:
                 assert where(raw, "demo", "s", "t") == who
 
 
-def test_the_authorizer_decides_per_catalog_and_its_refusal_is_permission_denied() -> None:
+def test_authorizer_decides_per_catalog_and_denial_is_permission_denied() -> None:
     catalogs = [catalog_named(name) for name in ("ada", "grace", "common")]
     with Server(catalogs, port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as raw:
         assert where(raw, "ada", "s", "t") == "ada"
@@ -85,7 +85,7 @@ def test_a_ticket_is_authorized_again_when_it_is_redeemed() -> None:
         assert list(ada.get(ticket))
 
 
-def test_listings_may_depend_on_who_asks() -> None:
+def test_listings_may_depend_on_the_caller() -> None:
     from skiway.airport import Catalog, CatalogVersion, Schema, Table, Versioned
 
     class Mine(Table):
@@ -133,7 +133,7 @@ def unsealed(body: bytes) -> bytes:
     return b"".join(unseal(root.schemas[0].contents.serialized, list[bytes], "schema"))
 
 
-def test_a_refusal_in_a_stream_is_a_permission_error_to_duckdb() -> None:
+def test_denial_in_a_stream_is_a_permission_error_in_duckdb() -> None:
     with Server([catalog_named("ada")], port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as ada:
         ticket = ada.endpoints("ada", "s", "t")[0].ticket.ticket
         with Raw(server.location, bearer("grace")) as grace, pytest.raises(grpc.RpcError) as failed:

@@ -1,5 +1,5 @@
-"""The recorded conversations of DuckDB's Airport extension, held again: its requests with our server, and our client
-made to say what it said."""
+"""The recorded conversations of DuckDB's Airport extension, replayed: its requests against our server, and the same
+statements with our client, which must make the same requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ READS = {
     "ListFlights",
 }
 
-# Where the recorded server answered otherwise than with its best.
+# Where the recorded server did not send its best response.
 BETTER = {
     "SELECT * FROM airport_databases('grpc://127.0.0.1:50777')": "OK",
     "CALL airport_action('grpc://127.0.0.1:50777','no_such_action','body text')": "UNIMPLEMENTED",
@@ -70,7 +70,7 @@ def location(catalog: RecordedCatalog, recorder: Recorder) -> Iterator[str]:
         yield found
 
 
-# -- their requests, our server -----------------------------------------------------------------------------------------
+# -- recorded requests, our server -----------------------------------------------------------------------------------------
 
 
 def reads() -> list[Conversation]:
@@ -79,7 +79,7 @@ def reads() -> list[Conversation]:
 
 @dataclass
 class Replay:
-    """One conversation held with our server: what was asked by scan, and the tickets that were given out."""
+    """One conversation replayed with our server: the requests of each scan, and the tickets issued."""
 
     channel: grpc.Channel
     descriptors: dict[tuple[str, ...], flight.FlightDescriptor]
@@ -90,7 +90,7 @@ class Replay:
         return self.descriptors.get(tuple(theirs(descriptor).path), descriptor)
 
     def request(self, call: Call) -> bytes:
-        """The recorded bytes, but for the descriptor or ticket, which are the server's own."""
+        """The recorded bytes, except the descriptor or ticket, which must be our server's own."""
         data = call.requests[0] if call.requests else b""
         if call.method == "DoGet":
             return flight.Ticket(ticket=self.tickets[call.header("airport-trace-id")]).SerializeToString()
@@ -118,7 +118,7 @@ class Replay:
         return "/".join(self.ours(plain(value.split("/"))).path) if key == "airport-flight-path" else value
 
     def check(self, call: Call, answers: list[bytes]) -> None:
-        """Our answer means what the recorded one means."""
+        """Check that our response has the same meaning as the recorded one."""
         if call.method == "DoGet":
             self.check_rows(call, answers)
         elif call.method == "GetFlightInfo":
@@ -148,7 +148,7 @@ class Replay:
         recorded = pa.ipc.open_stream(call.result()).read_all()
         for name in ("min", "max", "has_null", "has_not_null", "distinct_count"):
             assert told.column(name).to_pylist() == recorded.column(name).to_pylist()
-            assert told.schema.field(name).type == recorded.schema.field(name).type, "DuckDB dies of another type"
+            assert told.schema.field(name).type == recorded.schema.field(name).type, "DuckDB crashes on another type"
 
     def check_endpoints(self, call: Call, body: bytes) -> None:
         (part,) = decode(body, list[bytes], "")
@@ -184,7 +184,7 @@ class Replay:
                 assert column.null_count == 0
         for position, name in enumerate(told.schema.names):
             if _number(told.schema, position) not in self.columns[call.header("airport-trace-id")]:
-                assert told.column(name).null_count == told.num_rows, "a column that was not asked for costs nothing"
+                assert told.column(name).null_count == told.num_rows, "a column that was not requested costs nothing"
 
 
 def _position(schema: pa.Schema, number: int) -> int:
@@ -198,7 +198,7 @@ def _number(schema: pa.Schema, position: int) -> int:
 
 
 def many_rows() -> pa.Table:
-    """`w.t` after 2048, 2049 and 5000 rows were inserted beside the four that were left; the recording is cut there."""
+    """`w.t` after inserts of 2048, 2049 and 5000 rows in addition to the four remaining ones; truncated in the recording."""
     ids = [1, 2, 7, 8, *range(2048), *range(2049), *range(5000)]
     return pa.table(
         {"id": ids, "name": [f"n{i}" for i in ids], "v": [i / 3 for i in ids], "rowid": range(len(ids))}, WRITTEN
@@ -206,7 +206,7 @@ def many_rows() -> pa.Table:
 
 
 def as_it_was(catalog: RecordedCatalog, told: Conversation) -> None:
-    """The written tables as they were when the statement read them."""
+    """The written tables in the state that the statement read."""
     for call in told.calls:
         path = call.header("airport-flight-path")
         if call.method == "DoGet" and path.startswith("demo/w/"):
@@ -223,7 +223,7 @@ def descriptors(location: str) -> dict[tuple[str, ...], flight.FlightDescriptor]
 
 
 @pytest.mark.parametrize("told", reads(), ids=str)
-def test_recorded_reads_are_answered_in_meaning_as_they_were(
+def test_responses_to_recorded_reads_have_the_recorded_meaning(
     told: Conversation,
     catalog: RecordedCatalog,
     location: str,
@@ -241,7 +241,7 @@ def test_recorded_reads_are_answered_in_meaning_as_they_were(
                     replay.check(call, answers)
 
 
-def test_no_kind_of_recorded_read_is_left_out() -> None:
+def test_every_kind_of_recorded_read_is_covered() -> None:
     names = {call.name for told in conversations() for call in told.calls}
     assert names >= READS
     written = {"DoExchange"} | {
@@ -252,7 +252,7 @@ def test_no_kind_of_recorded_read_is_left_out() -> None:
     assert names - READS == written
 
 
-# -- their statements, our client ---------------------------------------------------------------------------------------
+# -- recorded statements, our client ---------------------------------------------------------------------------------------
 
 Rows = list[list[str]]
 
@@ -275,7 +275,7 @@ def done(results: list[bytes]) -> Rows:
 
 
 def join(db: AirportClient) -> Rows:
-    """DuckDB binds both tables, plans both, then reads the one to build with before the other."""
+    """DuckDB binds both tables, plans both, then reads the build side before the other."""
     with db.transaction():
         people = db.bind(EMPLOYEES, columns=["age", "name"])
         numbers = db.bind(CHUNK, columns=["id"])
@@ -292,7 +292,7 @@ def least_and_greatest(db: AirportClient) -> Rows:
 
 
 def prepare(db: AirportClient) -> Rows:
-    """PREPARE binds and plans, and reads nothing."""
+    """PREPARE binds and plans without reading."""
     db.bind(EMPLOYEES, columns=["age", "name"]).plan()
     return []
 
@@ -375,7 +375,7 @@ STATEMENTS: dict[str, Callable[[AirportClient], Rows]] = {
     ),
 }
 
-# Statements that are about other things than this client's, or are driven below.
+# Statements that do not concern this client, or that have their own tests below.
 OTHERWISE = {
     "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name='d' ORDER BY ALL",
     f"SELECT * FROM airport_flights({HERE})",
@@ -393,7 +393,7 @@ def _has_a_token(told: Conversation) -> bool:
 
 @contextlib.contextmanager
 def attached(location: str, told: Conversation, *, loaded: bool) -> Iterator[AirportClient]:
-    """The client as the session had it, with the same token."""
+    """The client with the configuration of the session, including its token."""
     token = told.calls[0].header("authorization").removeprefix("Bearer ")
     with AirportClient(location, "demo", token=token) as db:
         if loaded:
@@ -402,12 +402,12 @@ def attached(location: str, told: Conversation, *, loaded: bool) -> Iterator[Air
 
 
 @pytest.mark.parametrize("told", driven(), ids=str)
-def test_client_says_what_duckdb_said_and_gives_the_rows_it_gave(
+def test_client_makes_the_same_requests_and_returns_the_same_rows_as_duckdb(
     told: Conversation, catalog: RecordedCatalog, location: str, recorder: Recorder
 ) -> None:
     as_it_was(catalog, told)
     actions = {call.action for call in told.calls}
-    begun = "catalog_version" in actions and "create_transaction" not in actions  # by a statement before it
+    begun = "catalog_version" in actions and "create_transaction" not in actions  # by an earlier statement
     with attached(location, told, loaded="list_schemas" not in actions) as db, contextlib.ExitStack() as stack:
         if begun:
             stack.enter_context(db.transaction())
@@ -418,7 +418,7 @@ def test_client_says_what_duckdb_said_and_gives_the_rows_it_gave(
     assert rows == [list(values) for values in told.rows]
 
 
-def test_every_statement_that_reads_is_driven() -> None:
+def test_every_statement_that_reads_is_covered() -> None:
     reading = {
         told.sql
         for told in conversations()
@@ -445,7 +445,7 @@ def test_discovery_is_one_call_and_lists_what_duckdb_listed(location: str, recor
     assert named == [list(values) for values in functions.rows]
 
 
-def test_flights_are_asked_for_as_duckdb_asks(location: str, recorder: Recorder) -> None:
+def test_flights_are_listed_as_in_duckdb(location: str, recorder: Recorder) -> None:
     (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_flights({HERE})"]
     with attached(location, told, loaded=False) as db:
         recorder.calls.clear()
@@ -454,7 +454,7 @@ def test_flights_are_asked_for_as_duckdb_asks(location: str, recorder: Recorder)
     assert ("demo", "static_data", "employees") in [flight.path for flight in flights]
 
 
-def test_databases_are_asked_for_as_duckdb_asks(location: str, recorder: Recorder) -> None:
+def test_databases_are_listed_as_in_duckdb(location: str, recorder: Recorder) -> None:
     (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_databases({HERE})"]
     with attached(location, told, loaded=False) as db:
         recorder.calls.clear()
@@ -464,7 +464,7 @@ def test_databases_are_asked_for_as_duckdb_asks(location: str, recorder: Recorde
     assert names == ["demo"]
 
 
-def test_without_a_token_the_first_call_is_refused(location: str, recorder: Recorder) -> None:
+def test_first_call_without_a_token_is_rejected(location: str, recorder: Recorder) -> None:
     (told,) = [told for told in conversations("no token") if told.calls]
     recorder.calls.clear()
     with AirportClient(location, "demo") as db, pytest.raises(Unauthorized, match="CREATE SECRET"):
@@ -472,7 +472,7 @@ def test_without_a_token_the_first_call_is_refused(location: str, recorder: Reco
     assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
 
 
-def test_token_of_attach_alone_does_not_reach_scans(location: str, recorder: Recorder) -> None:
+def test_token_given_only_to_attach_is_not_sent_with_scans(location: str, recorder: Recorder) -> None:
     (told,) = [told for told in conversations("token in ATTACH only") if told.calls]
     recorder.calls.clear()
     with (
@@ -483,8 +483,8 @@ def test_token_of_attach_alone_does_not_reach_scans(location: str, recorder: Rec
     assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
 
 
-def test_recorded_filters_hold_what_is_compared() -> None:
-    """The comparison above would be worth little if all filters were empty."""
+def test_recorded_filters_are_not_empty() -> None:
+    """The comparison above would be meaningless if all filters were empty."""
     filters = [
         json.loads(
             decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "").parameters.json_filters

@@ -1,7 +1,7 @@
-"""The recorded conversations that write, define and call, held again: DuckDB's requests with our server, whose answers
-must be right where the recorded ones were not, and our client made to say what DuckDB said.
+"""The recorded conversations with DML, DDL and function calls, replayed against our server, whose responses must be
+correct even where the recorded ones were not.
 
-What is right is what DuckDB itself does for the same SQL in a database of its own.
+The expected result is what DuckDB itself does for the same SQL in a local database.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def changes(told: Conversation) -> list[Call]:
     return [call for call in told.calls if call.name not in reads]
 
 
-# -- their requests, our server ---------------------------------------------------------------------------------------
+# -- recorded requests, our server ---------------------------------------------------------------------------------------
 
 
 @dataclass
 class Answered:
-    """What our server said to one statement."""
+    """Our server's responses to one statement."""
 
     status: str = "OK"
     details: bytes = b""
@@ -82,7 +82,7 @@ class Answered:
 
 @dataclass
 class Replay:
-    """Recorded requests, sent again byte by byte but for what is the server's own: descriptors, tickets, row ids."""
+    """Recorded requests, sent again byte by byte except for server-specific parts: descriptors, tickets, row ids."""
 
     channel: grpc.Channel
     rename: Rename
@@ -90,7 +90,7 @@ class Replay:
     tickets: dict[str, bytes] = field(default_factory=dict)
 
     def hold(self, told: Conversation) -> Answered:
-        """All calls of a statement. Its exchange is open while it scans, as it was then."""
+        """Replay all calls of a statement. Its exchange is open while it scans, as in the recording."""
         answered = Answered()
         calls = [call for call in told.calls if call.name not in NOT_HERE]
         try:
@@ -134,7 +134,7 @@ class Replay:
 
 
 class Exchange:
-    """One recorded exchange in lock-step with our server, opened by making it."""
+    """One recorded exchange in lock-step with our server, opened by the constructor."""
 
     def __init__(self, replay: Replay, told: Conversation, recorded: Call) -> None:
         self._replay, self._told, self._recorded = replay, told, recorded
@@ -147,11 +147,11 @@ class Exchange:
             self._queue.put(data)
         self._rows = self._frames[schema + 1 :]
         self._reader = BatchReader(self.call)
-        self._schema = self._reader.schema  # ours comes before their first batch goes
+        self._schema = self._reader.schema  # our schema arrives before the first recorded batch is sent
         self._answers = self._reader.with_metadata()
 
     def finish(self, answered: Answered) -> None:
-        """The batches, each answered as the operation demands, and the end."""
+        """Send the batches, check the response to each, and finish the exchange."""
         operation = self._recorded.header(headers.OPERATION)
         returned: list[pa.RecordBatch] = []
         for data in self._with_our_row_ids() if operation in ("update", "delete") else self._rows:
@@ -184,7 +184,7 @@ class Exchange:
         raise AssertionError("the stream ended within a chunk")
 
     def _with_our_row_ids(self) -> Iterator[bytes]:
-        """Their batches with our row ids; a row that only their server had is left out."""
+        """The recorded batches with our row ids, without rows that only the recorded server had."""
         reader = BatchReader(iter(self._recorded.requests))
         writer = FrameWriter(reader.schema)
         batches = list(reader)
@@ -197,9 +197,9 @@ class Exchange:
                 yield from writer.batch(here)
 
 
-# -- what is right ------------------------------------------------------------------------------------------------------
+# -- the expected results ------------------------------------------------------------------------------------------------------
 
-# What the wire does not tell: IF NOT EXISTS, the name of a new field, CASCADE.
+# What the protocol does not transmit: IF NOT EXISTS, the name of a new field, CASCADE.
 NOT_TOLD = {
     "CREATE SCHEMA IF NOT EXISTS d.s1": "ALREADY_EXISTS",
     "ALTER TABLE d.s1.t ADD COLUMN s.z DOUBLE": "UNIMPLEMENTED",
@@ -208,7 +208,7 @@ NOT_TOLD = {
 
 
 class Model:
-    """DuckDB with a database of its own in place of the attached catalog."""
+    """DuckDB with a local database in place of the attached catalog."""
 
     def __init__(self) -> None:
         self.db = duckdb.connect()
@@ -230,7 +230,7 @@ class Model:
 
 
 def announced(location: str) -> set[tuple[Any, ...]]:
-    """All columns as a client finds them, in DuckDB's types."""
+    """All columns as a client sees them, in DuckDB's types."""
     with AirportClient(location, "demo", token="t") as db:
         return {
             (
@@ -272,7 +272,7 @@ def location(catalog: MemoryCatalog, recorder: Recorder) -> Iterator[str]:
 
 
 def tables_by_path(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
-    """Our descriptor for the recorded one of a table."""
+    """Our descriptors of tables by the recorded ones."""
     match list(theirs(descriptor).path):
         case [catalog, schema, "table", name]:
             return plain([catalog, schema, name])
@@ -281,7 +281,7 @@ def tables_by_path(descriptor: flight.FlightDescriptor) -> flight.FlightDescript
 
 
 def translator(catalog: MemoryCatalog) -> Callable[[Conversation, list[int]], list[int | None]]:
-    """Our ids for the recorded ones: of the row with the same key, or where that is cut away, of any row it can be."""
+    """Our row ids for the recorded ones: of the row with the same key, or if that is truncated, of any matching row."""
 
     def translate(told: Conversation, recorded: list[int]) -> list[int | None]:
         (get,) = [call for call in told.calls if call.method == "DoGet"]
@@ -300,7 +300,7 @@ def translator(catalog: MemoryCatalog) -> Callable[[Conversation, list[int]], li
 
 
 @pytest.mark.parametrize("session", WRITTEN)
-def test_recorded_writes_have_the_effects_that_duckdb_gives_them(
+def test_recorded_writes_have_the_same_effects_as_in_duckdb(
     session: str, catalog: MemoryCatalog, location: str
 ) -> None:
     model, held = Model(), 0
@@ -316,7 +316,7 @@ def test_recorded_writes_have_the_effects_that_duckdb_gives_them(
 
 
 def check(told: Conversation, answered: Answered, model: Model) -> None:
-    """The same success or failure, count and returned rows as DuckDB's own."""
+    """Check for the same success or failure, count and returned rows as in DuckDB."""
     if told.sql in NOT_TOLD:
         assert answered.status == NOT_TOLD[told.sql], told
         return
@@ -334,7 +334,9 @@ def check(told: Conversation, answered: Answered, model: Model) -> None:
         assert returned is not None
         if told.sql.startswith("UPDATE"):
             (exchange,) = [call for call in told.calls if call.method == "DoExchange"]
-            assert returned.schema.names == BatchReader(iter(exchange.requests)).schema.names, "DuckDB goes by position"
+            assert returned.schema.names == BatchReader(iter(exchange.requests)).schema.names, (
+                "DuckDB matches columns by position"
+            )
         visible = returned.select(["id", "name", "v"])  # noqa: F841  (DuckDB finds it by its name)
         found = duckdb.sql(f"SELECT {wanted} FROM visible").fetchall()
         assert sorted(map(str, found)) == sorted(map(str, right)), told
@@ -350,7 +352,7 @@ def failure(error: duckdb.Error) -> str:
 
 # -- types --------------------------------------------------------------------------------------------------------------
 
-# What the wire does not tell of a type: always, and under DuckDB's default settings.
+# What the protocol does not transmit of a type: always, and with DuckDB's default settings.
 ENUMS = {"ENUM('x','y')": "VARCHAR"}
 BY_DEFAULT = {
     "HUGEINT": "DECIMAL(38,0)",
@@ -377,7 +379,7 @@ def declared(told: Conversation) -> tuple[str, str] | None:
 
 
 def expected_type(told: Conversation, sql_type: str, *, lossless: bool) -> str:
-    """The type that DuckDB makes of what the wire told."""
+    """The type that DuckDB derives from what was transmitted."""
     was_sent = duckdb_type(recorded_columns(told).field(0))
     if not lossless or was_sent == BY_DEFAULT.get(sql_type):  # single statements ignored the setting
         sql_type = BY_DEFAULT.get(sql_type, sql_type)
@@ -386,7 +388,7 @@ def expected_type(told: Conversation, sql_type: str, *, lossless: bool) -> str:
 
 
 @pytest.mark.parametrize("session", TYPES)
-def test_every_type_is_taken_and_announced_as_duckdb_can_take_it(
+def test_every_type_is_accepted_and_announced_in_a_form_duckdb_supports(
     session: str, catalog: MemoryCatalog, location: str
 ) -> None:
     created, inserted = 0, 0
@@ -407,7 +409,7 @@ def test_every_type_is_taken_and_announced_as_duckdb_can_take_it(
                 assert answered.count == 1, told
                 assert contents(catalog)["ty", told.sql.split()[2].rpartition(".")[2]] == ["(None,)"], told
     assert (created, inserted) == (39, 38), (
-        "all but VARIANT; the recorded server refused UNION, so nothing was inserted"
+        "all but VARIANT; the recorded server rejected UNION, so nothing was inserted"
     )
 
 
@@ -415,7 +417,7 @@ def test_every_type_is_taken_and_announced_as_duckdb_can_take_it(
 
 
 def renaming(catalog_location: str) -> Rename:
-    """Our descriptors for the recorded ones, of tables and functions alike."""
+    """Our descriptors of tables and functions by the recorded ones."""
     with AirportClient(catalog_location, "demo", token="t") as db:
         objects = [item for schema in db.schemas() for item in (*schema.tables, *schema.functions)]
     known = {tuple(ours(item.descriptor).path): item.descriptor for item in objects}
@@ -438,7 +440,7 @@ def called() -> list[Conversation]:
 
 
 @pytest.mark.parametrize("told", called(), ids=str)
-def test_recorded_calls_of_functions_give_what_they_gave(told: Conversation, functions: str) -> None:
+def test_recorded_function_calls_return_the_recorded_results(told: Conversation, functions: str) -> None:
     with grpc.insecure_channel(functions.removeprefix("grpc://")) as channel:
         answered = Replay(channel, renaming(functions), lambda _told, ids: list(ids)).hold(told)
     assert answered.status == "OK"
@@ -449,7 +451,7 @@ def test_recorded_calls_of_functions_give_what_they_gave(told: Conversation, fun
 
 
 def shown(told: Conversation, made: pa.Table) -> list[list[str]]:
-    """The statement's rows, of what its function gave."""
+    """The statement's rows, computed from the function's results."""
     found = made
     if "test_time" in told.sql:
         return [list(values) for values in told.rows] if made.num_rows == 1 else []
@@ -459,8 +461,8 @@ def shown(told: Conversation, made: pa.Table) -> list[list[str]]:
     return [[str(value) for value in values.values()] for values in found.to_pylist()]
 
 
-def test_all_that_was_recorded_is_replayed_here_or_among_the_reads() -> None:
-    """No statement that writes or calls is passed over."""
+def test_every_recorded_statement_is_replayed() -> None:
+    """No statement that writes or calls a function is skipped."""
     sessions = {told.session for told in conversations() if changes(told)}
     assert sessions == {*WRITTEN, *TYPES, "functions"}
     assert {told.session for told in called()} == {"functions"}
