@@ -67,8 +67,8 @@ class Raw:
         return [flight.Result.FromString(data).body for data in self.stream("DoAction", message, *headers)]
 
     def endpoints(self, *path: str, columns: Iterable[int] = (), **parameters: Any) -> list[flight.FlightEndpoint]:
-        asked = EndpointsRequest(packed(descriptor(*path)), ScanParameters(column_ids=list(columns), **parameters))
-        (body,) = self.action("endpoints", encode(asked))
+        request = EndpointsRequest(packed(descriptor(*path)), ScanParameters(column_ids=list(columns), **parameters))
+        (body,) = self.action("endpoints", encode(request))
         return [flight.FlightEndpoint.FromString(data) for data in decode(body, list[bytes], "endpoints")]
 
     def get(self, ticket: bytes, *headers: tuple[str, str]) -> Iterator[bytes]:

@@ -91,7 +91,7 @@ class Conversation:
 
 def conversations(session: str = "") -> list[Conversation]:
     """All recorded conversations, or those of one session."""
-    return [told for told in _all() if session in ("", told.session)]
+    return [conversation for conversation in _all() if session in ("", conversation.session)]
 
 
 @functools.cache
@@ -150,12 +150,12 @@ def ours(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
 
 def renamed_frame(data: bytes, rename: Rename) -> bytes:
     """A FlightData message with its descriptor renamed and no other byte changed."""
-    told = parse_frame(data).descriptor
-    if not told:
+    descriptor = parse_frame(data).descriptor
+    if not descriptor:
         return data
     head, name = (
         b"\x0a" + varint(len(part)) + part
-        for part in (told, rename(flight.FlightDescriptor.FromString(told)).SerializeToString())
+        for part in (descriptor, rename(flight.FlightDescriptor.FromString(descriptor)).SerializeToString())
     )
     assert data.startswith(head), "the descriptor comes first"
     return name + data[len(head) :]
@@ -218,8 +218,8 @@ def exchanged(call: Call, rename: Rename) -> tuple[object, ...]:
             named = rename(flight.FlightDescriptor.FromString(frame.descriptor)).SerializeToString()
             opening.append(("with schema" if frame.header else "alone", named))
         elif not frame.header:
-            asked = decode(frame.app_metadata, InOutParameters, "the parameters")
-            opening.append((asked.json_filters, asked.column_ids, row(binary(asked.parameters)), asked.at_unit))
+            request = decode(frame.app_metadata, InOutParameters, "the parameters")
+            opening.append((request.json_filters, request.column_ids, row(binary(request.parameters)), request.at_unit))
     columns = [(field.name, duckdb_type(field)) for field in reader.schema]
     batches: list[object] = [batch.to_pydict() for batch in reader]
     if "rowid" in reader.schema.names:
@@ -235,8 +235,8 @@ def _rows(batch: dict[str, list[object]], names: Sequence[str]) -> list[tuple[ob
 def _arguments(action: flight.Action) -> Iterator[object]:
     """Arguments of a table function as values, since Arrow writers may encode the same row differently."""
     if action.type == "table_function_flight_info":
-        asked = decode(action.body, TableFunctionRequest, action.type)
-        yield row(binary(asked.parameters))
+        request = decode(action.body, TableFunctionRequest, action.type)
+        yield row(binary(request.parameters))
 
 
 def row(stream: bytes) -> tuple[object, ...]:
@@ -253,8 +253,8 @@ def renamed_body(action: flight.Action, rename: Rename, *, keep_arguments: bool 
         return action.body
     members = msgspec.msgpack.decode(action.body, type=dict[str, msgspec.Raw])
     key = "flight_descriptor" if action.type == "column_statistics" else "descriptor"
-    told = flight.FlightDescriptor.FromString(binary(members[key]))
-    members[key] = packed(rename(told).SerializeToString())
+    descriptor = flight.FlightDescriptor.FromString(binary(members[key]))
+    members[key] = packed(rename(descriptor).SerializeToString())
     if keep_arguments:
         return encode(members)
     if action.type == "table_function_flight_info":

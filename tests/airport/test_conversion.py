@@ -26,10 +26,10 @@ def wrapped(data_type: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def column(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    made = to_column(array, pa.field("c", data_type))
-    made.validate()
-    assert made.type == data_type
-    return made
+    result = to_column(array, pa.field("c", data_type))
+    result.validate()
+    assert result.type == data_type
+    return result
 
 
 def huge(values: list[int | None], *, signed: bool = True) -> list[bytes | None]:
@@ -47,10 +47,10 @@ def lists_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 def both_ways(one: pa.Array, other: pa.Array, cut: int) -> None:
     """Check that each encoding converts to the other, also as a slice of a longer array."""
-    for given_form, wanted in ((one, other), (other, one)):
-        assert column(given_form, wanted.type).equals(wanted)
+    for source, expected in ((one, other), (other, one)):
+        assert column(source, expected.type).equals(expected)
         start = min(cut, len(one))
-        assert column(given_form.slice(start), wanted.type).equals(wanted.slice(start))
+        assert column(source.slice(start), expected.type).equals(expected.slice(start))
 
 
 @given(lists_of(st.uuids()), st.integers(0, 5))
@@ -108,8 +108,8 @@ def test_dictionary_members_are_strings(values: list[str | None], index: pa.Data
         plain.dictionary_encode().indices.cast(index), plain.dictionary_encode().dictionary
     )
     for form in (plain, encoded, plain.cast(pa.large_string()), plain.cast(pa.string_view())):
-        kept = column(form, pa.dictionary(pa.int32(), pa.string()))
-        assert kept.dictionary_decode().equals(plain)
+        encoded_again = column(form, pa.dictionary(pa.int32(), pa.string()))
+        assert encoded_again.dictionary_decode().equals(plain)
         assert column(form, pa.string()).equals(plain)
 
 
@@ -206,8 +206,8 @@ def test_garbage_under_a_null_parent_is_ignored() -> None:
     child = pa.array(["no uuid", str(uuid.UUID(int=1))])
     mask = pa.array([True, False])
     parent = pa.StructArray.from_arrays([child], ["k"], mask=mask)
-    made = column(parent, pa.struct({"k": pa.uuid()}))
-    assert made.to_pylist() == [None, {"k": uuid.UUID(int=1)}]
+    result = column(parent, pa.struct({"k": pa.uuid()}))
+    assert result.to_pylist() == [None, {"k": uuid.UUID(int=1)}]
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), child, mask=mask)
     assert column(lists, pa.list_(pa.uuid())).to_pylist() == [None, [uuid.UUID(int=1)]]
     pairs = pa.FixedSizeListArray.from_arrays(child, 1, mask=mask)
@@ -280,9 +280,9 @@ def test_lossy_conversions_are_rejected(array: pa.Array, target: pa.DataType) ->
 def test_other_exact_conversions_are_supported(
     array: pa.Array, target: pa.DataType, expected: list[Any] | None
 ) -> None:
-    made = column(array, target)
+    result = column(array, target)
     if expected is not None:
-        assert [tuple(v) if isinstance(v, pa.MonthDayNano) else v for v in made.to_pylist()] == expected
+        assert [tuple(v) if isinstance(v, pa.MonthDayNano) else v for v in result.to_pylist()] == expected
 
 
 TYPES = st.recursive(

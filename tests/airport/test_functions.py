@@ -205,8 +205,8 @@ def test_too_many_arguments(raw: Raw) -> None:
 def bind(raw: Raw, name: str, signature: str, parameters: bytes, rows: pa.Schema | None = None) -> flight.FlightInfo:
     path = descriptor("demo", "s", name, "table_function", signature)
     table = rows.serialize().to_pybytes() if rows is not None else b""
-    asked = TableFunctionRequest(packed(path), packed(parameters), packed(table))
-    (body,) = raw.action("table_function_flight_info", encode(asked))
+    request = TableFunctionRequest(packed(path), packed(parameters), packed(table))
+    (body,) = raw.action("table_function_flight_info", encode(request))
     info = flight.FlightInfo.FromString(body)
     assert info.flight_descriptor.SerializeToString() == path
     return info

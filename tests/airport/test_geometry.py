@@ -72,7 +72,7 @@ def test_unclosed_ring_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "words"),
+    ("value", "kind", "message"),
     [
         ("POINT (1 2)", "Polygon", "expected a Polygon, found a Point"),
         (shapely.Polygon([(0, 0), (1, 1), (1, 0), (0, 1)]), "", "Self-intersection"),
@@ -83,8 +83,8 @@ def test_unclosed_ring_is_a_clear_error() -> None:
         (42, "", "int is not a geometry"),
     ],
 )
-def test_errors_explain_the_problem(value, kind: str, words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_errors_explain_the_problem(value, kind: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         geo.validate(value, kind)
 
 

@@ -20,9 +20,9 @@ from skiway.errors import InvalidArgument, NotFound
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
 
 
-def serving(schema: pa.Schema, known: Any) -> Server:
+def serving(schema: pa.Schema, statistics: Any) -> Server:
     builder = CatalogBuilder("demo")
-    ask = known if callable(known) else lambda column, duckdb_type: known
+    ask = statistics if callable(statistics) else lambda column, duckdb_type: statistics
     builder.schema("s").table(schema=schema, name="t", statistics=ask)(lambda scan: ())
     return Server(builder.build(), port=0)
 
@@ -59,8 +59,8 @@ TYPED: dict[str, tuple[pa.DataType, Any, Any]] = {
 @pytest.mark.parametrize("name", TYPED)
 def test_bounds_have_the_column_type(name: str) -> None:
     data_type, low, high = TYPED[name]
-    known = ColumnStatistics(min=low, max=high, has_null=True, has_not_null=True, distinct_count=2)
-    with serving(pa.schema({"c": data_type}), known) as server, Raw(server.location) as raw:
+    statistics = ColumnStatistics(min=low, max=high, has_null=True, has_not_null=True, distinct_count=2)
+    with serving(pa.schema({"c": data_type}), statistics) as server, Raw(server.location) as raw:
         batch = ask(raw, kind=name)
         announced = schema_of(objects(listing(raw))["t"])
     assert duckdb_type(pa.field("c", data_type)) == name
@@ -69,8 +69,8 @@ def test_bounds_have_the_column_type(name: str) -> None:
         batch.column(c).storage if isinstance(data_type, pa.BaseExtensionType) else batch.column(c)
         for c in ("min", "max")
     ]
-    wanted = [v.bytes if isinstance(v, uuid.UUID) else v for v in (low, high)]
-    assert [array[0].as_py() for array in storage] == wanted
+    expected = [v.bytes if isinstance(v, uuid.UUID) else v for v in (low, high)]
+    assert [array[0].as_py() for array in storage] == expected
     assert batch.column("distinct_count").to_pylist() == [2]
     assert announced.metadata == {b"can_produce_statistics": b"1"}
 
@@ -105,8 +105,8 @@ def test_scalars_can_hold_bounds_that_python_cannot(data_type: pa.DataType, raw_
 
 
 def test_scalars_are_accepted_as_bounds() -> None:
-    known = ColumnStatistics(min=pa.scalar(1, pa.int8()), max=pa.scalar(2, pa.int64()))
-    with serving(pa.schema({"c": pa.int64()}), known) as server, Raw(server.location) as raw:
+    statistics = ColumnStatistics(min=pa.scalar(1, pa.int8()), max=pa.scalar(2, pa.int64()))
+    with serving(pa.schema({"c": pa.int64()}), statistics) as server, Raw(server.location) as raw:
         assert ask(raw).to_pydict()["max"] == [2]
 
 
@@ -118,8 +118,8 @@ def test_unknown_statistics_have_safe_values() -> None:
 
 
 def test_strings_report_length_and_unicode_where_known() -> None:
-    known = ColumnStatistics(min="a", max="b", max_string_length=5, contains_unicode=False)
-    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+    statistics = ColumnStatistics(min="a", max="b", max_string_length=5, contains_unicode=False)
+    with serving(pa.schema({"c": pa.string()}), statistics) as server, Raw(server.location) as raw:
         batch = ask(raw)
     assert batch.to_pydict()["max_string_length"] == [5]
     assert batch.to_pydict()["contains_unicode"] == [False]
@@ -145,10 +145,10 @@ UNANNOUNCED = {
 
 @pytest.mark.parametrize("name", UNANNOUNCED)
 def test_table_with_one_invalid_statistic_announces_none(name: str) -> None:
-    data_type, known = UNANNOUNCED[name]
+    data_type, statistics = UNANNOUNCED[name]
     schema = pa.schema({"fine": pa.int64(), "c": data_type})
     with (
-        serving(schema, lambda column, kind: known if column == "c" else ColumnStatistics()) as server,
+        serving(schema, lambda column, kind: statistics if column == "c" else ColumnStatistics()) as server,
         Raw(server.location) as raw,
     ):
         assert schema_of(objects(listing(raw))["t"]).metadata is None
@@ -163,10 +163,10 @@ def test_geometry_statistics_are_not_announced() -> None:
 
 
 def test_table_without_statistics_of_some_column_announces_none() -> None:
-    def known(column: str, kind: str) -> ColumnStatistics:
+    def statistics(column: str, kind: str) -> ColumnStatistics:
         raise NotFound("no such column here")
 
-    with serving(pa.schema({"c": pa.int64()}), known) as server, Raw(server.location) as raw:
+    with serving(pa.schema({"c": pa.int64()}), statistics) as server, Raw(server.location) as raw:
         assert schema_of(objects(listing(raw))["t"]).metadata is None
 
 
@@ -178,16 +178,16 @@ def test_nested_columns_are_announced_with_null_bounds() -> None:
 
 
 def test_string_column_with_only_nulls_is_valid() -> None:
-    known = ColumnStatistics(has_null=True, has_not_null=False)
-    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+    statistics = ColumnStatistics(has_null=True, has_not_null=False)
+    with serving(pa.schema({"c": pa.string()}), statistics) as server, Raw(server.location) as raw:
         assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
         assert ask(raw).to_pydict()["has_not_null"] == [False]
 
 
 def test_bound_missing_after_attach_is_replaced_by_one_that_holds_for_every_string() -> None:
     answers = iter([ColumnStatistics(min="a", max="b")])
-    known = lambda column, kind: next(answers, ColumnStatistics())  # noqa: E731
-    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+    statistics = lambda column, kind: next(answers, ColumnStatistics())  # noqa: E731
+    with serving(pa.schema({"c": pa.string()}), statistics) as server, Raw(server.location) as raw:
         assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
         batch = ask(raw)
     assert batch.to_pydict()["min"] == [""]
@@ -200,18 +200,18 @@ def test_type_names_are_quoted_as_in_duckdb() -> None:
     reserved = duckdb.sql("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'").fetchall()
     for (word,) in [*reserved, ("plain",), ("Upper",), ("two words",)]:
         field = pa.field("c", pa.struct([(word, pa.int32())]))
-        spelled = duckdb.sql("SELECT typeof(x) FROM (SELECT NULL::" + duckdb_type(field) + " AS x)").fetchone()
-        assert spelled == (duckdb_type(field),)
+        type_name = duckdb.sql("SELECT typeof(x) FROM (SELECT NULL::" + duckdb_type(field) + " AS x)").fetchone()
+        assert type_name == (duckdb_type(field),)
 
 
 def test_table_receives_the_type_name() -> None:
     seen: list[tuple[str, str]] = []
 
-    def known(column: str, kind: str) -> ColumnStatistics:
+    def statistics(column: str, kind: str) -> ColumnStatistics:
         seen.append((column, kind))
         return ColumnStatistics()
 
-    with serving(pa.schema({"c": pa.decimal128(12, 6)}), known) as server, Raw(server.location) as raw:
+    with serving(pa.schema({"c": pa.decimal128(12, 6)}), statistics) as server, Raw(server.location) as raw:
         ask(raw, kind="DECIMAL(12,6)")
     assert seen[-1] == ("c", "DECIMAL(12,6)")
 

@@ -112,11 +112,11 @@ ARGUMENTS: dict[str, tuple[Any, pa.DataType]] = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_of_every_type(name: str) -> None:
-    value, wanted = ARGUMENTS[name]
+    value, expected = ARGUMENTS[name]
     for call in (FunctionCall("read_csv", value), FunctionCall("read_csv", option=value)):
         _, batch = opened(call.location())
         assert batch.schema.names == ["arg_0" if call.args else "option"]
-        assert batch.schema.field(0).type == wanted
+        assert batch.schema.field(0).type == expected
         plain = value.as_py() if isinstance(value, pa.Scalar) else value
         found = batch.column(0)[0].as_py()
         assert (dict(found) if isinstance(value, dict) else found) == plain

@@ -174,7 +174,7 @@ def test_struct_field_is_case_insensitive_and_null_in_a_null_struct() -> None:
     assert rows.filter(arrow(operator("OPERATOR_IS_NULL", field), schema=rows.schema)).num_rows == 2
 
 
-def test_union_that_is_null_in_duckdb_but_not_in_arrow_is_not_lost() -> None:
+def test_null_check_of_a_union_is_not_encoded_because_arrow_differs() -> None:
     union = kind(
         "UNION", child_types=[{"first": "", "second": kind("UTINYINT")}, {"first": "a", "second": kind("INTEGER")}]
     )

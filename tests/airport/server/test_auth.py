@@ -44,9 +44,9 @@ def test_handlers_receive_the_identity_of_each_call() -> None:
         lambda scan: pa.table({"where": [current_request().identity]})
     )
     with Server(catalog.build(), port=0, auth=BearerAuth({"1": "ada", "2": "grace"}.get)) as server:
-        for token, who in (("1", "ada"), ("2", "grace")):
+        for token, user in (("1", "ada"), ("2", "grace")):
             with Raw(server.location, bearer(token)) as raw:
-                assert where(raw, "demo", "s", "t") == who
+                assert where(raw, "demo", "s", "t") == user
 
 
 def test_authorizer_decides_per_catalog_and_denial_is_permission_denied() -> None:
@@ -80,8 +80,8 @@ def test_a_ticket_is_authorized_again_when_it_is_redeemed() -> None:
         ticket = ada.endpoints("ada", "s", "t")[0].ticket.ticket
         with Raw(server.location, bearer("grace")) as grace:
             assert code_of(grace.get(ticket))[0] is Code.PERMISSION_DENIED
-        with Raw(server.location) as nobody:
-            assert code_of(nobody.get(ticket))[0] is Code.UNAUTHENTICATED
+        with Raw(server.location) as anonymous:
+            assert code_of(anonymous.get(ticket))[0] is Code.UNAUTHENTICATED
         assert list(ada.get(ticket))
 
 
@@ -113,15 +113,15 @@ def test_listings_may_depend_on_the_caller() -> None:
             return CatalogVersion(1)
 
     with Server(Office(), port=0, auth=BearerAuth(lambda token: token)) as server:
-        for who in ("ada", "grace", "ada"):
-            with Raw(server.location, bearer(who)) as raw:
+        for user in ("ada", "grace", "ada"):
+            with Raw(server.location, bearer(user)) as raw:
                 listed = list(raw.stream("ListFlights", b""))
-                assert f"{who}_notes".encode() in listed[0]
-                assert raw.scan("office", "desk", f"{who}_notes").num_rows == 0
-                other = "grace" if who == "ada" else "ada"
+                assert f"{user}_notes".encode() in listed[0]
+                assert raw.scan("office", "desk", f"{user}_notes").num_rows == 0
+                other = "grace" if user == "ada" else "ada"
                 assert code_of(partial(raw.scan, "office", "desk", f"{other}_notes"))[0] is Code.NOT_FOUND
                 (body,) = raw.action("list_schemas", b"\x81\xaccatalog_name\xa6office")
-                assert f"{who}_notes".encode() in unsealed(body)
+                assert f"{user}_notes".encode() in unsealed(body)
                 assert f"{other}_notes".encode() not in unsealed(body)
 
 

@@ -325,8 +325,8 @@ def test_no_response_contains_a_path_or_a_traceback(server: Server, table: str, 
     assert failed.value.code() is Code.INTERNAL
     assert not re.search(rb"Traceback|File \"|\.py\b|/no/such|/tests/", sent), sent
     trailers = dict(failed.value.trailing_metadata())
-    told = f"internal error; see the server log, correlation id {trailers['x-correlation-id']}"
-    assert failed.value.details() == told
+    expected = f"internal error; see the server log, correlation id {trailers['x-correlation-id']}"
+    assert failed.value.details() == expected
 
 
 @pytest.mark.parametrize("table", ["leaky", "lost"])

@@ -309,8 +309,8 @@ def test_transactions_in_json_and_in_messagepack() -> None:
     with Server(catalog, port=0) as server, Raw(server.location) as raw:
         begun = ask(raw, "create_transaction", catalog_name="demo")
         assert begun == {"status": "success", "transaction_id": "tx-0"}
-        told = ask(raw, "get_transaction_status", transaction_id="tx-0")
-        assert told == {"status": "success", "transaction_id": "tx-0", "transaction_status": "active"}
+        status = ask(raw, "get_transaction_status", transaction_id="tx-0")
+        assert status == {"status": "success", "transaction_id": "tx-0", "transaction_status": "active"}
         assert ask(raw, "commit_transaction", transaction_id="tx-0")["transaction_status"] == "committed"
         assert ask(raw, "get_transaction_status", transaction_id="?")["transaction_status"] is None
         (answer,) = raw.action("create_transaction", b"")
@@ -334,7 +334,7 @@ def test_statement_commits_on_success_and_rolls_back_on_failure(header: str) -> 
     assert [str(state) for state in catalog.ledger.states.values()] == ["committed", "aborted", "committed"]
 
 
-def test_commit_and_rollback_can_be_disabled() -> None:
+def test_automatic_commit_and_rollback_can_be_disabled() -> None:
     catalog = Booked(Simple([(1, "a")]))
     with Server(catalog, port=0, auto_commit=False, auto_rollback=False) as server, Raw(server.location) as raw:
         one = ask(raw, "create_transaction")["transaction_id"]
@@ -343,7 +343,7 @@ def test_commit_and_rollback_can_be_disabled() -> None:
     assert catalog.ledger.states == {one: TransactionStatus.ACTIVE}
 
 
-def test_statement_after_the_first_write_of_a_transaction_is_independent() -> None:
+def test_only_the_first_write_uses_the_transaction() -> None:
     seen: list[str] = []
 
     class Watching(Simple):

@@ -77,8 +77,8 @@ def test_writes_and_definitions_are_observed_with_their_target() -> None:
     catalog = MemoryCatalog("scratch", schemas=["s"])
     with Server(catalog, port=0, observers=[seen]) as server, AirportClient(server.location, "scratch") as db:
         db.create_table("s.people", ROWS.schema)
-        made = seen.last("create_table")
-        assert (made.method, made.schema, made.name) == ("DoAction", "s", "people")
+        created = seen.last("create_table")
+        assert (created.method, created.schema, created.name) == ("DoAction", "s", "people")
         db.insert("s.people", ROWS)
         insert = seen.last("insert")
         assert (insert.schema, insert.name, insert.rows_in) == ("s", "people", 3)

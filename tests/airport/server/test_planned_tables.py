@@ -33,10 +33,10 @@ class Numbers(Table, Planned):
 
     def __init__(self) -> None:
         self.parts = 3
-        self.asked: list[ScanOptions] = []
+        self.requests: list[ScanOptions] = []
 
     def plan(self, options: ScanOptions) -> Sequence[bytes]:
-        self.asked.append(options)
+        self.requests.append(options)
         return [str(part).encode() for part in range(self.parts)]
 
     def scan(self, options: ScanOptions) -> pa.Table:
@@ -56,9 +56,9 @@ def test_rows_of_all_parts_of_a_plan_are_returned() -> None:
     with served(table) as server, AirportClient(server.location, "demo") as db:
         assert sorted(db.scan("s.numbers").read_all()["n"].to_pylist()) == list(range(30))
         assert len(db.endpoints("s.numbers", columns=["n"], where=col("n") > 7)) == 3
-    assert table.asked[-1].columns == ["n"]
-    assert table.asked[-1].filter
-    assert table.asked[-1].part is None
+    assert table.requests[-1].columns == ["n"]
+    assert table.requests[-1].filter
+    assert table.requests[-1].part is None
 
 
 def test_a_plan_without_parts_has_no_rows() -> None:

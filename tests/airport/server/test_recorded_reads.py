@@ -66,15 +66,15 @@ def recorder() -> Recorder:
 
 @pytest.fixture(scope="module")
 def location(catalog: RecordedCatalog, recorder: Recorder) -> Iterator[str]:
-    with recording(service(catalog), recorder) as found:
-        yield found
+    with recording(service(catalog), recorder) as address:
+        yield address
 
 
 # -- recorded requests, our server -----------------------------------------------------------------------------------------
 
 
 def reads() -> list[Conversation]:
-    return [told for told in conversations() if any(call.name in READS for call in told.calls)]
+    return [conversation for conversation in conversations() if any(call.name in READS for call in conversation.calls)]
 
 
 @dataclass
@@ -139,16 +139,16 @@ class Replay:
         assert decode(body, VersionInfo, "").is_fixed is False
 
     def check_list_schemas(self, call: Call, body: bytes) -> None:
-        recorded, found = listing(call.result()), listing(body)
-        made_then = {key: facts for key, facts in recorded.items() if key in found or key[0] not in ("s1", "w", "ty")}
-        assert {key: found.get(key) for key in made_then} == made_then
+        recorded, actual = listing(call.result()), listing(body)
+        expected = {key: facts for key, facts in recorded.items() if key in actual or key[0] not in ("s1", "w", "ty")}
+        assert {key: actual.get(key) for key in expected} == expected
 
     def check_column_statistics(self, call: Call, body: bytes) -> None:
-        told = pa.ipc.open_stream(body).read_all()
+        actual = pa.ipc.open_stream(body).read_all()
         recorded = pa.ipc.open_stream(call.result()).read_all()
         for name in ("min", "max", "has_null", "has_not_null", "distinct_count"):
-            assert told.column(name).to_pylist() == recorded.column(name).to_pylist()
-            assert told.schema.field(name).type == recorded.schema.field(name).type, "DuckDB crashes on another type"
+            assert actual.column(name).to_pylist() == recorded.column(name).to_pylist()
+            assert actual.schema.field(name).type == recorded.schema.field(name).type, "DuckDB crashes on another type"
 
     def check_endpoints(self, call: Call, body: bytes) -> None:
         (part,) = decode(body, list[bytes], "")
@@ -156,8 +156,8 @@ class Replay:
         assert [place.uri for place in endpoint.location] == ["arrow-flight-reuse-connection://?"]
         trace = call.header("airport-trace-id")
         self.tickets[trace] = endpoint.ticket.ticket
-        asked = decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "")
-        self.columns[trace] = asked.parameters.column_ids
+        request = decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "")
+        self.columns[trace] = request.parameters.column_ids
 
     def check_flight_info(self, call: Call, body: bytes) -> None:
         self.check_info(call, body, call.result())
@@ -165,26 +165,30 @@ class Replay:
     check_table_function_flight_info = check_flight_info
 
     def check_info(self, call: Call, ours: bytes, recorded: bytes) -> None:
-        told, then = flight.FlightInfo.FromString(ours), flight.FlightInfo.FromString(recorded)
-        assert told.flight_descriptor == self.ours(then.flight_descriptor), "DuckDB compares it with the one it sent"
-        schemas = [pa.ipc.read_schema(pa.py_buffer(info.schema)) for info in (told, then)]
+        actual, expected = flight.FlightInfo.FromString(ours), flight.FlightInfo.FromString(recorded)
+        assert actual.flight_descriptor == self.ours(expected.flight_descriptor), (
+            "DuckDB compares it with the one it sent"
+        )
+        schemas = [pa.ipc.read_schema(pa.py_buffer(info.schema)) for info in (actual, expected)]
         assert schemas[0].equals(schemas[1], check_metadata=False)
         assert [sorted(f.metadata or {}) for f in schemas[0]] == [sorted(f.metadata or {}) for f in schemas[1]]
 
     def check_rows(self, call: Call, answers: list[bytes]) -> None:
         reader = BatchReader(iter(answers))
-        told = pa.Table.from_batches(list(reader), reader.schema)
-        then = BatchReader(iter(call.answers)).schema if call.cut else call.table()
-        assert told.schema.names == (then.names if call.cut else then.schema.names)
+        actual = pa.Table.from_batches(list(reader), reader.schema)
+        expected = BatchReader(iter(call.answers)).schema if call.cut else call.table()
+        assert actual.schema.names == (expected.names if call.cut else expected.schema.names)
         for number in self.columns[call.header("airport-trace-id")]:
-            column = told.column(_position(told.schema, number))
-            if isinstance(then, pa.Table):
-                assert column.to_pylist() == then.column(_position(told.schema, number)).to_pylist()
+            column = actual.column(_position(actual.schema, number))
+            if isinstance(expected, pa.Table):
+                assert column.to_pylist() == expected.column(_position(actual.schema, number)).to_pylist()
             else:
                 assert column.null_count == 0
-        for position, name in enumerate(told.schema.names):
-            if _number(told.schema, position) not in self.columns[call.header("airport-trace-id")]:
-                assert told.column(name).null_count == told.num_rows, "a column that was not requested costs nothing"
+        for position, name in enumerate(actual.schema.names):
+            if _number(actual.schema, position) not in self.columns[call.header("airport-trace-id")]:
+                assert actual.column(name).null_count == actual.num_rows, (
+                    "a column that was not requested costs nothing"
+                )
 
 
 def _position(schema: pa.Schema, number: int) -> int:
@@ -205,9 +209,9 @@ def many_rows() -> pa.Table:
     )
 
 
-def as_it_was(catalog: RecordedCatalog, told: Conversation) -> None:
-    """The written tables in the state that the statement read."""
-    for call in told.calls:
+def restore_state(catalog: RecordedCatalog, conversation: Conversation) -> None:
+    """Put the written tables into the state that the statement read."""
+    for call in conversation.calls:
         path = call.header("airport-flight-path")
         if call.method == "DoGet" and path.startswith("demo/w/"):
             table, schema = (catalog.written, WRITTEN) if path.endswith("/t") else (catalog.keyed, KEYED)
@@ -222,27 +226,27 @@ def descriptors(location: str) -> dict[tuple[str, ...], flight.FlightDescriptor]
         return {tuple(ours(item.descriptor).path): item.descriptor for item in objects}
 
 
-@pytest.mark.parametrize("told", reads(), ids=str)
+@pytest.mark.parametrize("conversation", reads(), ids=str)
 def test_responses_to_recorded_reads_have_the_recorded_meaning(
-    told: Conversation,
+    conversation: Conversation,
     catalog: RecordedCatalog,
     location: str,
     descriptors: dict[tuple[str, ...], flight.FlightDescriptor],
 ) -> None:
-    as_it_was(catalog, told)
+    restore_state(catalog, conversation)
     with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
         replay = Replay(channel, descriptors)
-        for call in told.calls:
+        for call in conversation.calls:
             if call.name in READS:
                 status, answers = replay.answers(call)
                 as_recorded = call.status in ("OK", "UNAUTHENTICATED")
-                assert status == (call.status if as_recorded else BETTER[told.sql])
+                assert status == (call.status if as_recorded else BETTER[conversation.sql])
                 if call.status == "OK":
                     replay.check(call, answers)
 
 
 def test_every_kind_of_recorded_read_is_covered() -> None:
-    names = {call.name for told in conversations() for call in told.calls}
+    names = {call.name for conversation in conversations() for call in conversation.calls}
     assert names >= READS
     written = {"DoExchange"} | {
         name for name in names if name.startswith(("create_s", "create_ta", "drop_", "rename_"))
@@ -282,13 +286,13 @@ def join(db: AirportClient) -> Rows:
         people.plan()
         numbers.plan()
         ids = set(numbers.read().read_all().column("id").to_pylist())
-        found = people.read().read_all()
-    return [[name, str(age)] for age, name in zip(*found.to_pydict().values(), strict=True) if age in ids]
+        rows = people.read().read_all()
+    return [[name, str(age)] for age, name in zip(*rows.to_pydict().values(), strict=True) if age in ids]
 
 
 def least_and_greatest(db: AirportClient) -> Rows:
-    found = db.scan(EMPLOYEES, columns=["age", "salary", "start_date"]).read_all()
-    return one(*(pc.min_max(found.column(i))[end].as_py() for i, end in enumerate(("min", "max", "min"))))
+    rows = db.scan(EMPLOYEES, columns=["age", "salary", "start_date"]).read_all()
+    return one(*(pc.min_max(rows.column(i))[end].as_py() for i, end in enumerate(("min", "max", "min"))))
 
 
 def prepare(db: AirportClient) -> Rows:
@@ -383,46 +387,50 @@ OTHERWISE = {
 }
 
 
-def driven() -> list[Conversation]:
-    return [told for told in conversations() if told.sql in STATEMENTS and _has_a_token(told)]
+def covered() -> list[Conversation]:
+    return [
+        conversation
+        for conversation in conversations()
+        if conversation.sql in STATEMENTS and _has_a_token(conversation)
+    ]
 
 
-def _has_a_token(told: Conversation) -> bool:
-    return told.session not in ("no token", "token in ATTACH only")
+def _has_a_token(conversation: Conversation) -> bool:
+    return conversation.session not in ("no token", "token in ATTACH only")
 
 
 @contextlib.contextmanager
-def attached(location: str, told: Conversation, *, loaded: bool) -> Iterator[AirportClient]:
+def attached(location: str, conversation: Conversation, *, loaded: bool) -> Iterator[AirportClient]:
     """The client with the configuration of the session, including its token."""
-    token = told.calls[0].header("authorization").removeprefix("Bearer ")
+    token = conversation.calls[0].header("authorization").removeprefix("Bearer ")
     with AirportClient(location, "demo", token=token) as db:
         if loaded:
             db.schemas()
         yield db
 
 
-@pytest.mark.parametrize("told", driven(), ids=str)
+@pytest.mark.parametrize("conversation", covered(), ids=str)
 def test_client_makes_the_same_requests_and_returns_the_same_rows_as_duckdb(
-    told: Conversation, catalog: RecordedCatalog, location: str, recorder: Recorder
+    conversation: Conversation, catalog: RecordedCatalog, location: str, recorder: Recorder
 ) -> None:
-    as_it_was(catalog, told)
-    actions = {call.action for call in told.calls}
+    restore_state(catalog, conversation)
+    actions = {call.action for call in conversation.calls}
     begun = "catalog_version" in actions and "create_transaction" not in actions  # by an earlier statement
-    with attached(location, told, loaded="list_schemas" not in actions) as db, contextlib.ExitStack() as stack:
+    with attached(location, conversation, loaded="list_schemas" not in actions) as db, contextlib.ExitStack() as stack:
         if begun:
             stack.enter_context(db.transaction())
             db.count("w.k")
         recorder.calls.clear()
-        rows = STATEMENTS[told.sql](db)
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
-    assert rows == [list(values) for values in told.rows]
+        rows = STATEMENTS[conversation.sql](db)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
+    assert rows == [list(values) for values in conversation.rows]
 
 
 def test_every_statement_that_reads_is_covered() -> None:
     reading = {
-        told.sql
-        for told in conversations()
-        if told.calls and {call.name for call in told.calls} <= READS and _has_a_token(told)
+        conversation.sql
+        for conversation in conversations()
+        if conversation.calls and {call.name for call in conversation.calls} <= READS and _has_a_token(conversation)
     }
     only_bound = {sql for sql in reading if sql.startswith(("CREATE", "DROP", "ALTER", "COMMENT", "MERGE", "INSERT"))}
     assert reading - only_bound - OTHERWISE == set(STATEMENTS)
@@ -430,8 +438,8 @@ def test_every_statement_that_reads_is_covered() -> None:
 
 def test_discovery_is_one_call_and_lists_what_duckdb_listed(location: str, recorder: Recorder) -> None:
     session = conversations("discovery and reading")
-    tables = next(told for told in session if "duckdb_tables()" in told.sql)
-    functions = next(told for told in session if "duckdb_functions()" in told.sql)
+    tables = next(conversation for conversation in session if "duckdb_tables()" in conversation.sql)
+    functions = next(conversation for conversation in session if "duckdb_functions()" in conversation.sql)
     with attached(location, tables, loaded=False) as db:
         recorder.calls.clear()
         schemas = [schema for schema in db.schemas() if schema.name not in ("w", "tt")]
@@ -446,41 +454,47 @@ def test_discovery_is_one_call_and_lists_what_duckdb_listed(location: str, recor
 
 
 def test_flights_are_listed_as_in_duckdb(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_flights({HERE})"]
-    with attached(location, told, loaded=False) as db:
+    (conversation,) = [
+        conversation for conversation in conversations() if conversation.sql == f"SELECT * FROM airport_flights({HERE})"
+    ]
+    with attached(location, conversation, loaded=False) as db:
         recorder.calls.clear()
         flights = list(db.flights())
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
     assert ("demo", "static_data", "employees") in [flight.path for flight in flights]
 
 
 def test_databases_are_listed_as_in_duckdb(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_databases({HERE})"]
-    with attached(location, told, loaded=False) as db:
+    (conversation,) = [
+        conversation
+        for conversation in conversations()
+        if conversation.sql == f"SELECT * FROM airport_databases({HERE})"
+    ]
+    with attached(location, conversation, loaded=False) as db:
         recorder.calls.clear()
         names = db.databases().column("name").to_pylist()
-    assert meaning(recorder.calls[:1], ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls[:1], ours) == meaning(conversation.calls, theirs)
     assert recorder.names() == ["GetFlightInfo", "endpoints", "DoGet"]
     assert names == ["demo"]
 
 
 def test_first_call_without_a_token_is_rejected(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations("no token") if told.calls]
+    (conversation,) = [conversation for conversation in conversations("no token") if conversation.calls]
     recorder.calls.clear()
     with AirportClient(location, "demo") as db, pytest.raises(Unauthorized, match="CREATE SECRET"):
         db.scan(EMPLOYEES)
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
 
 
 def test_token_given_only_to_attach_is_not_sent_with_scans(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations("token in ATTACH only") if told.calls]
+    (conversation,) = [conversation for conversation in conversations("token in ATTACH only") if conversation.calls]
     recorder.calls.clear()
     with (
         AirportClient(location, "demo", token="tok-in-attach", token_on_scans=False) as db,
         pytest.raises(Unauthorized),
     ):
         db.count(EMPLOYEES)
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
 
 
 def test_recorded_filters_are_not_empty() -> None:
@@ -489,8 +503,8 @@ def test_recorded_filters_are_not_empty() -> None:
         json.loads(
             decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "").parameters.json_filters
         )
-        for told in driven()
-        for call in told.calls
+        for conversation in covered()
+        for call in conversation.calls
         if call.action == "endpoints"
     ]
     assert sum(bool(document["filters"]) for document in filters) >= 5

@@ -48,7 +48,9 @@ from skiway.client import AirportClient
 from skiway.model import flight_pb2 as flight
 
 WRITTEN = ("ddl", "dml", "time travel")
-TYPES = [session for session in dict.fromkeys(told.session for told in conversations()) if "types" in session]
+TYPES = [
+    session for session in dict.fromkeys(conversation.session for conversation in conversations()) if "types" in session
+]
 NOT_HERE = {
     "reset",
     "create_database",
@@ -60,10 +62,10 @@ NOT_HERE = {
 }
 
 
-def changes(told: Conversation) -> list[Call]:
+def changes(conversation: Conversation) -> list[Call]:
     """The calls that change something: at most one action and one exchange."""
     reads = NOT_HERE | {"create_transaction", "catalog_version", "list_schemas", "endpoints", "DoGet"}
-    return [call for call in told.calls if call.name not in reads]
+    return [call for call in conversation.calls if call.name not in reads]
 
 
 # -- recorded requests, our server ---------------------------------------------------------------------------------------
@@ -89,16 +91,16 @@ class Replay:
     row_ids: Callable[[Conversation, list[int]], list[int | None]]
     tickets: dict[str, bytes] = field(default_factory=dict)
 
-    def hold(self, told: Conversation) -> Answered:
+    def run(self, conversation: Conversation) -> Answered:
         """Replay all calls of a statement. Its exchange is open while it scans, as in the recording."""
         answered = Answered()
-        calls = [call for call in told.calls if call.name not in NOT_HERE]
+        calls = [call for call in conversation.calls if call.name not in NOT_HERE]
         try:
             before = [call for call in calls if call.name not in ("endpoints", "DoGet", "DoExchange")]
             for call in before:
                 self.plain_call(call)
             with contextlib.ExitStack() as stack:
-                exchanges = [Exchange(self, told, call) for call in calls if call.method == "DoExchange"]
+                exchanges = [Exchange(self, conversation, call) for call in calls if call.method == "DoExchange"]
                 for exchange in exchanges:
                     stack.callback(exchange.call.cancel)
                 for call in calls:
@@ -127,17 +129,17 @@ class Replay:
         return action.SerializeToString()
 
     def metadata(self, call: Call) -> list[tuple[str, str]]:
-        def value(key: str, told: str) -> str:
-            return "/".join(self.rename(plain(told.split("/"))).path) if key == headers.FLIGHT_PATH else told
+        def value(key: str, recorded: str) -> str:
+            return "/".join(self.rename(plain(recorded.split("/"))).path) if key == headers.FLIGHT_PATH else recorded
 
-        return [(key, value(key, told)) for key, told in call.headers]
+        return [(key, value(key, recorded)) for key, recorded in call.headers]
 
 
 class Exchange:
     """One recorded exchange in lock-step with our server, opened by the constructor."""
 
-    def __init__(self, replay: Replay, told: Conversation, recorded: Call) -> None:
-        self._replay, self._told, self._recorded = replay, told, recorded
+    def __init__(self, replay: Replay, conversation: Conversation, recorded: Call) -> None:
+        self._replay, self._conversation, self._recorded = replay, conversation, recorded
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         invoke: Any = replay.channel.stream_stream(f"/{headers.SERVICE}/DoExchange")
         self.call = invoke(iter(self._queue.get, None), metadata=replay.metadata(recorded), timeout=30)
@@ -189,18 +191,18 @@ class Exchange:
         writer = FrameWriter(reader.schema)
         batches = list(reader)
         recorded = [i for batch in batches for i in batch["rowid"].to_pylist()]
-        translated = dict(zip(recorded, self._replay.row_ids(self._told, recorded), strict=True))
+        translated = dict(zip(recorded, self._replay.row_ids(self._conversation, recorded), strict=True))
         for batch in batches:
             ids = pa.array([translated[i] for i in batch["rowid"].to_pylist()], pa.int64())
-            here = batch.set_column(batch.num_columns - 1, "rowid", ids).filter(ids.is_valid())
-            if here.num_rows:
-                yield from writer.batch(here)
+            translated_batch = batch.set_column(batch.num_columns - 1, "rowid", ids).filter(ids.is_valid())
+            if translated_batch.num_rows:
+                yield from writer.batch(translated_batch)
 
 
 # -- the expected results ------------------------------------------------------------------------------------------------------
 
 # What the protocol does not transmit: IF NOT EXISTS, the name of a new field, CASCADE.
-NOT_TOLD = {
+NOT_TRANSMITTED = {
     "CREATE SCHEMA IF NOT EXISTS d.s1": "ALREADY_EXISTS",
     "ALTER TABLE d.s1.t ADD COLUMN s.z DOUBLE": "UNIMPLEMENTED",
     "DROP SCHEMA d.s1 CASCADE": "FAILED_PRECONDITION",
@@ -283,18 +285,18 @@ def tables_by_path(descriptor: flight.FlightDescriptor) -> flight.FlightDescript
 def translator(catalog: MemoryCatalog) -> Callable[[Conversation, list[int]], list[int | None]]:
     """Our row ids for the recorded ones: of the row with the same key, or if that is truncated, of any matching row."""
 
-    def translate(told: Conversation, recorded: list[int]) -> list[int | None]:
-        (get,) = [call for call in told.calls if call.method == "DoGet"]
+    def translate(conversation: Conversation, recorded: list[int]) -> list[int | None]:
+        (get,) = [call for call in conversation.calls if call.method == "DoGet"]
         _, schema, _, name = theirs(plain([get.header(headers.FLIGHT_PATH)])).path
         table = catalog.schema(schema).table(name)  # type: ignore[union-attr]
         rows = table.scan(ScanOptions()).read_all()  # type: ignore[union-attr]
         if get.cut:
-            about = pc.less(rows["id"], 3000) if "id < 3000" in told.sql else pa.array([True] * rows.num_rows)
+            about = pc.less(rows["id"], 3000) if "id < 3000" in conversation.sql else pa.array([True] * rows.num_rows)
             return rows.filter(about)["rowid"].to_pylist()  # type: ignore[no-any-return]
-        here = dict(zip(rows["id"].to_pylist(), rows["rowid"].to_pylist(), strict=True))
-        there = get.table()
-        keys = dict(zip(there["rowid"].to_pylist(), there["id"].to_pylist(), strict=True))
-        return [here.get(keys[i]) for i in recorded]
+        our_ids = dict(zip(rows["id"].to_pylist(), rows["rowid"].to_pylist(), strict=True))
+        recorded_rows = get.table()
+        keys = dict(zip(recorded_rows["rowid"].to_pylist(), recorded_rows["id"].to_pylist(), strict=True))
+        return [our_ids.get(keys[i]) for i in recorded]
 
     return translate
 
@@ -306,42 +308,42 @@ def test_recorded_writes_have_the_same_effects_as_in_duckdb(
     model, held = Model(), 0
     with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
         replay = Replay(channel, tables_by_path, translator(catalog))
-        for told in conversations(session):
-            if changes(told):
+        for conversation in conversations(session):
+            if changes(conversation):
                 held += 1
-                check(told, replay.hold(told), model)
-                assert announced(location) == model.columns(), told
-                assert contents(catalog) == {name: model.rows(*name) for name in contents(catalog)}, told
+                check(conversation, replay.run(conversation), model)
+                assert announced(location) == model.columns(), conversation
+                assert contents(catalog) == {name: model.rows(*name) for name in contents(catalog)}, conversation
     assert held == {"ddl": 31, "dml": 29, "time travel": 5}[session]
 
 
-def check(told: Conversation, answered: Answered, model: Model) -> None:
+def check(conversation: Conversation, answered: Answered, model: Model) -> None:
     """Check for the same success or failure, count and returned rows as in DuckDB."""
-    if told.sql in NOT_TOLD:
-        assert answered.status == NOT_TOLD[told.sql], told
+    if conversation.sql in NOT_TRANSMITTED:
+        assert answered.status == NOT_TRANSMITTED[conversation.sql], conversation
         return
-    right = model.run(told.sql)
-    if isinstance(right, duckdb.Error):
-        assert answered.status == failure(right), told
-        if isinstance(right, duckdb.ConstraintException):
+    expected = model.run(conversation.sql)
+    if isinstance(expected, duckdb.Error):
+        assert answered.status == failure(expected), conversation
+        if isinstance(expected, duckdb.ConstraintException):
             assert decode(answered.details, TypedError, "").exception_type == "ConstraintException"
         return
-    assert answered.status == "OK", told
-    _, returning, wanted = told.sql.partition(" RETURNING ")
+    assert answered.status == "OK", conversation
+    _, returning, columns = conversation.sql.partition(" RETURNING ")
     if returning:
-        assert answered.count == len(right), told
+        assert answered.count == len(expected), conversation
         returned = answered.returned
         assert returned is not None
-        if told.sql.startswith("UPDATE"):
-            (exchange,) = [call for call in told.calls if call.method == "DoExchange"]
+        if conversation.sql.startswith("UPDATE"):
+            (exchange,) = [call for call in conversation.calls if call.method == "DoExchange"]
             assert returned.schema.names == BatchReader(iter(exchange.requests)).schema.names, (
                 "DuckDB matches columns by position"
             )
         visible = returned.select(["id", "name", "v"])  # noqa: F841  (DuckDB finds it by its name)
-        found = duckdb.sql(f"SELECT {wanted} FROM visible").fetchall()
-        assert sorted(map(str, found)) == sorted(map(str, right)), told
+        actual = duckdb.sql(f"SELECT {columns} FROM visible").fetchall()
+        assert sorted(map(str, actual)) == sorted(map(str, expected)), conversation
     elif answered.count is not None:
-        assert [(answered.count,)] == right, told
+        assert [(answered.count,)] == expected, conversation
 
 
 def failure(error: duckdb.Error) -> str:
@@ -365,22 +367,22 @@ BY_DEFAULT = {
 SPELLED = {"TIMETZ": "TIME WITH TIME ZONE", "TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE"}
 
 
-def recorded_columns(told: Conversation) -> pa.Schema:
+def recorded_columns(conversation: Conversation) -> pa.Schema:
     """The columns of a recorded CREATE TABLE."""
-    (call,) = changes(told)
-    asked = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
-    return pa.ipc.read_schema(pa.py_buffer(binary(asked.arrow_schema)))
+    (call,) = changes(conversation)
+    request = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
+    return pa.ipc.read_schema(pa.py_buffer(binary(request.arrow_schema)))
 
 
-def declared(told: Conversation) -> tuple[str, str] | None:
+def declared(conversation: Conversation) -> tuple[str, str] | None:
     """Table and type of `CREATE TABLE d.ty.t0 (v BOOLEAN)`."""
-    found = re.fullmatch(r"CREATE TABLE d\.ty\.(t\d+) \(v (.*)\)", told.sql)
-    return (found[1], found[2]) if found and changes(told) else None
+    match = re.fullmatch(r"CREATE TABLE d\.ty\.(t\d+) \(v (.*)\)", conversation.sql)
+    return (match[1], match[2]) if match and changes(conversation) else None
 
 
-def expected_type(told: Conversation, sql_type: str, *, lossless: bool) -> str:
+def expected_type(conversation: Conversation, sql_type: str, *, lossless: bool) -> str:
     """The type that DuckDB derives from what was transmitted."""
-    was_sent = duckdb_type(recorded_columns(told).field(0))
+    was_sent = duckdb_type(recorded_columns(conversation).field(0))
     if not lossless or was_sent == BY_DEFAULT.get(sql_type):  # single statements ignored the setting
         sql_type = BY_DEFAULT.get(sql_type, sql_type)
     sql_type = ENUMS.get(sql_type, sql_type)
@@ -394,20 +396,22 @@ def test_every_type_is_accepted_and_announced_in_a_form_duckdb_supports(
     created, inserted = 0, 0
     with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
         replay = Replay(channel, tables_by_path, translator(catalog))
-        for told in conversations(session):
-            if not changes(told):
+        for conversation in conversations(session):
+            if not changes(conversation):
                 continue
-            answered = replay.hold(told)
-            assert answered.status == "OK", told
-            if (found := declared(told)) is not None:
+            answered = replay.run(conversation)
+            assert answered.status == "OK", conversation
+            if (match := declared(conversation)) is not None:
                 created += 1
-                name, sql_type = found
+                name, sql_type = match
                 types = {column[1]: column[3] for column in announced(location)}
-                assert types[name] == expected_type(told, sql_type, lossless="true" in session), told
-            elif told.sql.startswith("INSERT"):
+                assert types[name] == expected_type(conversation, sql_type, lossless="true" in session), conversation
+            elif conversation.sql.startswith("INSERT"):
                 inserted += 1
-                assert answered.count == 1, told
-                assert contents(catalog)["ty", told.sql.split()[2].rpartition(".")[2]] == ["(None,)"], told
+                assert answered.count == 1, conversation
+                assert contents(catalog)["ty", conversation.sql.split()[2].rpartition(".")[2]] == ["(None,)"], (
+                    conversation
+                )
     assert (created, inserted) == (39, 38), (
         "all but VARIANT; the recorded server rejected UNION, so nothing was inserted"
     )
@@ -420,8 +424,8 @@ def renaming(catalog_location: str) -> Rename:
     """Our descriptors of tables and functions by the recorded ones."""
     with AirportClient(catalog_location, "demo", token="t") as db:
         objects = [item for schema in db.schemas() for item in (*schema.tables, *schema.functions)]
-    known = {tuple(ours(item.descriptor).path): item.descriptor for item in objects}
-    return lambda descriptor: known.get(tuple(theirs(descriptor).path), descriptor)
+    descriptors = {tuple(ours(item.descriptor).path): item.descriptor for item in objects}
+    return lambda descriptor: descriptors.get(tuple(theirs(descriptor).path), descriptor)
 
 
 @pytest.fixture(scope="module")
@@ -436,33 +440,37 @@ def functions(functions_recorder: Recorder) -> Iterator[str]:
 
 
 def called() -> list[Conversation]:
-    return [told for told in conversations("functions") if any(call.method == "DoExchange" for call in told.calls)]
+    return [
+        conversation
+        for conversation in conversations("functions")
+        if any(call.method == "DoExchange" for call in conversation.calls)
+    ]
 
 
-@pytest.mark.parametrize("told", called(), ids=str)
-def test_recorded_function_calls_return_the_recorded_results(told: Conversation, functions: str) -> None:
+@pytest.mark.parametrize("conversation", called(), ids=str)
+def test_recorded_function_calls_return_the_recorded_results(conversation: Conversation, functions: str) -> None:
     with grpc.insecure_channel(functions.removeprefix("grpc://")) as channel:
-        answered = Replay(channel, renaming(functions), lambda _told, ids: list(ids)).hold(told)
+        answered = Replay(channel, renaming(functions), lambda _, ids: list(ids)).run(conversation)
     assert answered.status == "OK"
     assert answered.returned is not None
-    assert shown(told, answered.returned) == [list(values) for values in told.rows]
-    if "in_out" in told.sql:
+    assert shown(conversation, answered.returned) == [list(values) for values in conversation.rows]
+    if "in_out" in conversation.sql:
         assert answered.marks[-1] == b"chunk_finished"
 
 
-def shown(told: Conversation, made: pa.Table) -> list[list[str]]:
+def shown(conversation: Conversation, result: pa.Table) -> list[list[str]]:
     """The statement's rows, computed from the function's results."""
-    found = made
-    if "test_time" in told.sql:
-        return [list(values) for values in told.rows] if made.num_rows == 1 else []
-    if (outer := re.match(r"SELECT (count\(.*?\)|sum)", told.sql)) is not None:
+    rows = result
+    if "test_time" in conversation.sql:
+        return [list(values) for values in conversation.rows] if result.num_rows == 1 else []
+    if (outer := re.match(r"SELECT (count\(.*?\)|sum)", conversation.sql)) is not None:
         expression = outer[1] if outer[1].startswith("count") else "sum(result)"
-        found = duckdb.sql(f"SELECT {expression} FROM made").arrow().read_all()
-    return [[str(value) for value in values.values()] for values in found.to_pylist()]
+        rows = duckdb.sql(f"SELECT {expression} FROM result").arrow().read_all()
+    return [[str(value) for value in values.values()] for values in rows.to_pylist()]
 
 
 def test_every_recorded_statement_is_replayed() -> None:
     """No statement that writes or calls a function is skipped."""
-    sessions = {told.session for told in conversations() if changes(told)}
+    sessions = {conversation.session for conversation in conversations() if changes(conversation)}
     assert sessions == {*WRITTEN, *TYPES, "functions"}
-    assert {told.session for told in called()} == {"functions"}
+    assert {conversation.session for conversation in called()} == {"functions"}

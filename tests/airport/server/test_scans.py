@@ -45,12 +45,12 @@ def test_all_rows_arrive(rows: int) -> None:
 def test_one_column_of_a_hundred_costs_a_twentieth() -> None:
     table = pa.table({f"c{i}": pa.array(range(i, i + 100_000), pa.int64()) for i in range(100)})
     with serving(table.schema, lambda scan: table) as server, Raw(server.location) as raw:
-        (all_of_it,) = raw.endpoints("demo", "s", "t", columns=range(100))
+        (all_columns,) = raw.endpoints("demo", "s", "t", columns=range(100))
         (one,) = raw.endpoints("demo", "s", "t", columns=[7])
-        whole = sum(map(len, raw.get(all_of_it.ticket.ticket)))
+        wide = sum(map(len, raw.get(all_columns.ticket.ticket)))
         narrow = sum(map(len, raw.get(one.ticket.ticket)))
         scanned = raw.scan("demo", "s", "t", columns=[7])
-    assert narrow < 0.05 * whole
+    assert narrow < 0.05 * wide
     assert scanned.schema.equals(table.schema)
     assert scanned["c7"].to_pylist() == table["c7"].to_pylist()
     assert scanned["c8"].null_count == scanned.num_rows
@@ -194,17 +194,17 @@ def test_reader_is_closed_when_the_client_stops_early() -> None:
 
 
 def test_data_of_a_finished_scan_is_released() -> None:
-    kept: list[weakref.ref[pa.Table]] = []
+    references: list[weakref.ref[pa.Table]] = []
 
     def scan(options: ScanOptions) -> pa.Table:
         table = pa.table({"id": range(10)})
-        kept.append(weakref.ref(table))
+        references.append(weakref.ref(table))
         return table
 
     with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location) as raw:
         raw.scan("demo", "s", "t")
     gc.collect()
-    assert kept[0]() is None
+    assert references[0]() is None
 
 
 def test_wide_batches_are_split_into_messages_of_bounded_size() -> None:

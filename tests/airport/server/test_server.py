@@ -198,9 +198,9 @@ def test_a_resolver_finds_catalogs_per_request() -> None:
 
     auth = BearerAuth(lambda token: token)
     with Server(catalogs=resolve, port=0, auth=auth) as server:
-        for who in ("ada", "grace"):
-            with Raw(server.location, (*AIRPORT, ("authorization", f"Bearer {who}"))) as raw:
-                assert where(raw, "home", "s", "t") == f"{who}'s home"
+        for user in ("ada", "grace"):
+            with Raw(server.location, (*AIRPORT, ("authorization", f"Bearer {user}"))) as raw:
+                assert where(raw, "home", "s", "t") == f"{user}'s home"
                 assert code_of(lambda: where(raw, "other", "s", "t"))[0] is Code.NOT_FOUND
         with pytest.raises(Unsupported):
             server.add_catalog(catalog_named("x"))
@@ -256,11 +256,11 @@ def test_custom_action_cannot_use_a_reserved_name() -> None:
 
 def test_list_flights_lists_all_or_what_its_headers_select() -> None:
     with Server([catalog_named("a"), catalog_named("b")], port=0) as server, Raw(server.location) as raw:
-        everything = [flight.FlightInfo.FromString(data) for data in raw.stream("ListFlights", b"")]
+        flights = [flight.FlightInfo.FromString(data) for data in raw.stream("ListFlights", b"")]
         headers = (("airport-list-flights-filter-catalog", "b"), ("airport-list-flights-filter-schema", "s"))
         some = [flight.FlightInfo.FromString(data) for data in raw.stream("ListFlights", b"", *headers)]
         none = list(raw.stream("ListFlights", b"", headers[0], ("airport-list-flights-filter-schema", "x")))
-    assert [list(info.flight_descriptor.path) for info in everything] == [["a", "s", "t"], ["b", "s", "t"]]
+    assert [list(info.flight_descriptor.path) for info in flights] == [["a", "s", "t"], ["b", "s", "t"]]
     assert [list(info.flight_descriptor.path) for info in some] == [["b", "s", "t"]]
     assert none == []
 
@@ -308,8 +308,8 @@ def test_mutual_tls_requires_a_certificate_from_the_right_authority(tmp_path: Pa
     with Server(
         catalog_named("demo"), port=0, tls=Tls(pair.certificate, pair.key, client_ca=authority.certificate)
     ) as server:
-        known = grpc.ssl_channel_credentials(root, ada.key.read_bytes(), ada.certificate.read_bytes())
-        with Raw(server.location, credentials=known) as raw:
+        credentials = grpc.ssl_channel_credentials(root, ada.key.read_bytes(), ada.certificate.read_bytes())
+        with Raw(server.location, credentials=credentials) as raw:
             assert where(raw, "demo", "s", "t") == "demo"
         foreign = grpc.ssl_channel_credentials(root, eve.key.read_bytes(), eve.certificate.read_bytes())
         for credentials in (foreign, grpc.ssl_channel_credentials(root)):

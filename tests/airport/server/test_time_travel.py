@@ -53,10 +53,10 @@ def info(raw: Raw, unit: str, value: str) -> flight.FlightInfo:
     ("unit", "value", "version"), [("VERSION", "1", 1), ("VERSION", "2", 2), ("TIMESTAMP", "2022-05-01 10:00:00", 2)]
 )
 def test_schema_and_rows_are_those_of_the_requested_time(raw: Raw, unit: str, value: str, version: int) -> None:
-    told = info(raw, unit, value)
-    assert pa.ipc.read_schema(pa.py_buffer(told.schema)) == STATES[version].schema
-    assert told.flight_descriptor.SerializeToString() == descriptor("demo", "s", "t")
-    assert told.app_metadata
+    flight_info = info(raw, unit, value)
+    assert pa.ipc.read_schema(pa.py_buffer(flight_info.schema)) == STATES[version].schema
+    assert flight_info.flight_descriptor.SerializeToString() == descriptor("demo", "s", "t")
+    assert flight_info.app_metadata
     ids = range(len(STATES[version].schema))
     scanned = raw.scan("demo", "s", "t", columns=ids, at_unit=unit, at_value=value)
     assert scanned.equals(STATES[version])

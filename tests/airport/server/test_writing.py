@@ -72,8 +72,8 @@ class Rows(Table):
         )
 
     def drop(self, ids: list[int]) -> pa.Table:
-        gone = [self.rows.pop(number) for number in ids]
-        return pa.table({"id": [row[0] for row in gone], "name": [row[1] for row in gone]}, VISIBLE)
+        deleted = [self.rows.pop(number) for number in ids]
+        return pa.table({"id": [row[0] for row in deleted], "name": [row[1] for row in deleted]}, VISIBLE)
 
 
 def result(rows: pa.Table, count: int, options: DmlOptions) -> DmlResult:
@@ -215,8 +215,8 @@ def test_insert_update_delete_of_any_number_of_rows(form, returning: bool, rows:
         assert [row[1] for row in table.rows.values()] == [f"row {i}!" for i in range(rows)]
 
         delete = Exchange(raw, PATH, DELETE, "delete", returning=returning)
-        gone = written(delete, in_vectors(pa.table({"rowid": row_ids})), returning)
-        assert gone == changed.select(["id", "name"]).to_pylist() * returning
+        deleted = written(delete, in_vectors(pa.table({"rowid": row_ids})), returning)
+        assert deleted == changed.select(["id", "name"]).to_pylist() * returning
         assert delete.finish() == rows
         assert table.rows == {}
 

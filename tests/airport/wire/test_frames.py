@@ -115,9 +115,9 @@ def test_union_round_trips() -> None:
 
 
 def test_dictionaries_may_change_between_batches() -> None:
-    words = [["a", "b"], ["c", "a"], ["c", "c"]]
-    batches = [pa.record_batch([pa.array(w).dictionary_encode()], names=["d"]) for w in words]
-    assert [b.to_pydict()["d"] for b in round_trip(batches)] == words
+    values = [["a", "b"], ["c", "a"], ["c", "c"]]
+    batches = [pa.record_batch([pa.array(w).dictionary_encode()], names=["d"]) for w in values]
+    assert [b.to_pydict()["d"] for b in round_trip(batches)] == values
 
 
 def test_an_unchanged_dictionary_is_sent_once() -> None:
@@ -162,16 +162,16 @@ def test_metadata_only_messages_before_and_among_batches() -> None:
 def test_nothing_is_read_ahead() -> None:
     writer = FrameWriter(pa.schema({"v": pa.dictionary(pa.int8(), pa.string())}))
     batch = pa.record_batch([pa.array(["a"], pa.dictionary(pa.int8(), pa.string()))], names=["v"])
-    taken: list[int] = []
+    read: list[int] = []
 
     def frames():
         for number, frame in enumerate([writer.begin(), *writer.batch(batch), *writer.batch(batch)]):
-            taken.append(number)
+            read.append(number)
             yield frame
 
     rows = iter(BatchReader(frames()))
     next(rows)
-    assert taken == [0, 1, 2]  # schema, dictionary, first batch
+    assert read == [0, 1, 2]  # schema, dictionary, first batch
 
 
 def test_slices_contain_only_their_own_rows() -> None:

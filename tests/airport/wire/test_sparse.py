@@ -30,8 +30,8 @@ def test_every_type_round_trips_between_nulls(name: str) -> None:
 
 
 def test_slice_of_a_larger_batch_round_trips() -> None:
-    whole = among_nulls(pa.array(["one", None, "three", "four"]), 30_000)
-    parts = [whole.slice(7, 10_001), whole.slice(10_008)]
+    batch = among_nulls(pa.array(["one", None, "three", "four"]), 30_000)
+    parts = [batch.slice(7, 10_001), batch.slice(10_008)]
     assert round_trip(parts, null_columns=NULLED) == parts
 
 
@@ -49,11 +49,11 @@ def test_columns_without_buffers_round_trip() -> None:
 
 def test_null_columns_take_no_space_and_the_others_are_unchanged() -> None:
     rows = 50_000
-    asked = pa.array(range(rows), pa.int64())
-    batch = pa.record_batch([asked, *(pa.nulls(rows, pa.int64()) for _ in range(9))], names=list("abcdefghij"))
+    column = pa.array(range(rows), pa.int64())
+    batch = pa.record_batch([column, *(pa.nulls(rows, pa.int64()) for _ in range(9))], names=list("abcdefghij"))
     (frame,) = FrameWriter(batch.schema).batch(batch, null_columns=tuple(range(1, 10)))
-    assert asked.buffers()[1].to_pybytes() in frame
-    assert len(frame) < asked.nbytes * 1.1
+    assert column.buffers()[1].to_pybytes() in frame
+    assert len(frame) < column.nbytes * 1.1
 
 
 def test_views_with_a_variable_number_of_buffers_are_encoded_by_arrow() -> None:
