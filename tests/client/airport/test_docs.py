@@ -1,4 +1,4 @@
-"""The page about the client is true: its programs run, and it names all there is."""
+"""The page about the client: its programs run, and it documents every method and option."""
 
 from __future__ import annotations
 

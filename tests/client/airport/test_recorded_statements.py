@@ -1,6 +1,6 @@
-"""The client makes the requests that DuckDB made for the same statements: those that write, define and call.
+"""The client makes the same requests as DuckDB for the same statements: DML, DDL and function calls.
 
-`tests/airport/server/test_recorded_reads.py` has the ones that read.
+`tests/airport/server/test_recorded_reads.py` covers those that read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEYED = ("id", "n", "q")
 
 
 def refused(kind: type[SkiwayError], statement: Statement) -> Statement:
-    """A statement that has to fail."""
+    """A statement that must fail."""
 
     def run(db: AirportClient) -> None:
         with pytest.raises(kind):
@@ -113,7 +113,7 @@ DDL: dict[str, Statement] = {
     "DROP TABLE IF EXISTS d.s1.t2": lambda db: db.drop_table("s1.t2", if_exists=True),
     "DROP SCHEMA d.s1 CASCADE": refused(SchemaNotEmpty, lambda db: db.drop_schema("s1")),
 }
-# The same words once more, with another outcome.
+# The same statement again, with a different outcome.
 SECOND_TIME: dict[str, type[SkiwayError]] = {
     "CREATE SCHEMA d.s1": AlreadyExists,
     "DROP SCHEMA d.s1": NotFound,
@@ -130,7 +130,7 @@ def create_as(db: AirportClient, name: str, columns: pa.Schema, rows: Sequence[S
 
 
 def nothing_of_itself(db: AirportClient) -> Written:
-    """DuckDB binds the table it reads before it sees that nothing is to be read."""
+    """DuckDB binds the table before it notices that there is nothing to read."""
     with db.transaction():
         db.bind("w.t")
         return db.insert("w.t", [])
@@ -242,20 +242,20 @@ def ranged(count: int) -> pa.Table:
     return pa.table({"range": pa.array(range(count), I64)})
 
 
-# Statements that the client has no words for, or that DuckDB refuses without a request.
+# Statements that the client cannot express, or that DuckDB rejects without a request.
 WITHOUT_WORDS = re.compile(
     "CREATE OR REPLACE|ADD CONSTRAINT|CREATE VIEW|COMMENT ON|DROP DEFAULT|ON CONFLICT|MERGE|VARIANT"
 )
 
-# Where our server tells the client more than the recorded one told, so that it refuses, or finds less to delete.
+# Where our server sends more information than the recorded one, so that the client rejects more, or deletes less.
 NOT_THE_SAME = {"INSERT INTO d.w.k VALUES (2,NULL,1)", "TRUNCATE d.w.k"}
 
 
-# -- what is compared ---------------------------------------------------------------------------------------------------
+# -- comparison ---------------------------------------------------------------------------------------------------
 
 
 def comparable(calls: Sequence[Call], rename: Any) -> list[tuple[object, ...]]:
-    """The calls but for what only one of the servers has: statistics and transactions."""
+    """The calls without those that only one of the servers supports: statistics and transactions."""
     kept = [
         replace(call, headers=tuple(item for item in call.headers if item[0] != "airport-transaction-id"))
         for call in calls
@@ -265,7 +265,7 @@ def comparable(calls: Sequence[Call], rename: Any) -> list[tuple[object, ...]]:
 
 
 def _ordered(call: Call) -> Call:
-    """A composite key comes out of a hash set, without our word for a new field's name."""
+    """With composite keys in order, since they come from a hash set, and without our name of a new field."""
     if call.action not in ("create_table", "add_field"):
         return call
     action = flight.Action.FromString(call.requests[0])
@@ -279,7 +279,7 @@ def _ordered(call: Call) -> Call:
 
 
 def one_version_less(found: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """CREATE TABLE AS is one statement to DuckDB, and two here: the second asks for the catalog's version again."""
+    """CREATE TABLE AS is one statement in DuckDB and two here: the second requests the catalog version again."""
     last = max(i for i, call in enumerate(found) if call[0] == "catalog_version")
     return found[:last] + found[last + 1 :]
 
@@ -299,8 +299,8 @@ def token(told: Conversation) -> str:
     return told.calls[0].header("authorization").removeprefix("Bearer ")
 
 
-def spoken(session: str) -> list[Conversation]:
-    """Its statements that are about more than reading, or whose making the client can refuse."""
+def covered_statements(session: str) -> list[Conversation]:
+    """The session's statements that do more than read, or that the client can reject before a request."""
     words = ("CREATE", "DROP", "ALTER", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
     told = [told for told in conversations(session) if told.sql.startswith(words) and told.calls]
     return [one for one in told if not WITHOUT_WORDS.search(one.sql)]
@@ -309,17 +309,17 @@ def spoken(session: str) -> list[Conversation]:
 @pytest.mark.parametrize(
     ("session", "statements", "count"), [("ddl", DDL, 34), ("dml", DML, 29), ("time travel", TIME_TRAVEL, 5)]
 )
-def test_client_says_what_duckdb_said(
+def test_client_makes_the_same_requests_as_duckdb(
     session: str, statements: dict[str, Statement], count: int, location: str, recorder: Recorder
 ) -> None:
-    told_all = spoken(session)
+    told_all = covered_statements(session)
     assert len(told_all) == count
-    assert {told.sql for told in told_all} == set(statements), "every statement is made, and no other"
+    assert {told.sql for told in told_all} == set(statements), "every statement is run, and no other"
     done: list[str] = []
     with AirportClient(location, "demo", token=token(told_all[0]), timeout_s=30) as db:
         for told in told_all:
             if any(call.action == "list_schemas" for call in told.calls):
-                db.reload()  # DuckDB loads the catalog at its first use, and again after it died
+                db.reload()  # DuckDB loads the catalog on first use, and again after a crash
             recorder.calls.clear()
             again = SECOND_TIME.get(told.sql) if _fails_now(told, done) else None
             (refused(again, statements[told.sql]) if again else statements[told.sql])(db)
@@ -334,7 +334,7 @@ def test_client_says_what_duckdb_said(
 
 
 def _fails_now(told: Conversation, done: list[str]) -> bool:
-    """Said again, with nothing between that undid it."""
+    """Whether the statement is repeated, and nothing in between undid it."""
     opposite = (
         told.sql.replace("CREATE", "DROP") if told.sql.startswith("CREATE") else told.sql.replace("DROP", "CREATE")
     )
@@ -343,11 +343,11 @@ def _fails_now(told: Conversation, done: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("session", [s for s in dict.fromkeys(t.session for t in conversations()) if "types" in s])
-def test_client_sends_every_type_as_duckdb_did(session: str, location: str, recorder: Recorder) -> None:
+def test_client_sends_every_type_as_in_duckdb(session: str, location: str, recorder: Recorder) -> None:
     compared = 0
     with AirportClient(location, "demo", token="t", timeout_s=30) as db:
         db.create_schema("ty")
-        for told in spoken(session):
+        for told in covered_statements(session):
             recorder.calls.clear()
             (call,) = [call for call in told.calls if call.name in ("create_schema", "create_table", "DoExchange")]
             if call.action == "create_table":
@@ -368,7 +368,7 @@ def _bodies(calls: Sequence[Call], rename: Any) -> list[object]:
 
 
 @pytest.mark.parametrize("told", [told for told in conversations("functions") if told.sql in FUNCTIONS], ids=str)
-def test_client_calls_functions_as_duckdb_did(told: Conversation, recorder: Recorder) -> None:
+def test_client_calls_functions_as_in_duckdb(told: Conversation, recorder: Recorder) -> None:
     with contextlib.ExitStack() as stack:
         location = stack.enter_context(recording(service(RecordedCatalog()), recorder))
         db = stack.enter_context(AirportClient(location, "demo", token=token(told), timeout_s=30))
@@ -386,7 +386,7 @@ def test_client_calls_functions_as_duckdb_did(told: Conversation, recorder: Reco
         assert [[str(value) for value in row] for row in rows] == [list(row) for row in told.rows]
 
 
-def test_every_recorded_call_of_a_function_with_rows_is_made() -> None:
+def test_every_recorded_function_call_with_rows_is_covered() -> None:
     exchanges = {
         told.sql for told in conversations("functions") if any(call.method == "DoExchange" for call in told.calls)
     }
