@@ -126,7 +126,7 @@ def _call(call: dict[str, Any]) -> Call:
     )
 
 
-# -- names: recorded descriptors, our descriptors, and a form to compare both ------------------------------------------------------
+# -- names: recorded descriptors, our descriptors, and a form to compare both ------------------------------------------
 
 
 def plain(parts: Sequence[str]) -> flight.FlightDescriptor:
@@ -161,7 +161,7 @@ def renamed_frame(data: bytes, rename: Rename) -> bytes:
     return name + data[len(head) :]
 
 
-# -- the meaning of a request, except ids ---------------------------------------------------------------------------------
+# -- the meaning of a request, except ids ------------------------------------------------------------------------------
 
 _IDS = ("airport-client-session-id", "airport-trace-id", "airport-transaction-id")
 
@@ -273,7 +273,7 @@ def _nowhere(json_filters: bytes) -> bytes:
     return re.sub(rb'"query_location":\d+', b'"query_location":0', json_filters)
 
 
-# -- the meaning of a response ----------------------------------------------------------------------------------------------
+# -- the meaning of a response -----------------------------------------------------------------------------------------
 
 
 def listing(body: bytes) -> dict[tuple[str, str, str], tuple[object, ...]]:

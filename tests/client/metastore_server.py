@@ -138,7 +138,7 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         host, port = address.split(":")
-        self._there = (host, int(port))
+        self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._ends: list[socket.socket] = []
@@ -164,13 +164,13 @@ class Wire:
     def _accept(self) -> None:
         while True:
             try:
-                here, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:
                 return
-            there = socket.create_connection(self._there)
+            server = socket.create_connection(self._target)
             with self._lock:
-                self._ends += [here, there]
-            for source, target in ((here, there), (there, here)):
+                self._ends += [client, server]
+            for source, target in ((client, server), (server, client)):
                 threading.Thread(target=_pump, args=(source, target), daemon=True).start()
 
 

@@ -36,7 +36,7 @@ class Recorder(grpc.ServerInterceptor):
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.heard = 0  # messages of exchanges, including those that have not ended
+        self.received = 0  # messages of exchanges, including those that have not ended
         self._noted = threading.Condition()
 
     def wait_for(self, name: str) -> None:
@@ -47,7 +47,7 @@ class Recorder(grpc.ServerInterceptor):
     def wait_for_messages(self, messages: int) -> None:
         """Wait until this many messages of exchanges have arrived."""
         with self._noted:
-            assert self._noted.wait_for(lambda: self.heard >= messages, timeout=20)
+            assert self._noted.wait_for(lambda: self.received >= messages, timeout=20)
 
     def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
         handler = continuation(details)
@@ -64,11 +64,11 @@ class Recorder(grpc.ServerInterceptor):
         if handler.request_streaming:
 
             def exchange(messages: Iterator[bytes], context: Any) -> Any:
-                heard = _Heard(messages, self._hear)
+                recorded = _RecordedMessages(messages, self._count)
                 try:
-                    yield from handler.stream_stream(heard, context)
+                    yield from handler.stream_stream(recorded, context)
                 finally:
-                    note(*heard.messages)
+                    note(*recorded.messages)
 
             return grpc.stream_stream_rpc_method_handler(exchange)
 
@@ -90,22 +90,22 @@ class Recorder(grpc.ServerInterceptor):
 
         return grpc.unary_stream_rpc_method_handler(stream)
 
-    def _hear(self) -> None:
+    def _count(self) -> None:
         with self._noted:
-            self.heard += 1
+            self.received += 1
             self._noted.notify_all()
 
     def names(self) -> list[str]:
         return [call.name for call in self.calls]
 
 
-class _Heard:
-    """Records the messages of a client; after their end, each read is passed on to the client."""
+class _RecordedMessages:
+    """Records the messages of a client; after the last one, it still forwards every read."""
 
-    def __init__(self, incoming: Iterator[bytes], hear: Callable[[], None]) -> None:
+    def __init__(self, incoming: Iterator[bytes], count: Callable[[], None]) -> None:
         self.messages: list[bytes] = []
         self._incoming = incoming
-        self._hear = hear
+        self._count = count
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -113,7 +113,7 @@ class _Heard:
     def __next__(self) -> bytes:
         message = next(self._incoming)
         self.messages.append(message)
-        self._hear()
+        self._count()
         return message
 
 

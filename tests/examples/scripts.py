@@ -35,14 +35,14 @@ class Running:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.log: list[str] = []
-        self.location = self._told()
+        self.location = self._read_location()
 
-    def _told(self) -> str:
+    def _read_location(self) -> str:
         for line in self._stderr():
             self.log.append(line)
             if found := ATTACH.search(line):
                 return found["location"]
-        raise AssertionError("it ended before it served:\n" + "".join(self.log))
+        raise AssertionError("the script ended before it started to serve:\n" + "".join(self.log))
 
     def end(self, number: int) -> tuple[int, str, str]:
         """Send a signal; returns the exit code and all output."""

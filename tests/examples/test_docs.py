@@ -26,14 +26,14 @@ def test_programs_run_in_order_and_print_the_output_shown(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(FOLDER)  # a page may continue from an example
     names: dict[str, Any] = {"__name__": "guide"}
-    shown = 0
+    outputs = 0
     for line, program, output in programs(page):
         exec(compile("\n" * line + program, str(page), "exec"), names)
         printed = capsys.readouterr().out
         if output is not None:
             assert printed == output, f"line {line + 1} of {page.name}"
-            shown += 1
-    assert shown, "the page must show some output"
+            outputs += 1
+    assert outputs, "the page must show some output"
 
 
 @pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
@@ -67,11 +67,11 @@ def test_every_option_is_in_the_guide() -> None:
 
 
 def test_table_of_errors_matches_the_code() -> None:
-    told = {}
+    documented = {}
     for classes, code in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| `([A-Z_]+)` \|", GUIDE.read_text(), re.MULTILINE):
-        told |= dict.fromkeys(re.findall(r"\w+", classes), code)
-    assert sorted(told) == sorted(errors.__all__)
-    for name, code in told.items():
+        documented |= dict.fromkeys(re.findall(r"\w+", classes), code)
+    assert sorted(documented) == sorted(errors.__all__)
+    for name, code in documented.items():
         kind = getattr(errors, name)
         in_force = next(CODES[each] for each in kind.__mro__ if each in CODES)
         assert in_force.name == code, name

@@ -140,9 +140,9 @@ def test_all_names_are_quoted(script: ModuleType, tmp_path: Path) -> None:
         ):
             assert db.insert(table, pa.table({column: [1, 2, 3]}), returning=True).count == 3
             assert db.update(table, {column: 7}, where=col(column) > 1).count == 2
-            gone = db.delete(table, where=col(column) == 7, returning=True).rows
-            assert gone is not None
-            assert gone.to_pydict() == {column: [7, 7]}
+            deleted = db.delete(table, where=col(column) == 7, returning=True).rows
+            assert deleted is not None
+            assert deleted.to_pydict() == {column: [7, 7]}
             assert db.scan(table).read_all().to_pydict() == {column: [1]}
         db.create_table(("sales", 'new "one"'), pa.schema([pa.field('x"y', pa.int8(), metadata={"comment": "it's"})]))
         assert db.table(("sales", 'new "one"')).schema.field('x"y').metadata == {b"comment": b"it's"}
@@ -239,9 +239,9 @@ def test_returning_has_every_row_with_the_right_schema(shop: Shop, count: int) -
     assert cheap.rows.column_names == ["id", "name", "credit"]
     assert sorted(cheap.rows["id"].to_pylist()) == given["id"].to_pylist()
     assert set(cheap.rows["credit"].to_pylist()) <= {decimal.Decimal("2.00")}
-    gone = shop.db.delete("sales.customers", where=col("id") >= 10, returning=True)
-    assert gone.rows is not None
-    assert (gone.count, sorted(gone.rows["id"].to_pylist())) == (count, given["id"].to_pylist())
+    deleted = shop.db.delete("sales.customers", where=col("id") >= 10, returning=True)
+    assert deleted.rows is not None
+    assert (deleted.count, sorted(deleted.rows["id"].to_pylist())) == (count, given["id"].to_pylist())
     assert shop.customers() == CUSTOMERS
 
 
@@ -254,9 +254,9 @@ def test_update_by_id_returns_its_own_columns(shop: Shop) -> None:
 
 
 def test_delete_returns_rows_in_the_order_of_their_ids(shop: Shop) -> None:
-    gone = shop.db.delete("sales.customers", [row_id(shop, 2), row_id(shop, 1)], returning=True).rows
-    assert gone is not None
-    assert gone["name"].to_pylist() == ["Grace", "Ada"]
+    deleted = shop.db.delete("sales.customers", [row_id(shop, 2), row_id(shop, 1)], returning=True).rows
+    assert deleted is not None
+    assert deleted["name"].to_pylist() == ["Grace", "Ada"]
     assert shop.customers() == []
 
 
@@ -303,9 +303,9 @@ def test_missing_rows_change_nothing(shop: Shop, change: str, *, returning: bool
 def test_duplicate_row_id_counts_once(shop: Shop) -> None:
     ada = row_id(shop, 1)
     assert shop.db.update("sales.customers", pa.table({"name": ["A", "A"], "rowid": [ada, ada]})).count == 1
-    gone = shop.db.delete("sales.customers", [ada, ada], returning=True)
-    assert gone.rows is not None
-    assert (gone.count, gone.rows["name"].to_pylist()) == (1, ["A", "A"])
+    deleted = shop.db.delete("sales.customers", [ada, ada], returning=True)
+    assert deleted.rows is not None
+    assert (deleted.count, deleted.rows["name"].to_pylist()) == (1, ["A", "A"])
     assert shop.customers() == CUSTOMERS[1:]
 
 
@@ -387,8 +387,8 @@ def test_on_conflict_fails_keeps_or_replaces(shop: Shop) -> None:
     other = pa.schema({"x": pa.int64()})
     with pytest.raises(AlreadyExists):
         shop.db.create_table("sales.Customers", other)
-    kept = shop.db.create_table("sales.CUSTOMERS", other, on_conflict="ignore")
-    assert (kept.name, kept.columns) == ("customers", ("id", "name", "credit"))
+    existing = shop.db.create_table("sales.CUSTOMERS", other, on_conflict="ignore")
+    assert (existing.name, existing.columns) == ("customers", ("id", "name", "credit"))
     shop.db.create_table("sales.customers", other, on_conflict="replace")
     assert shop.file("SELECT column_name FROM duckdb_columns() WHERE table_name = 'customers'") == [("x",)]
 
@@ -460,15 +460,15 @@ REFUSED: list[tuple[type[SkiwayError], str, Callable[[AirportClient], object]]] 
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "change"), REFUSED, ids=[f"{i}-{row[0].__name__}" for i, row in enumerate(REFUSED)]
+    ("error", "message", "change"), REFUSED, ids=[f"{i}-{row[0].__name__}" for i, row in enumerate(REFUSED)]
 )
 def test_rejected_ddl_explains_why_and_changes_nothing(
-    shop: Shop, error: type[SkiwayError], said: str, change: Callable[[AirportClient], object]
+    shop: Shop, error: type[SkiwayError], message: str, change: Callable[[AirportClient], object]
 ) -> None:
     shop.file("CREATE TABLE sales.plain (name VARCHAR)")
     shop.file("INSERT INTO sales.plain VALUES (NULL)")
     before, version = shop.file("SELECT sql FROM duckdb_tables() ORDER BY ALL"), shop.db.version()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         change(shop.db)
     assert shop.file("SELECT sql FROM duckdb_tables() ORDER BY ALL") == before
     assert shop.db.version() == version
@@ -500,7 +500,7 @@ def test_invalid_duckdb_file_is_rejected_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to look at " * 100)
     command = [sys.executable, FOLDER / "duckdb_file.py", "grpc://127.0.0.1:0", path]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert told.returncode == 1
-    assert "not a valid DuckDB database file" in told.stderr
-    assert "Traceback" not in told.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "not a valid DuckDB database file" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -50,9 +50,9 @@ def test_file_is_queried_with_the_filter_and_the_columns_of_the_query(taxi, capl
     caplog.set_level(logging.INFO, "examples.filters")
     dear = (col("fare") > 99.9) & (col("city") == "Rome")
     rows = db.scan("trips.rides", columns=["id"], where=dear).read_all()
-    (asked,) = [record.getMessage() for record in caplog.records if record.name == "examples.filters"]
+    (query,) = [record.getMessage() for record in caplog.records if record.name == "examples.filters"]
     select = re.escape('query: SELECT "fare", "city", "id" FROM rides')
-    assert re.fullmatch(rf"""{select} WHERE "fare" > \S*99\.9\S* AND "city" = 'Rome'""", asked), asked
+    assert re.fullmatch(rf"""{select} WHERE "fare" > \S*99\.9\S* AND "city" = 'Rome'""", query), query
     directly = database.execute("SELECT id FROM rides WHERE fare > 99.9 AND city = 'Rome'").to_arrow_table()
     assert rows.num_rows > 0
     assert sorted(rows["id"].to_pylist()) == sorted(directly["id"].to_pylist())
@@ -171,9 +171,9 @@ def test_rows_and_columns_are_those_of_the_requested_time(
     at: dict[str, object], prices: list[float], columns: list[str]
 ) -> None:
     with Server(load("time_travel").catalog(), port=0) as server, AirportClient(server.location, "shop") as db:
-        then = db.scan("menu.prices", **at).read_all()
-    assert then["price"].to_pylist() == prices
-    assert then.schema.names == columns
+        table = db.scan("menu.prices", **at).read_all()
+    assert table["price"].to_pylist() == prices
+    assert table.schema.names == columns
 
 
 @pytest.mark.parametrize("at", [{"at_version": 0}, {"at_version": 4}, {"at_timestamp": "2024-12-31"}])

@@ -48,12 +48,12 @@ def test_scripts_are_short(script: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_scripts_show_what_to_type(script: Path) -> None:
-    said = load(script.stem).__doc__ or ""
+    docstring = load(script.stem).__doc__ or ""
     catalog, _, table, _ = SCANS[script.stem]
-    assert "INSTALL airport FROM community; LOAD airport;" in said
-    assert re.search(rf"ATTACH '{catalog}' \(TYPE airport, LOCATION 'grpc(\+tls)?://[\w.]+:50051'\);", said)
-    assert f"{catalog}.{table}" in said
-    assert f"python examples/{script.name} " in said
+    assert "INSTALL airport FROM community; LOAD airport;" in docstring
+    assert re.search(rf"ATTACH '{catalog}' \(TYPE airport, LOCATION 'grpc(\+tls)?://[\w.]+:50051'\);", docstring)
+    assert f"{catalog}.{table}" in docstring
+    assert f"python examples/{script.name} " in docstring
 
 
 ENDS = [
@@ -89,7 +89,7 @@ def test_script_serves_until_it_is_stopped(name: str, number: int, tmp_path: Pat
 
 def test_tls_script_without_arguments_explains_its_usage() -> None:
     script = next(script for script in SCRIPTS if script.stem == "tls")
-    told = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert told.returncode == 1
-    assert "python examples/tls.py server.pem server.key [location]" in told.stderr
-    assert "Traceback" not in told.stderr
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "python examples/tls.py server.pem server.key [location]" in result.stderr
+    assert "Traceback" not in result.stderr

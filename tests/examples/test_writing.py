@@ -63,8 +63,8 @@ def test_rows_are_written_and_returned(db: AirportClient) -> None:
         "home.notes", {"priority": lambda priority: pc.add(priority, 5)}, where=col("text") == "ferns", returning=True
     )
     assert (urgent.count, rows(urgent)) == (1, [{"text": "ferns", "priority": 7}])
-    gone = db.delete("home.notes", where=col("priority") == 1, returning=True)
-    assert (gone.count, rows(gone)) == (1, [{"text": "buy tea", "priority": 1}])
+    deleted = db.delete("home.notes", where=col("priority") == 1, returning=True)
+    assert (deleted.count, rows(deleted)) == (1, [{"text": "buy tea", "priority": 1}])
     assert notes(db) == [(1, "feed the cat", 3), (2, "ferns", 7)]
 
 
@@ -105,7 +105,7 @@ def test_row_ids_are_not_reused(db: AirportClient) -> None:
 
 
 @example("ddl")
-def test_sql_in_the_docstring_creates_tables_with_constraints(db: AirportClient) -> None:
+def test_tables_are_created_with_constraints(db: AirportClient) -> None:
     db.create_schema("shop")
     columns = pa.schema({"id": pa.int64(), "item": pa.string(), "price": pa.decimal128(9, 2)})
     db.create_table(
@@ -247,9 +247,9 @@ def test_columns_depend_on_parameters(db: AirportClient) -> None:
 @pytest.mark.parametrize("size", [0, 1, 2048, 5000])
 def test_totals_cover_all_batches_and_end_with_one_row(db: AirportClient, size: int) -> None:
     fares = pa.table({"fare": pa.array([1.0] * size, pa.float64())})
-    made = db.call("demo.running_total", "fare", rows=fares).read_all()
-    assert made["total"].to_pylist() == [float(i + 1) for i in range(size)] + [float(size)]
-    assert made["fare"].to_pylist() == [1.0] * size + [None]
+    result = db.call("demo.running_total", "fare", rows=fares).read_all()
+    assert result["total"].to_pylist() == [float(i + 1) for i in range(size)] + [float(size)]
+    assert result["fare"].to_pylist() == [1.0] * size + [None]
 
 
 @example("functions")

@@ -339,7 +339,7 @@ class MemoryMachine(RuleBasedStateMachine):
             self.server.stop(0)
             self.model.db.close()
 
-    # -- one statement on both sides ----------------------------------------------------------------------------------
+    # -- one statement on both sides ------------------------------------------------------------------------------------
 
     def both(self, what: str, on_model: Callable[[], Any], on_catalog: Callable[[], Any]) -> Any:
         """Run it on the model and on the catalog; returns the catalog's result, or None if both rejected it."""
@@ -749,7 +749,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 lambda: self.client.remove_field(name, [column, member]),
             )
 
-    # -- invariants ----------------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------------
 
     @invariant()
     def agree(self) -> None:

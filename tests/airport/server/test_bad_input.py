@@ -303,7 +303,7 @@ def test_every_call_without_a_valid_token_is_rejected(guarded: Server, call: str
     assert "right" not in message
 
 
-# -- what the server sends -------------------------------------------------------------------------------------------
+# -- what the server sends --------------------------------------------------------------------------------------------
 
 
 def everything_sent(error: grpc.RpcError) -> bytes:

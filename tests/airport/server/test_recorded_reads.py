@@ -70,7 +70,7 @@ def location(catalog: RecordedCatalog, recorder: Recorder) -> Iterator[str]:
         yield address
 
 
-# -- recorded requests, our server -----------------------------------------------------------------------------------------
+# -- recorded requests, our server --------------------------------------------------------------------------------------
 
 
 def reads() -> list[Conversation]:
@@ -256,7 +256,7 @@ def test_every_kind_of_recorded_read_is_covered() -> None:
     assert names - READS == written
 
 
-# -- recorded statements, our client ---------------------------------------------------------------------------------------
+# -- recorded statements, our client ------------------------------------------------------------------------------------
 
 Rows = list[list[str]]
 

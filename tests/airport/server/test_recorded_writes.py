@@ -68,7 +68,7 @@ def changes(conversation: Conversation) -> list[Call]:
     return [call for call in conversation.calls if call.name not in reads]
 
 
-# -- recorded requests, our server ---------------------------------------------------------------------------------------
+# -- recorded requests, our server --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -199,7 +199,7 @@ class Exchange:
                 yield from writer.batch(translated_batch)
 
 
-# -- the expected results ------------------------------------------------------------------------------------------------------
+# -- the expected results -----------------------------------------------------------------------------------------------
 
 # What the protocol does not transmit: IF NOT EXISTS, the name of a new field, CASCADE.
 NOT_TRANSMITTED = {

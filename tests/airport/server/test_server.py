@@ -379,7 +379,7 @@ def test_given_arrow_memory_pool_is_used() -> None:
     assert pool.max_memory() > before
 
 
-# -- with other services --------------------------------------------------------------------------------------------
+# -- with other services ----------------------------------------------------------------------------------------------
 
 
 def test_service_can_share_a_grpcio_server_with_others() -> None:
@@ -398,7 +398,7 @@ def test_service_can_share_a_grpcio_server_with_others() -> None:
         host.stop(0).wait()
 
 
-# -- shutdown ----------------------------------------------------------------------------------------------------------
+# -- shutdown ---------------------------------------------------------------------------------------------------------
 
 
 def test_stop_lets_running_calls_finish() -> None:

@@ -65,8 +65,8 @@ def test_schema_has_tags_and_comments_of_its_tables() -> None:
         return pa.table({"a": [1]})
 
     with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:
-        told = next(schema for schema in db.schemas() if schema.name == "t")
-        assert dict(told.tags) == {"owner": "ada"}
+        schema_t = next(schema for schema in db.schemas() if schema.name == "t")
+        assert dict(schema_t.tags) == {"owner": "ada"}
         assert db.table("t.rows").comment == "rows"
 
 
@@ -245,7 +245,7 @@ class Fountain:
     """A table of a thousand megabytes that counts how many were read, and notices when its reader is closed."""
 
     def __init__(self) -> None:
-        self.given = 0
+        self.produced = 0
         self.closed = threading.Event()
         builder = CatalogBuilder("demo")
         builder.schema("s").table(schema=pa.schema([("a", pa.int64())]), name="t")(self.rows)
@@ -255,7 +255,7 @@ class Fountain:
         batch = pa.record_batch({"a": pa.array(range(131_072), pa.int64())})
         try:
             for _ in range(1000):
-                self.given += 1
+                self.produced += 1
                 yield batch
         finally:
             self.closed.set()
@@ -267,7 +267,7 @@ def test_closing_early_closes_the_servers_reader() -> None:
         with db.scan("s.t") as rows:
             assert rows.read_next_batch().num_rows == 131_072
         assert fountain.closed.wait(20)
-        assert fountain.given < 1000
+        assert fountain.produced < 1000
 
 
 def test_garbage_collected_rows_close_the_servers_reader() -> None:
@@ -286,7 +286,7 @@ def test_server_is_not_drained_ahead_of_the_reader() -> None:
         with db.scan("s.t") as rows:
             for _ in range(20):
                 rows.read_next_batch()
-            assert fountain.given < 100
+            assert fountain.produced < 100
             assert pa.total_allocated_bytes() - before < 64 * 1024 * 1024
         assert fountain.closed.wait(20)
 
@@ -446,7 +446,7 @@ def test_any_flight_can_be_read(db: AirportClient, recorder: Recorder) -> None:
     assert {call.header("airport-catalog") for call in recorder.calls} == {""}
 
 
-def test_string_descriptor_is_a_command(db: AirportClient) -> None:
+def test_string_is_sent_as_a_command(db: AirportClient) -> None:
     with pytest.raises(InvalidArgument, match="not a path"):
         db.take_flight("SELECT 1")
 

@@ -44,9 +44,9 @@ class Authority:
     @classmethod
     def make(cls, folder: Path, name: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        made = cls(folder, key, _certificate(name, key, name, key, is_authority=True))
-        (folder / f"{name}.pem").write_bytes(made.certificate.public_bytes(PEM))
-        return made
+        authority = cls(folder, key, _certificate(name, key, name, key, is_authority=True))
+        (folder / f"{name}.pem").write_bytes(authority.certificate.public_bytes(PEM))
+        return authority
 
     def sign(self, name: str) -> tuple[Path, Path]:
         """The certificate and key of a subject, as files."""

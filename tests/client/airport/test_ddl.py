@@ -57,8 +57,8 @@ def same(db: AirportClient, other: AirportClient) -> bool:
 
 def test_schemas_are_created_and_dropped(db: AirportClient, other: AirportClient) -> None:
     db.create_schema("new", comment="a comment", tags={"k": "v"})
-    (made,) = [schema for schema in db.schemas() if schema.name == "new"]
-    assert (made.comment, made.tags, made.tables) == ("a comment", {"k": "v"}, ())
+    (created,) = [schema for schema in db.schemas() if schema.name == "new"]
+    assert (created.comment, created.tags, created.tables) == ("a comment", {"k": "v"}, ())
     assert same(db, other)
     db.create_schema("new", if_not_exists=True)
     with pytest.raises(AlreadyExists):
@@ -86,12 +86,12 @@ def test_table_is_created_with_all_its_constraints(db: AirportClient, other: Air
             pa.field("high", pa.int32(), metadata={"default": "7", "comment": "the upper end"}),
         ]
     )
-    made = db.create_table(
+    created = db.create_table(
         "s.r", columns, not_null=["low"], primary_key=["id"], unique=["Code", ("low", "Code")], checks=["low < high"]
     )
-    assert [field.nullable for field in made.schema][:4] == [False, False, False, True]
-    assert made.schema.field("high").metadata[b"default"] == b"7"
-    assert db.table("s.r") == made
+    assert [field.nullable for field in created.schema][:4] == [False, False, False, True]
+    assert created.schema.field("high").metadata[b"default"] == b"7"
+    assert db.table("s.r") == created
     assert same(db, other)
     db.insert("s.r", pa.table({"id": [1], "Code": ["a"], "low": [1], "high": [2]}))
     for bad in (

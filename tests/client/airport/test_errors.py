@@ -84,7 +84,7 @@ def test_unknown_class_is_mapped_by_its_code(server: Scripted, foreign: AirportC
         foreign.schemas()
 
 
-# -- other servers ------------------------------------------------------------------------------------------
+# -- other servers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_status_of_another_server_is_mapped_by_its_code(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("raw", "expected"),
     [
         ("Timestamp not supported. Detail: Failed", "Timestamp not supported"),
         ("No credentials. Detail: Unauthenticated. gRPC client debug context: {x\ny}", "No credentials"),
@@ -120,12 +120,12 @@ def test_status_of_another_server_is_mapped_by_its_code(
     ],
 )
 def test_text_that_arrow_adds_to_a_message_is_removed(
-    server: Scripted, foreign: AirportClient, said: str, told: str
+    server: Scripted, foreign: AirportClient, raw: str, expected: str
 ) -> None:
-    server.answers["list_schemas"] = Refusal(grpc.StatusCode.UNKNOWN, said)
+    server.answers["list_schemas"] = Refusal(grpc.StatusCode.UNKNOWN, raw)
     with pytest.raises(errors.Internal) as caught:
         foreign.schemas()
-    assert caught.value.message == told
+    assert caught.value.message == expected
 
 
 def test_status_without_a_message_gets_a_default_one(server: Scripted, foreign: AirportClient) -> None:

@@ -41,10 +41,10 @@ def test_scalar_function_returns_a_value_for_each_row(db: AirportClient) -> None
 @pytest.mark.parametrize("count", [0, 1, 2048, 2049, 5000])
 def test_scalar_function_over_any_number_of_rows(db: AirportClient, count: int) -> None:
     numbers = pa.array(range(count), pa.int64())
-    made = db.call_scalar("utils.test_add", numbers, numbers)
-    assert made.to_pylist() == [2 * i for i in range(count)]
-    assert made.type == pa.int64()
-    assert all(len(chunk) <= 2048 for chunk in made.chunks)
+    result = db.call_scalar("utils.test_add", numbers, numbers)
+    assert result.to_pylist() == [2 * i for i in range(count)]
+    assert result.type == pa.int64()
+    assert all(len(chunk) <= 2048 for chunk in result.chunks)
 
 
 def test_function_of_any_receives_the_callers_type(db: AirportClient) -> None:
@@ -125,18 +125,18 @@ def test_columns_and_predicate_apply_to_the_result(db: AirportClient) -> None:
 
 
 def test_rows_are_sent_as_the_output_is_read(db: AirportClient) -> None:
-    taken = []
+    read = []
 
     def source() -> Iterator[pa.RecordBatch]:
         for i in range(5):
-            taken.append(i)
+            read.append(i)
             yield pa.record_batch({"n": [i]})
 
     with db.call("utils.test_table_in_out_echo", rows=source()) as rows:
-        assert taken == [0], "to learn the columns"
+        assert read == [0], "to learn the columns"
         assert rows.read_next_batch()["n"].to_pylist() == [0]
         assert rows.read_next_batch()["n"].to_pylist() == [1]
-        assert taken == [0, 1]
+        assert read == [0, 1]
 
 
 def test_exception_in_a_function_keeps_its_class_and_the_server_running() -> None:

@@ -126,7 +126,7 @@ def test_response_that_is_not_a_result_message_is_a_server_error(server: Scripte
         db.scan("s.t")
 
 
-def test_endless_results_are_truncated(server: Scripted, db: AirportClient) -> None:
+def test_endless_results_are_ignored(server: Scripted, db: AirportClient) -> None:
     def endless(_data: bytes) -> Iterator[bytes]:
         while True:
             yield result(encode({"identifier": None}))

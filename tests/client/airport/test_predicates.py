@@ -243,9 +243,9 @@ def test_predicate_selects_the_same_rows_as_duckdb(
     sql: str, rows: pa.Table, database: duckdb.DuckDBPyConnection
 ) -> None:
     selection = Selection(TABLE, ["rowid"], MEANT[sql])
-    kept = [selection.apply(batch).column(0) for batch in rows.to_batches()]
+    selected = [selection.apply(batch).column(0) for batch in rows.to_batches()]
     expected = database.execute(f"SELECT rowid FROM t WHERE {sql} ORDER BY rowid").fetchall()
-    assert pa.chunked_array(kept).to_pylist() == [number for (number,) in expected]
+    assert pa.chunked_array(selected).to_pylist() == [number for (number,) in expected]
 
 
 def test_filter_with_no_result_columns_only_counts_rows(rows: pa.Table) -> None:
@@ -255,7 +255,7 @@ def test_filter_with_no_result_columns_only_counts_rows(rows: pa.Table) -> None:
     assert counted.apply(batch).num_rows == Selection(TABLE, ["i32"], i32 == 5).apply(batch).num_rows > 0
 
 
-# -- types and constants missing from the recordings ----------------------------------------------------------------
+# -- types and constants missing from the recordings --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,13 +306,13 @@ def test_values_of_every_layout_are_compared(data_type: pa.DataType) -> None:
     batch = pa.record_batch([column, pa.array([0, 1, 2])], names=["c", "n"])
     table = Table("s", "t", batch.schema)
 
-    def kept(predicate: Predicate) -> list[int]:
+    def selected(predicate: Predicate) -> list[int]:
         return Selection(table, ["n"], predicate).apply(batch).column("n").to_pylist()
 
-    assert kept(col("c") == high) == [2]
-    assert kept(col("c") < high) == [0]
-    assert kept(col("c").isin([low, high])) == [0, 2]
-    assert kept(col("c").is_null()) == [1]
+    assert selected(col("c") == high) == [2]
+    assert selected(col("c") < high) == [0]
+    assert selected(col("c").isin([low, high])) == [0, 2]
+    assert selected(col("c").is_null()) == [1]
 
 
 def test_logical_types_of_nested_columns_match_the_recordings() -> None:
@@ -345,7 +345,7 @@ def test_union_json_and_geometry_types_are_encoded_as_in_duckdb() -> None:
     assert logical_type(wkb)["id"] == "BLOB"
 
 
-# -- invalid predicates -----------------------------------------------------------------------------------------------------------
+# -- invalid predicates -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

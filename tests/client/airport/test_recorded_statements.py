@@ -243,25 +243,25 @@ def ranged(count: int) -> pa.Table:
 
 
 # Statements that the client cannot express, or that DuckDB rejects without a request.
-WITHOUT_WORDS = re.compile(
+NOT_EXPRESSIBLE = re.compile(
     "CREATE OR REPLACE|ADD CONSTRAINT|CREATE VIEW|COMMENT ON|DROP DEFAULT|ON CONFLICT|MERGE|VARIANT"
 )
 
 # Where our server sends more information than the recorded one, so that the client rejects more, or deletes less.
-NOT_THE_SAME = {"INSERT INTO d.w.k VALUES (2,NULL,1)", "TRUNCATE d.w.k"}
+DIFFERENT_REQUESTS = {"INSERT INTO d.w.k VALUES (2,NULL,1)", "TRUNCATE d.w.k"}
 
 
-# -- comparison ---------------------------------------------------------------------------------------------------
+# -- comparison ---------------------------------------------------------------------------------------------------------
 
 
 def comparable(calls: Sequence[Call], rename: Any) -> list[tuple[object, ...]]:
     """The calls without those that only one of the servers supports: statistics and transactions."""
-    kept = [
+    compared = [
         replace(call, headers=tuple(item for item in call.headers if item[0] != "airport-transaction-id"))
         for call in calls
         if call.action != "column_statistics"
     ]
-    return meaning([_ordered(call) for call in kept], rename)
+    return meaning([_ordered(call) for call in compared], rename)
 
 
 def _ordered(call: Call) -> Call:
@@ -295,15 +295,19 @@ def location(recorder: Recorder) -> Iterator[str]:
         yield found
 
 
-def token(told: Conversation) -> str:
-    return told.calls[0].header("authorization").removeprefix("Bearer ")
+def token(conversation: Conversation) -> str:
+    return conversation.calls[0].header("authorization").removeprefix("Bearer ")
 
 
 def covered_statements(session: str) -> list[Conversation]:
     """The session's statements that do more than read, or that the client can reject before a request."""
-    words = ("CREATE", "DROP", "ALTER", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
-    told = [told for told in conversations(session) if told.sql.startswith(words) and told.calls]
-    return [one for one in told if not WITHOUT_WORDS.search(one.sql)]
+    keywords = ("CREATE", "DROP", "ALTER", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+    statements = [
+        conversation
+        for conversation in conversations(session)
+        if conversation.sql.startswith(keywords) and conversation.calls
+    ]
+    return [one for one in statements if not NOT_EXPRESSIBLE.search(one.sql)]
 
 
 @pytest.mark.parametrize(
@@ -312,34 +316,38 @@ def covered_statements(session: str) -> list[Conversation]:
 def test_client_makes_the_same_requests_as_duckdb(
     session: str, statements: dict[str, Statement], count: int, location: str, recorder: Recorder
 ) -> None:
-    told_all = covered_statements(session)
-    assert len(told_all) == count
-    assert {told.sql for told in told_all} == set(statements), "every statement is run, and no other"
+    recorded_statements = covered_statements(session)
+    assert len(recorded_statements) == count
+    assert {conversation.sql for conversation in recorded_statements} == set(statements), (
+        "every statement is run, and no other"
+    )
     done: list[str] = []
-    with AirportClient(location, "demo", token=token(told_all[0]), timeout_s=30) as db:
-        for told in told_all:
-            if any(call.action == "list_schemas" for call in told.calls):
+    with AirportClient(location, "demo", token=token(recorded_statements[0]), timeout_s=30) as db:
+        for conversation in recorded_statements:
+            if any(call.action == "list_schemas" for call in conversation.calls):
                 db.reload()  # DuckDB loads the catalog on first use, and again after a crash
             recorder.calls.clear()
-            again = SECOND_TIME.get(told.sql) if _fails_now(told, done) else None
-            (refused(again, statements[told.sql]) if again else statements[told.sql])(db)
-            done.append(told.sql)
-            if any(call.method == "DoExchange" for call in told.calls):
+            again = SECOND_TIME.get(conversation.sql) if _fails_now(conversation, done) else None
+            (refused(again, statements[conversation.sql]) if again else statements[conversation.sql])(db)
+            done.append(conversation.sql)
+            if any(call.method == "DoExchange" for call in conversation.calls):
                 recorder.wait_for("DoExchange")
-            if told.sql not in NOT_THE_SAME:
+            if conversation.sql not in DIFFERENT_REQUESTS:
                 found = comparable(recorder.calls, ours)
-                if " AS SELECT" in told.sql:
+                if " AS SELECT" in conversation.sql:
                     found = one_version_less(found)
-                assert found == comparable(told.calls, theirs), told.sql
+                assert found == comparable(conversation.calls, theirs), conversation.sql
 
 
-def _fails_now(told: Conversation, done: list[str]) -> bool:
+def _fails_now(conversation: Conversation, done: list[str]) -> bool:
     """Whether the statement is repeated, and nothing in between undid it."""
     opposite = (
-        told.sql.replace("CREATE", "DROP") if told.sql.startswith("CREATE") else told.sql.replace("DROP", "CREATE")
+        conversation.sql.replace("CREATE", "DROP")
+        if conversation.sql.startswith("CREATE")
+        else conversation.sql.replace("DROP", "CREATE")
     )
-    said = [sql for sql in done if sql in (told.sql, opposite)]
-    return bool(said) and said[-1] == told.sql
+    repeated = [sql for sql in done if sql in (conversation.sql, opposite)]
+    return bool(repeated) and repeated[-1] == conversation.sql
 
 
 @pytest.mark.parametrize("session", [s for s in dict.fromkeys(t.session for t in conversations()) if "types" in s])
@@ -347,19 +355,23 @@ def test_client_sends_every_type_as_in_duckdb(session: str, location: str, recor
     compared = 0
     with AirportClient(location, "demo", token="t", timeout_s=30) as db:
         db.create_schema("ty")
-        for told in covered_statements(session):
+        for conversation in covered_statements(session):
             recorder.calls.clear()
-            (call,) = [call for call in told.calls if call.name in ("create_schema", "create_table", "DoExchange")]
+            (call,) = [
+                call for call in conversation.calls if call.name in ("create_schema", "create_table", "DoExchange")
+            ]
             if call.action == "create_table":
-                asked = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
-                db.create_table(("ty", asked.table_name), pa.ipc.read_schema(pa.py_buffer(binary(asked.arrow_schema))))
+                request = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
+                db.create_table(
+                    ("ty", request.table_name), pa.ipc.read_schema(pa.py_buffer(binary(request.arrow_schema)))
+                )
             elif call.method == "DoExchange":
-                db.insert(told.sql.split()[2].removeprefix("d."), pa.table({"v": pa.nulls(1)}))
+                db.insert(conversation.sql.split()[2].removeprefix("d."), pa.table({"v": pa.nulls(1)}))
             else:
                 continue
             compared += 1
-            made = [made for made in recorder.calls if made.name == call.name]
-            assert _bodies(made, ours) == _bodies([call], theirs), told.sql
+            calls = [made for made in recorder.calls if made.name == call.name]
+            assert _bodies(calls, ours) == _bodies([call], theirs), conversation.sql
     assert compared == 39 + 38
 
 
@@ -367,27 +379,33 @@ def _bodies(calls: Sequence[Call], rename: Any) -> list[object]:
     return [call[2] for call in comparable(calls, rename)]
 
 
-@pytest.mark.parametrize("told", [told for told in conversations("functions") if told.sql in FUNCTIONS], ids=str)
-def test_client_calls_functions_as_in_duckdb(told: Conversation, recorder: Recorder) -> None:
+@pytest.mark.parametrize(
+    "conversation",
+    [conversation for conversation in conversations("functions") if conversation.sql in FUNCTIONS],
+    ids=str,
+)
+def test_client_calls_functions_as_in_duckdb(conversation: Conversation, recorder: Recorder) -> None:
     with contextlib.ExitStack() as stack:
         location = stack.enter_context(recording(service(RecordedCatalog()), recorder))
-        db = stack.enter_context(AirportClient(location, "demo", token=token(told), timeout_s=30))
-        if not any(call.action == "list_schemas" for call in told.calls):
+        db = stack.enter_context(AirportClient(location, "demo", token=token(conversation), timeout_s=30))
+        if not any(call.action == "list_schemas" for call in conversation.calls):
             db.schemas()
         recorder.calls.clear()
-        made = FUNCTIONS[told.sql](db)
-    assert comparable(recorder.calls, ours) == comparable(told.calls, theirs)
-    if "test_time" not in told.sql:
+        result = FUNCTIONS[conversation.sql](db)
+    assert comparable(recorder.calls, ours) == comparable(conversation.calls, theirs)
+    if "test_time" not in conversation.sql:
         rows = (
-            [list(row.values()) for row in made.to_pylist()]
-            if isinstance(made, pa.Table)
-            else [[v] for v in made.to_pylist()]
+            [list(row.values()) for row in result.to_pylist()]
+            if isinstance(result, pa.Table)
+            else [[v] for v in result.to_pylist()]
         )
-        assert [[str(value) for value in row] for row in rows] == [list(row) for row in told.rows]
+        assert [[str(value) for value in row] for row in rows] == [list(row) for row in conversation.rows]
 
 
 def test_every_recorded_function_call_with_rows_is_covered() -> None:
     exchanges = {
-        told.sql for told in conversations("functions") if any(call.method == "DoExchange" for call in told.calls)
+        conversation.sql
+        for conversation in conversations("functions")
+        if any(call.method == "DoExchange" for call in conversation.calls)
     }
     assert exchanges == set(FUNCTIONS)

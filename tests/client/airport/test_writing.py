@@ -448,7 +448,7 @@ def test_invalid_deletes_are_rejected_and_change_nothing(
     assert content(filled) == before
 
 
-# -- servers that violate the lock-step -----------------------------------------------------------------------------
+# -- servers that violate the lock-step ---------------------------------------------------------------------------------
 
 
 def careless(*answers: bytes) -> Scripted:
@@ -511,7 +511,7 @@ def test_error_while_rows_are_sent_reaches_the_sender() -> None:
         db.insert("s.t", endless())
 
 
-# -- concurrency -----------------------------------------------------------------------------------------------------
+# -- concurrency --------------------------------------------------------------------------------------------------------
 
 
 def test_fifty_concurrent_writers_lose_no_row() -> None:

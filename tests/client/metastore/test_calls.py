@@ -107,11 +107,11 @@ def test_unknown_account_is_reported_by_the_server(server: Server) -> None:
 def test_query_and_engine_are_sent_if_given(server: Server, lake: Metastore) -> None:
     lake.with_query("q-1").with_engine("trino", "470").catalogs.find("lake")
     lake.catalogs.find("lake")
-    told = {"x-query-id": "q-1", "x-engine-kind": "trino", "x-engine-version": "470"}
+    expected = {"x-query-id": "q-1", "x-engine-kind": "trino", "x-engine-version": "470"}
     for call in server.seen[:2]:
-        assert told.items() <= call.headers.items()
+        assert expected.items() <= call.headers.items()
     for call in server.seen[2:]:
-        assert not told.keys() & call.headers.keys()
+        assert not expected.keys() & call.headers.keys()
 
 
 def test_call_made_while_serving_another_inherits_its_context(server: Server, lake: Metastore) -> None:
@@ -120,14 +120,14 @@ def test_call_made_while_serving_another_inherits_its_context(server: Server, la
     )
     with serving(served):
         lake.catalogs.find("lake")
-    told = {
+    expected = {
         "x-correlation-id": "c-1",
         "x-query-id": "q-1",
         "x-engine-kind": "trino",
         "x-engine-version": "470",
         "x-session": "abc",
     }
-    assert all(told.items() <= call.headers.items() for call in server.seen)
+    assert all(expected.items() <= call.headers.items() for call in server.seen)
 
 
 def test_explicit_token_query_and_engine_override_those_of_the_served_call(server: Server) -> None:
@@ -311,19 +311,19 @@ def test_backoff_doubles_up_to_a_limit_with_jitter() -> None:
 
 def test_create_whose_response_was_lost_creates_one_resource(server: Server) -> None:
     with wire_to(server) as wire, Metastore(wire.address, retries=QUICK) as lake:
-        made = []
+        ids = []
 
         def act(truly: Act, realm: Realm, request: v1.CreateTableRequest) -> Any:
             answer = truly(realm, request)
-            made.append(answer.table.resource_id.id)
-            if len(made) == 1:
+            ids.append(answer.table.resource_id.id)
+            if len(ids) == 1:
                 wire.cut()  # applied, but the response is lost
             return answer
 
         server.disturb("CreateTable", act)
         table = lake.tables.create("lake.sales.lost", schema=SCHEMA)
         assert wire.cuts == 1
-        assert made == [table.id, table.id]
+        assert ids == [table.id, table.id]
         assert [each.id for each in lake.tables("lake.sales") if each.name == "lost"] == [table.id]
         lake.tables.delete(table)
 
@@ -424,11 +424,11 @@ def test_many_threads_share_one_client_and_one_connection(server: Server, monkey
     with Metastore(server.address) as lake, ThreadPoolExecutor(16) as pool:
 
         def work(number: int) -> bool:
-            made = lake.tables.create(f"lake.sales.t{number}", schema=SCHEMA)
+            created = lake.tables.create(f"lake.sales.t{number}", schema=SCHEMA)
             found = lake.tables.get(f"lake.sales.t{number}")
             lake.tables.update(found, description=str(number))
-            lake.tables.delete(made)
-            return found == made
+            lake.tables.delete(created)
+            return found == created
 
         assert all(pool.map(work, range(80)))
         assert list(lake.tables("lake.sales")) == []

@@ -153,10 +153,10 @@ def test_known_id_avoids_the_name_lookup(server: Server, lake: Metastore, people
 
 def test_names_with_dots_are_quoted_and_parsed_back(lake: Metastore) -> None:
     lake.namespaces.create(("lake", "sales", "eu.west"))
-    made = lake.tables.create('lake.sales."eu.west"."people.csv"', schema=SCHEMA)
-    assert made.path == ("lake", "sales", "eu.west", "people.csv")
-    assert str(made) == 'lake.sales."eu.west"."people.csv"'
-    assert lake.tables.get(str(made)) == made
+    created = lake.tables.create('lake.sales."eu.west"."people.csv"', schema=SCHEMA)
+    assert created.path == ("lake", "sales", "eu.west", "people.csv")
+    assert str(created) == 'lake.sales."eu.west"."people.csv"'
+    assert lake.tables.get(str(created)) == created
 
 
 @pytest.mark.parametrize("name", ["people", "sales.people", ("sales", "people")])
@@ -297,9 +297,9 @@ def test_accounts_are_addressed_by_id(lake: Metastore) -> None:
     assert changed.tags == {"tier": "gold"}
     assert lake.accounts.update("default", tags=None).tags == {}
     assert lake.accounts.find("nobody") is None
-    made = lake.accounts.create("Example Inc.", id="example")
+    created = lake.accounts.create("Example Inc.", id="example")
     assert [account.id for account in lake.accounts()] == ["example", "default"]
-    lake.accounts.delete(made)
+    lake.accounts.delete(created)
     with pytest.raises(Conflict) as full:
         lake.accounts.delete(own)
     assert full.value.key == "account.not_empty"
@@ -328,27 +328,27 @@ def test_namespaces_are_listed_below_a_catalog_or_a_namespace(lake: Metastore) -
     sales = lake.namespaces.get("lake.sales")
     catalog = lake.catalogs.get("lake")
 
-    def shown(*args, **options) -> list[str]:
+    def names(*args, **options) -> list[str]:
         return [str(namespace) for namespace in lake.namespaces(*args, **options)]
 
     for parent in ("lake", catalog, catalog.id, catalog.message, catalog.message.resource_id):
-        assert shown(parent) == ["lake.sales"]
+        assert names(parent) == ["lake.sales"]
     for parent in ("lake.sales", ("lake", "sales"), sales, sales.message, sales.message.resource_id):
-        assert shown(parent) == ["lake.sales.eu", "lake.sales.us"]
-    assert shown(sales, recursive=True) == ["lake.sales.eu", "lake.sales.eu.north", "lake.sales.us"]
-    assert shown("lake", recursive=True, prefix="sales.u") == ["lake.sales.us"]
+        assert names(parent) == ["lake.sales.eu", "lake.sales.us"]
+    assert names(sales, recursive=True) == ["lake.sales.eu", "lake.sales.eu.north", "lake.sales.us"]
+    assert names("lake", recursive=True, prefix="sales.u") == ["lake.sales.us"]
     assert lake.namespaces("lake", recursive=True).total == 4
 
 
 def test_namespaces_have_all_verbs(lake: Metastore) -> None:
-    made = lake.namespaces.create("lake.sales.eu", properties={"zone": "1"}, policy_ref="p")
-    assert (made.name, made.path, made.properties) == ("eu", ("lake", "sales", "eu"), {"zone": "1"})
-    renamed = lake.namespaces.update(made, name="europe", properties=None, if_version=1)
+    created = lake.namespaces.create("lake.sales.eu", properties={"zone": "1"}, policy_ref="p")
+    assert (created.name, created.path, created.properties) == ("eu", ("lake", "sales", "eu"), {"zone": "1"})
+    renamed = lake.namespaces.update(created, name="europe", properties=None, if_version=1)
     assert (str(renamed), renamed.properties) == ("lake.sales.europe", {})
     lake.namespaces.create("lake.sales.archive")
     moved = lake.namespaces.update(renamed, path='lake.sales.archive."eu.2025"')
     assert moved.path == ("lake", "sales", "archive", "eu.2025")
-    assert moved.id == made.id
+    assert moved.id == created.id
     lake.tables.create("t", namespace=moved, schema=SCHEMA)
     with pytest.raises(Conflict) as full:
         lake.namespaces.delete(moved)
@@ -359,30 +359,30 @@ def test_namespaces_have_all_verbs(lake: Metastore) -> None:
 
 def test_plain_name_in_a_namespace_is_used_unchanged(lake: Metastore) -> None:
     sales = lake.namespaces.get("lake.sales")
-    made = lake.tables.create("a.b", namespace=sales, schema=SCHEMA)
-    assert made.path == ("lake", "sales", "a.b")
+    created = lake.tables.create("a.b", namespace=sales, schema=SCHEMA)
+    assert created.path == ("lake", "sales", "a.b")
     assert lake.views.create("c.d", namespace="lake.sales", sql="SELECT 1").path == ("lake", "sales", "c.d")
 
 
 def test_views_have_sql_by_dialect_and_dependencies(lake: Metastore, people: Table) -> None:
-    made = lake.views.create(
+    created = lake.views.create(
         "lake.sales.names",
         sql={"duckdb": "SELECT 1", "spark": "SELECT 2"},
         base_relations=["lake.sales.people"],
         search_path=["sales"],
         output_columns=[v1.SchemaColumn(name="n", logical_type="INT")],
     )
-    assert made.sql == {"duckdb": "SELECT 1", "spark": "SELECT 2"}
-    assert [relation.name for relation in made.message.base_relations] == ["people"]
+    assert created.sql == {"duckdb": "SELECT 1", "spark": "SELECT 2"}
+    assert [relation.name for relation in created.message.base_relations] == ["people"]
     assert [str(view) for view in lake.views("lake.sales")] == ["lake.sales.names"]
     changed = lake.views.update("lake.sales.names", sql="SELECT 3", base_relations=[], description="d")
     assert (changed.sql, len(changed.message.base_relations)) == ({"duckdb": "SELECT 3"}, 0)
-    assert changed.message.output_columns == made.message.output_columns
+    assert changed.message.output_columns == created.message.output_columns
     assert changed.meta.version == 2
     with pytest.raises(AlreadyExists):
         lake.views.create("lake.sales.people", sql="SELECT 1")
     lake.views.delete(changed, if_version=2)
-    assert lake.views.find(made) is None
+    assert lake.views.find(created) is None
 
 
 def test_snapshots_are_found_by_id_by_time_and_as_current(lake: Metastore, people: Table) -> None:

@@ -24,9 +24,9 @@ def test_programs_run_in_order_and_print_the_output_shown(capsys: pytest.Capture
     with serving_metastore(namespaces=()) as server:
         for program in programs:
             exec(compile(program.replace("127.0.0.1:50051", server.address), str(PAGE), "exec"), names)
-    shown = re.findall(r"print\(.*\) +# (.*)", PART)
-    assert shown
-    assert capsys.readouterr().out.splitlines() == shown
+    expected = re.findall(r"print\(.*\) +# (.*)", PART)
+    assert expected
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_the_page_names_every_kind_every_verb_and_every_option() -> None:

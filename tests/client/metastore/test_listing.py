@@ -47,15 +47,15 @@ def lake(server: Server) -> Iterator[Metastore]:
 
 def test_all_tables_are_listed_once_in_small_pages_while_some_are_deleted(server: Server, lake: Metastore) -> None:
     listing = lake.tables("lake.sales", page_size=7)
-    shown = []
+    names = []
     for table in listing:
-        shown.append(table.name)
+        names.append(table.name)
         if table.name == "t0006":  # the last of a page, where the next page starts
             lake.tables.delete(table)
         if table.name == "t1000":
             lake.tables.delete("lake.sales.t2000")  # one on a later page
-    wanted = [f"t{number:04d}" for number in range(COUNT) if number != 2000]
-    assert shown == wanted
+    expected = [f"t{number:04d}" for number in range(COUNT) if number != 2000]
+    assert names == expected
     assert server.methods().count("ListTables") == -(-(COUNT - 1) // 7)
     assert listing.total == COUNT - 2
     for name in ("t0006", "t2000"):

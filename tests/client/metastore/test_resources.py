@@ -14,12 +14,12 @@ FIRST, THEN = datetime(2025, 1, 1, tzinfo=UTC), datetime(2025, 1, 2, tzinfo=UTC)
 
 
 def stamp(moment: datetime) -> Timestamp:
-    made = Timestamp()
-    made.FromDatetime(moment)
-    return made
+    timestamp = Timestamp()
+    timestamp.FromDatetime(moment)
+    return timestamp
 
 
-def test_connector_has_creation_time_and_warnings() -> None:
+def test_connector_has_times_and_a_description() -> None:
     bare = Connector(v1.Connector(created_at=stamp(FIRST), updated_at=stamp(THEN)))
     assert (bare.description, bare.created_at, bare.updated_at) == (None, FIRST, THEN)
     assert Connector(v1.Connector(description="ours")).description == "ours"
@@ -34,7 +34,7 @@ def test_job_has_start_and_end_times_once_set() -> None:
 
 def test_query_has_a_state() -> None:
     message = v1.QueryDescriptor(state=v1.LS_ENDED_ABORT, created_at=stamp(FIRST), expires_at=stamp(THEN))
-    query = Query(message, None)  # type: ignore[arg-type]  # it asks nobody
+    query = Query(message, None)  # type: ignore[arg-type]  # it makes no call
     assert (query.state, query.created_at, query.expires_at) == ("ended_abort", FIRST, THEN)
 
 

@@ -45,10 +45,10 @@ def lake(server: Server) -> Iterator[Metastore]:
 
 @pytest.fixture
 def table(lake: Metastore) -> Iterator[Table]:
-    made = lake.tables.create("lake.sales.wide", schema="{}")
-    lake.snapshots.create(made, 1, created_at=datetime(2025, 6, 1, tzinfo=UTC))
-    yield made
-    lake.tables.delete(made)
+    created = lake.tables.create("lake.sales.wide", schema="{}")
+    lake.snapshots.create(created, 1, created_at=datetime(2025, 6, 1, tzinfo=UTC))
+    yield created
+    lake.tables.delete(created)
 
 
 def columns(count: int, *, weight: int = 0) -> Iterator[v1.ColumnStats]:
@@ -63,8 +63,8 @@ def test_columns_and_files_are_sent_and_read_back_in_pages(lake: Metastore, tabl
     assert found.total == 300
     files = [v1.FileColumnStats(file_path=f"f{n}", row_count=n, columns=columns(2)) for n in range(9)]
     assert lake.statistics.put_files("lake.sales.wide", lake.snapshots.get(table), iter(files)) == 9
-    shown = list(lake.statistics.files(table, 1, page_size=2))
-    assert [(file.file_path, file.row_count, len(file.columns)) for file in shown] == [
+    files = list(lake.statistics.files(table, 1, page_size=2))
+    assert [(file.file_path, file.row_count, len(file.columns)) for file in files] == [
         (f"f{n}", n, 2) for n in range(9)
     ]
 
@@ -117,29 +117,29 @@ def test_client_memory_does_not_grow_with_the_upload_size(server: Server, table:
 
 
 def test_slow_server_slows_down_the_sender(server: Server, lake: Metastore, table: Table) -> None:
-    asked, release = threading.Event(), threading.Event()
-    made = []
+    called, release = threading.Event(), threading.Event()
+    generated = []
 
     def slow(truly: Act, realm: Realm, requests: Iterator[v1.PutColumnStatsRequest]) -> Any:
         first = next(requests)
-        asked.set()
+        called.set()
         release.wait(20)
         return v1.PutColumnStatsResponse(upserted=len(first.columns) + sum(len(r.columns) for r in requests))
 
     def watched() -> Iterator[v1.ColumnStats]:
         for column in columns(2000, weight=MESSAGE_BYTES // 4):
-            made.append(column.column_id)
+            generated.append(column.column_id)
             yield column
 
     server.disturb("PutColumnStats", slow)
     sender = threading.Thread(target=lambda: lake.statistics.put_columns(table, 1, watched()))
     sender.start()
-    assert asked.wait(20)
+    assert called.wait(20)
     sender.join(0.5)  # enough time to generate all 2000 without backpressure
-    assert len(made) < 200
+    assert len(generated) < 200
     release.set()
     sender.join(60)
-    assert len(made) == 2000
+    assert len(generated) == 2000
 
 
 def test_large_item_is_sent_in_its_own_message(lake: Metastore, table: Table) -> None:
