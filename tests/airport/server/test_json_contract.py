@@ -13,7 +13,7 @@ import pyarrow.flight as fl
 import pytest
 
 from airport.raw import Raw
-from airport.server.test_writing import FORMS, VISIBLE, InBatches, ReadOnly, Rows, Simple, Whole, numbered
+from airport.server.test_writing import FORMS, VISIBLE, InBatches, ReadOnly, Rows, Simple, Statements, numbered
 from skiway.airport import (
     Catalog,
     CatalogBuilder,
@@ -374,7 +374,7 @@ def test_client_can_declare_that_it_ends_its_transactions_itself() -> None:
 
 
 def test_catalogs_without_transactions_report_it() -> None:
-    with serving(Whole()) as server, Raw(server.location) as raw:
+    with serving(Statements()) as server, Raw(server.location) as raw:
         assert ask(raw, "create_transaction")["transaction_id"] is None
         assert error(lambda: ask(raw, "commit_transaction", transaction_id="x"))[0] is Code.UNIMPLEMENTED
 
