@@ -63,8 +63,8 @@ def test_columns_and_files_are_sent_and_read_back_in_pages(lake: Metastore, tabl
     assert found.total == 300
     files = [v1.FileColumnStats(file_path=f"f{n}", row_count=n, columns=columns(2)) for n in range(9)]
     assert lake.statistics.put_files("lake.sales.wide", lake.snapshots.get(table), iter(files)) == 9
-    files = list(lake.statistics.files(table, 1, page_size=2))
-    assert [(file.file_path, file.row_count, len(file.columns)) for file in files] == [
+    stored = list(lake.statistics.files(table, 1, page_size=2))
+    assert [(file.file_path, file.row_count, len(file.columns)) for file in stored] == [
         (f"f{n}", n, 2) for n in range(9)
     ]
 
