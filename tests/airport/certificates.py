@@ -1,4 +1,4 @@
-"""Certificates for one test: an authority, and what it signs."""
+"""A certificate authority for tests, and the certificates it signs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exchange as DuckDB's client drives it: our schema first, then one batch out for each batch in."""
+"""An exchange as DuckDB's client runs it: our schema first, then one batch out for each batch in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skiway.airport.wire.payloads import TotalChanged, decode
 
 
 class Exchange:
-    """One DoExchange; every read has the call's deadline, so that a hang is a failed test."""
+    """One DoExchange. Every read has the call's deadline, so that a hang fails the test."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Exchange:
             self._queue.put(metadata_frame(opening))
         self._queue.put(self._writer.begin(descriptor=name))
         self._reader = BatchReader(self.call)
-        self.schema: pa.Schema = self._reader.schema  # the client blocks here before it sends a row
+        self.schema: pa.Schema = self._reader.schema  # the client waits for the schema before it sends rows
         self._answers = self._reader.with_metadata()
 
     def send(self, batch: pa.RecordBatch) -> None:
@@ -45,7 +45,7 @@ class Exchange:
             self._queue.put(frame)
 
     def ask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Send a batch and wait for the one that answers it."""
+        """Send a batch and wait for the response batch."""
         self.send(batch)
         answer, metadata = next(self._answers)
         assert metadata == b""
@@ -53,7 +53,7 @@ class Exchange:
         return answer
 
     def chunks(self) -> Iterator[pa.RecordBatch]:
-        """Answers of a function over rows, to the end of this chunk."""
+        """The response batches of a function over rows, up to the end of this chunk."""
         for answer, metadata in self._answers:
             assert metadata in (b"chunk_continues", b"chunk_finished")
             assert metadata == b"chunk_continues" or answer.num_rows == 0 or answer.num_rows % 2048
@@ -66,7 +66,7 @@ class Exchange:
         self._queue.put(None)
 
     def finish(self) -> int:
-        """Half-close, read one message, and let the call end; the number of rows changed."""
+        """Half-close, read one message and finish the call; returns the number of changed rows."""
         self.half_close()
         answer, metadata = next(self._answers)
         assert answer is None
@@ -74,7 +74,7 @@ class Exchange:
         return decode(metadata, TotalChanged, "end").total_changed
 
     def end(self) -> None:
-        """Half-close a function's exchange; nothing more may come."""
+        """Half-close a function's exchange and check that no further message arrives."""
         self.half_close()
         assert list(self._answers) == []
 

@@ -1,4 +1,4 @@
-"""A Flight client of bare gRPC calls: it sends any bytes and shows any answer, trailers included."""
+"""A Flight client of plain gRPC calls: it sends any bytes and returns any response, including trailers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def descriptor(*path: str) -> bytes:
 
 @dataclass
 class Raw:
-    """Calls on one channel; `metadata` goes with each."""
+    """Calls on one channel, each with `metadata`."""
 
     target: str
     metadata: tuple[tuple[str, str], ...] = AIRPORT
@@ -67,8 +67,8 @@ class Raw:
         return [flight.Result.FromString(data).body for data in self.stream("DoAction", message, *headers)]
 
     def endpoints(self, *path: str, columns: Iterable[int] = (), **parameters: Any) -> list[flight.FlightEndpoint]:
-        asked = EndpointsRequest(packed(descriptor(*path)), ScanParameters(column_ids=list(columns), **parameters))
-        (body,) = self.action("endpoints", encode(asked))
+        request = EndpointsRequest(packed(descriptor(*path)), ScanParameters(column_ids=list(columns), **parameters))
+        (body,) = self.action("endpoints", encode(request))
         return [flight.FlightEndpoint.FromString(data) for data in decode(body, list[bytes], "endpoints")]
 
     def get(self, ticket: bytes, *headers: tuple[str, str]) -> Iterator[bytes]:

@@ -41,7 +41,7 @@ Rename = Callable[[flight.FlightDescriptor], flight.FlightDescriptor]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as seen on the wire. `cut` tells that a long answer was not kept whole."""
+    """One call as seen on the wire. `cut` means that the recording truncates a long response."""
 
     method: str
     headers: tuple[tuple[str, str], ...]
@@ -55,7 +55,7 @@ class Call:
 
     @property
     def action(self) -> str:
-        """The type of an action; other calls have none."""
+        """The type of an action, or None for other calls."""
         return flight.Action.FromString(self.requests[0]).type if self.method == "DoAction" else ""
 
     @property
@@ -63,7 +63,7 @@ class Call:
         return self.action or self.method
 
     def result(self) -> bytes:
-        """The body of an action's one answer."""
+        """The body of an action's single result."""
         return flight.Result.FromString(self.answers[0]).body
 
     def table(self) -> pa.Table:
@@ -91,7 +91,7 @@ class Conversation:
 
 def conversations(session: str = "") -> list[Conversation]:
     """All recorded conversations, or those of one session."""
-    return [told for told in _all() if session in ("", told.session)]
+    return [conversation for conversation in _all() if session in ("", conversation.session)]
 
 
 @functools.cache
@@ -126,7 +126,7 @@ def _call(call: dict[str, Any]) -> Call:
     )
 
 
-# -- names: their descriptors, ours, and a form to compare both in ------------------------------------------------------
+# -- names: recorded descriptors, our descriptors, and a form to compare both ------------------------------------------
 
 
 def plain(parts: Sequence[str]) -> flight.FlightDescriptor:
@@ -134,7 +134,7 @@ def plain(parts: Sequence[str]) -> flight.FlightDescriptor:
 
 
 def theirs(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
-    """`catalog/schema/kind/name` is the recorded server's form."""
+    """The canonical name for a descriptor of the recorded server, `catalog/schema/kind/name`."""
     return plain("/".join(descriptor.path).split("/"))
 
 
@@ -149,19 +149,19 @@ def ours(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
 
 
 def renamed_frame(data: bytes, rename: Rename) -> bytes:
-    """A FlightData message with its descriptor renamed, and not another byte changed."""
-    told = parse_frame(data).descriptor
-    if not told:
+    """A FlightData message with its descriptor renamed and no other byte changed."""
+    descriptor = parse_frame(data).descriptor
+    if not descriptor:
         return data
     head, name = (
         b"\x0a" + varint(len(part)) + part
-        for part in (told, rename(flight.FlightDescriptor.FromString(told)).SerializeToString())
+        for part in (descriptor, rename(flight.FlightDescriptor.FromString(descriptor)).SerializeToString())
     )
     assert data.startswith(head), "the descriptor comes first"
     return name + data[len(head) :]
 
 
-# -- what a request means, but for ids ---------------------------------------------------------------------------------
+# -- the meaning of a request, except ids ------------------------------------------------------------------------------
 
 _IDS = ("airport-client-session-id", "airport-trace-id", "airport-transaction-id")
 
@@ -169,7 +169,7 @@ _IDS = ("airport-client-session-id", "airport-trace-id", "airport-transaction-id
 def meaning(calls: Sequence[Call], rename: Rename) -> list[tuple[object, ...]]:
     """Calls as comparable values: method, headers, bytes of the request.
 
-    Ids become the order of their first appearance, so that it still counts which calls share one. Descriptors are
+    Ids are replaced by the order of their first appearance, so that it still matters which calls share one. Descriptors are
     passed through `rename`. Tickets and positions in SQL texts are left out, all else is compared byte by byte.
     """
     numbers: dict[str, str] = {}
@@ -205,7 +205,7 @@ def _request(call: Call, rename: Rename) -> object:
 
 
 def exchanged(call: Call, rename: Rename) -> tuple[object, ...]:
-    """What the client says in an exchange: its messages, with columns by DuckDB's types.
+    """The client's messages in an exchange, with columns by DuckDB's types.
 
     Where rows are named by their ids, these are the server's own, and so are the sizes of batches, which follow the
     chunks of its scan: there the rows are compared together, by their other values.
@@ -218,8 +218,8 @@ def exchanged(call: Call, rename: Rename) -> tuple[object, ...]:
             named = rename(flight.FlightDescriptor.FromString(frame.descriptor)).SerializeToString()
             opening.append(("with schema" if frame.header else "alone", named))
         elif not frame.header:
-            asked = decode(frame.app_metadata, InOutParameters, "the parameters")
-            opening.append((asked.json_filters, asked.column_ids, row(binary(asked.parameters)), asked.at_unit))
+            request = decode(frame.app_metadata, InOutParameters, "the parameters")
+            opening.append((request.json_filters, request.column_ids, row(binary(request.parameters)), request.at_unit))
     columns = [(field.name, duckdb_type(field)) for field in reader.schema]
     batches: list[object] = [batch.to_pydict() for batch in reader]
     if "rowid" in reader.schema.names:
@@ -233,10 +233,10 @@ def _rows(batch: dict[str, list[object]], names: Sequence[str]) -> list[tuple[ob
 
 
 def _arguments(action: flight.Action) -> Iterator[object]:
-    """Arguments of a table function: two Arrow writers write the same row in different bytes."""
+    """Arguments of a table function as values, since Arrow writers may encode the same row differently."""
     if action.type == "table_function_flight_info":
-        asked = decode(action.body, TableFunctionRequest, action.type)
-        yield row(binary(asked.parameters))
+        request = decode(action.body, TableFunctionRequest, action.type)
+        yield row(binary(request.parameters))
 
 
 def row(stream: bytes) -> tuple[object, ...]:
@@ -248,13 +248,13 @@ def row(stream: bytes) -> tuple[object, ...]:
 
 
 def renamed_body(action: flight.Action, rename: Rename, *, keep_arguments: bool = False) -> bytes:
-    """The body with its descriptor renamed, packed again in the same order; a body without one as it is."""
+    """The body with its descriptor renamed, packed again in the same order; a body without one is unchanged."""
     if action.type not in ("endpoints", "flight_info", "table_function_flight_info", "column_statistics"):
         return action.body
     members = msgspec.msgpack.decode(action.body, type=dict[str, msgspec.Raw])
     key = "flight_descriptor" if action.type == "column_statistics" else "descriptor"
-    told = flight.FlightDescriptor.FromString(binary(members[key]))
-    members[key] = packed(rename(told).SerializeToString())
+    descriptor = flight.FlightDescriptor.FromString(binary(members[key]))
+    members[key] = packed(rename(descriptor).SerializeToString())
     if keep_arguments:
         return encode(members)
     if action.type == "table_function_flight_info":
@@ -273,11 +273,11 @@ def _nowhere(json_filters: bytes) -> bytes:
     return re.sub(rb'"query_location":\d+', b'"query_location":0', json_filters)
 
 
-# -- what an answer means ----------------------------------------------------------------------------------------------
+# -- the meaning of a response -----------------------------------------------------------------------------------------
 
 
 def listing(body: bytes) -> dict[tuple[str, str, str], tuple[object, ...]]:
-    """The objects that an answer of `list_schemas` holds, by schema, kind and name."""
+    """The objects in a response of `list_schemas`, by schema, kind and name."""
     root = unseal(body, CatalogRoot, "list_schemas")
     bundle = dict(decode(root.contents.serialized or b"\x90", list[tuple[str, bytes]], "bundle"))
     found = {}
@@ -304,7 +304,7 @@ def _fields(schema: bytes) -> tuple[tuple[str, str, tuple[bytes, ...]], ...]:
 
 
 def _parameters(schema: bytes) -> tuple[tuple[str, ...], ...]:
-    """Parameters by what the client looks at: of one that takes anything the type says nothing, of a table the name."""
+    """The properties of parameters that the client uses: not the type of ANY, and not the name of a table."""
     found: list[tuple[str, ...]] = []
     for field in pa.ipc.read_schema(pa.py_buffer(schema)):
         marks = {key.decode() for key in field.metadata or {}}

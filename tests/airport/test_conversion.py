@@ -1,4 +1,4 @@
-"""`to_column`: every form of a value becomes the same column, exactly, or is refused."""
+"""`to_column`: every encoding of a value is converted exactly to the same column, or rejected."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def wrapped(data_type: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def column(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    made = to_column(array, pa.field("c", data_type))
-    made.validate()
-    assert made.type == data_type
-    return made
+    result = to_column(array, pa.field("c", data_type))
+    result.validate()
+    assert result.type == data_type
+    return result
 
 
 def huge(values: list[int | None], *, signed: bool = True) -> list[bytes | None]:
@@ -37,7 +37,7 @@ def huge(values: list[int | None], *, signed: bool = True) -> list[bytes | None]
 
 
 def as_decimals(values: list[int | None], *, signed: bool) -> pa.Array:
-    """As DuckDB's default setting sends them: the bits of the number, called a decimal."""
+    """As DuckDB sends them by default: the bits of the number, declared as a decimal."""
     return pa.array(huge(values, signed=signed), pa.binary(16)).view(pa.decimal128(38, 0))
 
 
@@ -46,15 +46,15 @@ def lists_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 def both_ways(one: pa.Array, other: pa.Array, cut: int) -> None:
-    """Each form becomes the other, also when it is a slice of more."""
-    for given_form, wanted in ((one, other), (other, one)):
-        assert column(given_form, wanted.type).equals(wanted)
+    """Check that each encoding converts to the other, also as a slice of a longer array."""
+    for source, expected in ((one, other), (other, one)):
+        assert column(source, expected.type).equals(expected)
         start = min(cut, len(one))
-        assert column(given_form.slice(start), wanted.type).equals(wanted.slice(start))
+        assert column(source.slice(start), expected.type).equals(expected.slice(start))
 
 
 @given(lists_of(st.uuids()), st.integers(0, 5))
-def test_uuids_are_the_same_as_text_and_as_bytes(values: list[uuid.UUID | None], cut: int) -> None:
+def test_uuids_convert_between_text_and_bytes(values: list[uuid.UUID | None], cut: int) -> None:
     text = pa.array([None if v is None else str(v) for v in values], pa.string())
     binary = wrapped(pa.uuid(), [None if v is None else v.bytes for v in values])
     both_ways(text, binary, cut)
@@ -63,28 +63,28 @@ def test_uuids_are_the_same_as_text_and_as_bytes(values: list[uuid.UUID | None],
 
 
 @given(lists_of(st.integers(-(2**127), 2**127 - 1)))
-def test_every_hugeint_is_the_same_as_decimal_and_as_bytes(values: list[int | None]) -> None:
+def test_hugeints_convert_between_decimal_and_bytes(values: list[int | None]) -> None:
     assert column(as_decimals(values, signed=True), HUGEINT).equals(wrapped(HUGEINT, huge(values)))
 
 
 @given(lists_of(st.integers(0, 2**128 - 1)))
-def test_every_uhugeint_is_the_same_as_decimal_and_as_bytes(values: list[int | None]) -> None:
+def test_uhugeints_convert_between_decimal_and_bytes(values: list[int | None]) -> None:
     expected = wrapped(UHUGEINT, huge(values, signed=False))
     assert column(as_decimals(values, signed=False), UHUGEINT).equals(expected)
 
 
 @given(lists_of(st.integers(-(10**38) + 1, 10**38 - 1)), st.integers(0, 5))
-def test_hugeints_of_38_digits_are_decimals_too(values: list[int | None], cut: int) -> None:
+def test_hugeints_of_38_digits_convert_to_decimals(values: list[int | None], cut: int) -> None:
     both_ways(pa.array(values, pa.decimal128(38, 0)), wrapped(HUGEINT, huge(values)), cut)
 
 
 @given(lists_of(st.integers(-(2**63), 2**63 - 1)))
-def test_integers_become_huge(values: list[int | None]) -> None:
+def test_integers_convert_to_hugeints(values: list[int | None]) -> None:
     assert column(pa.array(values, pa.int64()), HUGEINT).equals(wrapped(HUGEINT, huge(values)))
 
 
 @given(lists_of(st.booleans()), st.integers(0, 5))
-def test_truth_is_the_same_in_bits_and_bytes(values: list[bool | None], cut: int) -> None:
+def test_booleans_convert_between_bits_and_bytes(values: list[bool | None], cut: int) -> None:
     both_ways(pa.array(values, pa.bool_()), wrapped(pa.bool8(), [None if v is None else int(v) for v in values]), cut)
 
 
@@ -95,21 +95,21 @@ def test_times_without_offset_are_at_utc(values: list[int | None], cut: int) -> 
 
 
 @given(lists_of(st.binary(max_size=9)), st.integers(0, 5))
-def test_bits_and_json_are_told_from_bytes_and_text_by_their_name_only(values: list[bytes | None], cut: int) -> None:
+def test_bits_and_json_differ_from_bytes_and_text_only_by_extension_name(values: list[bytes | None], cut: int) -> None:
     both_ways(pa.array(values, pa.binary()), wrapped(BIT, values), cut)
     texts = [None if v is None else v.hex() for v in values]
     both_ways(pa.array(texts, pa.string()), wrapped(pa.json_(pa.string()), texts), cut)
 
 
 @given(lists_of(st.text(max_size=4)), st.sampled_from([pa.uint8(), pa.int16(), pa.int32()]))
-def test_members_of_a_dictionary_are_texts(values: list[str | None], index: pa.DataType) -> None:
+def test_dictionary_members_are_strings(values: list[str | None], index: pa.DataType) -> None:
     plain = pa.array(values, pa.string())
     encoded = pa.DictionaryArray.from_arrays(
         plain.dictionary_encode().indices.cast(index), plain.dictionary_encode().dictionary
     )
     for form in (plain, encoded, plain.cast(pa.large_string()), plain.cast(pa.string_view())):
-        kept = column(form, pa.dictionary(pa.int32(), pa.string()))
-        assert kept.dictionary_decode().equals(plain)
+        encoded_again = column(form, pa.dictionary(pa.int32(), pa.string()))
+        assert encoded_again.dictionary_decode().equals(plain)
         assert column(form, pa.string()).equals(plain)
 
 
@@ -127,7 +127,7 @@ ROWS: st.SearchStrategy[list[Row | None]] = lists_of(
 
 
 def nested(rows: list[Row | None], *, lossless: bool) -> pa.Array:
-    """The same rows in one of the two forms, built child by child."""
+    """The same rows in one of the two encodings, built child by child."""
     key = pa.uuid() if lossless else pa.string()
     number = HUGEINT if lossless else pa.decimal128(38, 0)
 
@@ -184,12 +184,12 @@ def nested(rows: list[Row | None], *, lossless: bool) -> pa.Array:
 
 @settings(max_examples=50)
 @given(ROWS, st.integers(0, 5))
-def test_nested_values_are_the_same_in_both_forms(rows: list[Row | None], cut: int) -> None:
+def test_nested_values_convert_between_both_encodings(rows: list[Row | None], cut: int) -> None:
     both_ways(nested(rows, lossless=False), nested(rows, lossless=True), cut)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.uuids(), st.binary(max_size=6)), max_size=10))
-def test_what_lies_under_nulls_is_never_looked_at(slots: list[tuple[bool, uuid.UUID, bytes]]) -> None:
+def test_values_under_nulls_are_ignored(slots: list[tuple[bool, uuid.UUID, bytes]]) -> None:
     texts = [str(value).encode() if valid else garbage for valid, value, garbage in slots]
     offsets = pa.array([sum(map(len, texts[:i])) for i in range(len(texts) + 1)], pa.int32())
     validity = pa.array([valid for valid, _, _ in slots], pa.bool_()).buffers()[1]
@@ -202,12 +202,12 @@ def test_what_lies_under_nulls_is_never_looked_at(slots: list[tuple[bool, uuid.U
     assert column(inside, pa.struct({"k": pa.uuid()})).field(0).equals(expected)
 
 
-def test_garbage_under_a_null_parent_is_never_looked_at() -> None:
+def test_garbage_under_a_null_parent_is_ignored() -> None:
     child = pa.array(["no uuid", str(uuid.UUID(int=1))])
     mask = pa.array([True, False])
     parent = pa.StructArray.from_arrays([child], ["k"], mask=mask)
-    made = column(parent, pa.struct({"k": pa.uuid()}))
-    assert made.to_pylist() == [None, {"k": uuid.UUID(int=1)}]
+    result = column(parent, pa.struct({"k": pa.uuid()}))
+    assert result.to_pylist() == [None, {"k": uuid.UUID(int=1)}]
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), child, mask=mask)
     assert column(lists, pa.list_(pa.uuid())).to_pylist() == [None, [uuid.UUID(int=1)]]
     pairs = pa.FixedSizeListArray.from_arrays(child, 1, mask=mask)
@@ -255,7 +255,7 @@ def test_garbage_under_a_null_parent_is_never_looked_at() -> None:
         (pa.array(["x"]), pa.int64()),
     ],
 )  # fmt: skip
-def test_what_would_change_is_refused(array: pa.Array, target: pa.DataType) -> None:
+def test_lossy_conversions_are_rejected(array: pa.Array, target: pa.DataType) -> None:
     with pytest.raises(InvalidArgument, match=r"column 'price' has type .* cannot be converted to it without loss"):
         to_column(array, pa.field("price", target))
 
@@ -277,10 +277,12 @@ def test_what_would_change_is_refused(array: pa.Array, target: pa.DataType) -> N
         (pa.array([2**63 - 1], pa.timestamp("us", "Asia/Tokyo")), pa.timestamp("us", "UTC"), None),
     ],
 )  # fmt: skip
-def test_other_exact_conversions_are_made(array: pa.Array, target: pa.DataType, expected: list[Any] | None) -> None:
-    made = column(array, target)
+def test_other_exact_conversions_are_supported(
+    array: pa.Array, target: pa.DataType, expected: list[Any] | None
+) -> None:
+    result = column(array, target)
     if expected is not None:
-        assert [tuple(v) if isinstance(v, pa.MonthDayNano) else v for v in made.to_pylist()] == expected
+        assert [tuple(v) if isinstance(v, pa.MonthDayNano) else v for v in result.to_pylist()] == expected
 
 
 TYPES = st.recursive(
@@ -300,7 +302,7 @@ TYPES = st.recursive(
 
 
 @given(TYPES)
-def test_a_storable_type_stays_as_it_is(data_type: pa.DataType) -> None:
+def test_storable_type_is_unchanged(data_type: pa.DataType) -> None:
     once = storable(pa.field("c", data_type, nullable=False, metadata={"comment": "x"}))
     assert storable(once).equals(once, check_metadata=True)
     assert not once.nullable

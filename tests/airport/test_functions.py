@@ -1,4 +1,4 @@
-"""Functions over a real socket: scalar, table, and table over rows, in lock-step."""
+"""Functions over a real socket: scalar functions, table functions, and table functions over rows in lock-step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Echo(InOutCall):
 
 
 class Sizes(TableInOutFunction):
-    """For each input batch, output batches of the sizes asked for; at the end the number of rows seen."""
+    """For each input batch, output batches of the requested sizes; at the end, the number of rows seen."""
 
     name = "sizes"
     parameters = (Parameter("sizes", pa.list_(pa.int64())),)
@@ -136,7 +136,7 @@ def call(raw: Raw, name: str, signature: str, *batches: pa.RecordBatch) -> list[
     return [answer.column(0).to_pylist() for answer in answers]
 
 
-def test_a_scalar_function_answers_each_batch(raw: Raw) -> None:
+def test_scalar_function_returns_a_batch_for_each_batch(raw: Raw) -> None:
     batches = [pa.record_batch({"text": ["ada", None]}), pa.record_batch({"text": ["grace"]})]
     assert call(raw, "shout", "string", *batches) == [["ADA", None], ["GRACE"]]
 
@@ -154,12 +154,12 @@ def test_no_rows_at_all(raw: Raw) -> None:
     exchange.end()
 
 
-def test_overloads_are_told_apart_by_their_types(raw: Raw) -> None:
+def test_overload_is_selected_by_argument_types(raw: Raw) -> None:
     assert call(raw, "add", "int64, int64", pa.record_batch({"a": [1], "b": [2]})) == [[3]]
     assert call(raw, "add", "string, string", pa.record_batch({"a": ["x"], "b": ["y"]})) == [["xy"]]
 
 
-def test_any_takes_what_comes(raw: Raw) -> None:
+def test_any_accepts_every_type(raw: Raw) -> None:
     assert call(raw, "type_name", "ANY", pa.record_batch({"value": pa.array([1], pa.int32())})) == [["int32"]]
     assert call(raw, "type_name", "ANY", pa.record_batch({"value": [["a"]]})) == [["list<item: string>"]]
 
@@ -169,11 +169,11 @@ def test_no_arguments(raw: Raw) -> None:
     assert call(raw, "answer", "", rows) == [[42, 42, 42]]
 
 
-def test_a_chunked_result_is_one_batch(raw: Raw) -> None:
+def test_chunked_result_is_sent_as_one_batch(raw: Raw) -> None:
     assert call(raw, "chunked", "int64", pa.record_batch({"x": [1, 2, 3]})) == [[1, 2, 3]]
 
 
-def test_arguments_of_a_near_type_are_cast(raw: Raw) -> None:
+def test_arguments_of_a_similar_type_are_cast(raw: Raw) -> None:
     assert call(raw, "add", "int64, int64", pa.record_batch({"a": pa.array([1], pa.int8()), "b": [2]})) == [[3]]
 
 
@@ -185,7 +185,7 @@ def test_arguments_of_a_near_type_are_cast(raw: Raw) -> None:
         ("refused", Code.INVALID_ARGUMENT, "seven is refused"),
     ],
 )
-def test_a_function_that_fails_is_an_error_never_a_hang(raw: Raw, name: str, code: Code, message: str) -> None:
+def test_failing_function_is_an_error_not_a_hang(raw: Raw, name: str, code: Code, message: str) -> None:
     with pytest.raises(grpc.RpcError) as failed:
         call(raw, name, "int64", pa.record_batch({"x": [7, 7]}))
     assert failed.value.code() is code
@@ -205,8 +205,8 @@ def test_too_many_arguments(raw: Raw) -> None:
 def bind(raw: Raw, name: str, signature: str, parameters: bytes, rows: pa.Schema | None = None) -> flight.FlightInfo:
     path = descriptor("demo", "s", name, "table_function", signature)
     table = rows.serialize().to_pybytes() if rows is not None else b""
-    asked = TableFunctionRequest(packed(path), packed(parameters), packed(table))
-    (body,) = raw.action("table_function_flight_info", encode(asked))
+    request = TableFunctionRequest(packed(path), packed(parameters), packed(table))
+    (body,) = raw.action("table_function_flight_info", encode(request))
     info = flight.FlightInfo.FromString(body)
     assert info.flight_descriptor.SerializeToString() == path
     return info
@@ -224,7 +224,7 @@ def test_a_table_function_is_bound_and_scanned(raw: Raw) -> None:
 GRID = "int64, name => string"
 
 
-def test_the_schema_may_depend_on_parameters_and_named_ones_have_defaults(raw: Raw) -> None:
+def test_schema_may_depend_on_parameters_and_named_parameters_have_defaults(raw: Raw) -> None:
     path = ("demo", "s", "grid", "table_function", GRID)
     for parameters, names in ((stream(width=2), ["c0", "c1"]), (stream(width=1, name="x"), ["x0"])):
         info = bind(raw, "grid", GRID, parameters)
@@ -234,13 +234,13 @@ def test_the_schema_may_depend_on_parameters_and_named_ones_have_defaults(raw: R
     assert pa.ipc.read_schema(pa.py_buffer(bind(raw, "grid", GRID, null_name).schema)).names == ["c0", "c1"]
 
 
-def test_the_columns_asked_for_reach_the_function(raw: Raw) -> None:
+def test_requested_columns_reach_the_function(raw: Raw) -> None:
     path = ("demo", "s", "grid", "table_function", GRID)
     scanned = raw.scan(*path, columns=[1], table_function_parameters=packed(stream(width=3)))
     assert scanned.to_pylist() == [{"c0": None, "c1": 1, "c2": None}]
 
 
-def test_arguments_that_do_not_fit_are_refused(raw: Raw) -> None:
+def test_mismatched_arguments_are_rejected(raw: Raw) -> None:
     code, message = code_of(lambda: bind(raw, "numbers", "int64", stream(upto="many")))
     assert code is Code.INVALID_ARGUMENT
     assert "upto" in message
@@ -257,7 +257,7 @@ def over_rows(raw: Raw, sizes: list[int]) -> Exchange:
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [2047], [2048], [4096], [2048, 2048], [1, 0, 5000]])
-def test_outputs_of_any_size_end_each_chunk(raw: Raw, sizes: list[int]) -> None:
+def test_outputs_of_any_size_are_marked_at_the_end_of_each_chunk(raw: Raw, sizes: list[int]) -> None:
     info = bind(raw, "sizes", "list<item: int64>", stream(sizes=sizes or [0]), pa.schema({"x": pa.int64()}))
     assert pa.ipc.read_schema(pa.py_buffer(info.schema)) == pa.schema({"n": pa.int64()})
     exchange = over_rows(raw, sizes)
@@ -272,13 +272,13 @@ def test_outputs_of_any_size_end_each_chunk(raw: Raw, sizes: list[int]) -> None:
     assert Sizes.closed.wait(5)
 
 
-def test_no_input_still_finishes(raw: Raw) -> None:
+def test_function_finishes_without_input(raw: Raw) -> None:
     exchange = over_rows(raw, [1])
     exchange.half_close()
     assert [answer.to_pydict() for answer in exchange.chunks() if answer.num_rows] == [{"n": [0]}]
 
 
-def test_a_client_that_vanishes_closes_the_call(raw: Raw) -> None:
+def test_call_is_closed_when_the_client_disconnects(raw: Raw) -> None:
     exchange = over_rows(raw, [1])
     exchange.send(pa.record_batch({"x": [1]}))
     list(exchange.chunks())
@@ -286,14 +286,14 @@ def test_a_client_that_vanishes_closes_the_call(raw: Raw) -> None:
     assert Sizes.closed.wait(10)
 
 
-def test_a_function_may_refuse_the_rows_it_is_given(raw: Raw) -> None:
+def test_function_may_reject_its_input_rows(raw: Raw) -> None:
     code, message = code_of(
         lambda: bind(raw, "sizes", "list<item: int64>", stream(sizes=[1]), pa.schema({"y": pa.int64()}))
     )
     assert (code, message) == (Code.INVALID_ARGUMENT, "give me a column x")
 
 
-def test_the_two_kinds_of_table_functions_are_not_mixed_up(raw: Raw) -> None:
+def test_two_kinds_of_table_functions_are_distinguished(raw: Raw) -> None:
     rows = ("demo", "s", "sizes", "table_function", "list<item: int64>")
     assert (
         code_of(lambda: raw.endpoints(*rows, table_function_parameters=packed(stream(sizes=[1]))))[0]

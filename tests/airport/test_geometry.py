@@ -1,4 +1,4 @@
-"""Geometry columns: made from shapely, WKB or WKT, and back; in scans, writes and functions."""
+"""Geometry columns: conversion from and to shapely, WKB and WKT; in scans, writes and functions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_validity_mask_makes_nulls() -> None:
 UNCLOSED = "POLYGON((0 0, 1 0, 1 1, 2 2))"
 
 
-def test_an_unclosed_ring_is_told_in_words() -> None:
+def test_unclosed_ring_is_a_clear_error() -> None:
     with pytest.raises(InvalidArgument, match="polygon ring is not closed"):
         geo.validate(UNCLOSED)
     with pytest.raises(InvalidArgument, match="polygon ring is not closed"):
@@ -72,7 +72,7 @@ def test_an_unclosed_ring_is_told_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "words"),
+    ("value", "kind", "message"),
     [
         ("POINT (1 2)", "Polygon", "expected a Polygon, found a Point"),
         (shapely.Polygon([(0, 0), (1, 1), (1, 0), (0, 1)]), "", "Self-intersection"),
@@ -83,12 +83,12 @@ def test_an_unclosed_ring_is_told_in_words() -> None:
         (42, "", "int is not a geometry"),
     ],
 )
-def test_what_is_wrong_is_said(value, kind: str, words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_errors_explain_the_problem(value, kind: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         geo.validate(value, kind)
 
 
-def test_a_column_is_held_to_its_fields_kind() -> None:
+def test_column_must_match_the_kind_of_its_field() -> None:
     field = geo.geometry_field("g", kind="Polygon")
     geo.check_geometries(geo.geometry_array([SHAPES[2], None]), field)
     geo.check_geometries(geo.geometry_array(SHAPES), geo.geometry_field("g"))
@@ -98,7 +98,7 @@ def test_a_column_is_held_to_its_fields_kind() -> None:
         geo.check_geometries(geo.geometry_array([SHAPES[3]]), field)
 
 
-def test_a_column_that_is_not_wkb_is_refused() -> None:
+def test_column_that_is_not_wkb_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="does not contain WKB"):
         geo.geometries(pa.array([b"xx"]))
 

@@ -1,4 +1,4 @@
-"""Column statistics: typed, honest, and never an answer that breaks the client."""
+"""Column statistics: typed, correct, and never a response that crashes the client."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from skiway.errors import InvalidArgument, NotFound
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
 
 
-def serving(schema: pa.Schema, known: Any) -> Server:
+def serving(schema: pa.Schema, statistics: Any) -> Server:
     builder = CatalogBuilder("demo")
-    ask = known if callable(known) else lambda column, duckdb_type: known
+    ask = statistics if callable(statistics) else lambda column, duckdb_type: statistics
     builder.schema("s").table(schema=schema, name="t", statistics=ask)(lambda scan: ())
     return Server(builder.build(), port=0)
 
@@ -57,10 +57,10 @@ TYPED: dict[str, tuple[pa.DataType, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_bounds_come_in_the_columns_own_type(name: str) -> None:
+def test_bounds_have_the_column_type(name: str) -> None:
     data_type, low, high = TYPED[name]
-    known = ColumnStatistics(min=low, max=high, has_null=True, has_not_null=True, distinct_count=2)
-    with serving(pa.schema({"c": data_type}), known) as server, Raw(server.location) as raw:
+    statistics = ColumnStatistics(min=low, max=high, has_null=True, has_not_null=True, distinct_count=2)
+    with serving(pa.schema({"c": data_type}), statistics) as server, Raw(server.location) as raw:
         batch = ask(raw, kind=name)
         announced = schema_of(objects(listing(raw))["t"])
     assert duckdb_type(pa.field("c", data_type)) == name
@@ -69,8 +69,8 @@ def test_bounds_come_in_the_columns_own_type(name: str) -> None:
         batch.column(c).storage if isinstance(data_type, pa.BaseExtensionType) else batch.column(c)
         for c in ("min", "max")
     ]
-    wanted = [v.bytes if isinstance(v, uuid.UUID) else v for v in (low, high)]
-    assert [array[0].as_py() for array in storage] == wanted
+    expected = [v.bytes if isinstance(v, uuid.UUID) else v for v in (low, high)]
+    assert [array[0].as_py() for array in storage] == expected
     assert batch.column("distinct_count").to_pylist() == [2]
     assert announced.metadata == {b"can_produce_statistics": b"1"}
 
@@ -94,7 +94,7 @@ def test_bounds_of_nested_extension_types_are_nulls_of_that_type() -> None:
         (pa.timestamp("s"), 10**11),
     ],
 )
-def test_scalars_carry_bounds_that_python_cannot(data_type: pa.DataType, raw_value: int) -> None:
+def test_scalars_can_hold_bounds_that_python_cannot(data_type: pa.DataType, raw_value: int) -> None:
     storage = pa.int32() if data_type == pa.date32() else pa.int64()
     bound = pa.array([raw_value], storage).view(data_type)[0]
     with (
@@ -104,22 +104,22 @@ def test_scalars_carry_bounds_that_python_cannot(data_type: pa.DataType, raw_val
         assert ask(raw).column("max").view(storage).to_pylist() == [raw_value]
 
 
-def test_scalars_are_taken_as_bounds_too() -> None:
-    known = ColumnStatistics(min=pa.scalar(1, pa.int8()), max=pa.scalar(2, pa.int64()))
-    with serving(pa.schema({"c": pa.int64()}), known) as server, Raw(server.location) as raw:
+def test_scalars_are_accepted_as_bounds() -> None:
+    statistics = ColumnStatistics(min=pa.scalar(1, pa.int8()), max=pa.scalar(2, pa.int64()))
+    with serving(pa.schema({"c": pa.int64()}), statistics) as server, Raw(server.location) as raw:
         assert ask(raw).to_pydict()["max"] == [2]
 
 
-def test_the_unknown_is_told_as_what_is_safe_to_believe() -> None:
+def test_unknown_statistics_have_safe_values() -> None:
     with serving(pa.schema({"c": pa.int64()}), ColumnStatistics()) as server, Raw(server.location) as raw:
         assert ask(raw).to_pylist() == [
             {"min": None, "max": None, "has_not_null": True, "has_null": True, "distinct_count": 0}
         ]
 
 
-def test_texts_tell_length_and_unicode_where_known() -> None:
-    known = ColumnStatistics(min="a", max="b", max_string_length=5, contains_unicode=False)
-    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+def test_strings_report_length_and_unicode_where_known() -> None:
+    statistics = ColumnStatistics(min="a", max="b", max_string_length=5, contains_unicode=False)
+    with serving(pa.schema({"c": pa.string()}), statistics) as server, Raw(server.location) as raw:
         batch = ask(raw)
     assert batch.to_pydict()["max_string_length"] == [5]
     assert batch.to_pydict()["contains_unicode"] == [False]
@@ -144,17 +144,17 @@ UNANNOUNCED = {
 
 
 @pytest.mark.parametrize("name", UNANNOUNCED)
-def test_a_table_with_one_illegal_answer_is_not_announced(name: str) -> None:
-    data_type, known = UNANNOUNCED[name]
+def test_table_with_one_invalid_statistic_announces_none(name: str) -> None:
+    data_type, statistics = UNANNOUNCED[name]
     schema = pa.schema({"fine": pa.int64(), "c": data_type})
     with (
-        serving(schema, lambda column, kind: known if column == "c" else ColumnStatistics()) as server,
+        serving(schema, lambda column, kind: statistics if column == "c" else ColumnStatistics()) as server,
         Raw(server.location) as raw,
     ):
         assert schema_of(objects(listing(raw))["t"]).metadata is None
 
 
-def test_geometry_is_not_announced() -> None:
+def test_geometry_statistics_are_not_announced() -> None:
     field = pa.field(
         "c", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": "{}"}
     )
@@ -162,61 +162,61 @@ def test_geometry_is_not_announced() -> None:
         assert schema_of(objects(listing(raw))["t"]).metadata is None
 
 
-def test_a_table_that_cannot_tell_about_a_column_is_not_announced() -> None:
-    def known(column: str, kind: str) -> ColumnStatistics:
+def test_table_without_statistics_of_some_column_announces_none() -> None:
+    def statistics(column: str, kind: str) -> ColumnStatistics:
         raise NotFound("no such column here")
 
-    with serving(pa.schema({"c": pa.int64()}), known) as server, Raw(server.location) as raw:
+    with serving(pa.schema({"c": pa.int64()}), statistics) as server, Raw(server.location) as raw:
         assert schema_of(objects(listing(raw))["t"]).metadata is None
 
 
-def test_nested_columns_are_announced_and_answered_with_nulls() -> None:
+def test_nested_columns_are_announced_with_null_bounds() -> None:
     schema = pa.schema({"c": pa.list_(pa.int64()), "m": pa.map_(pa.string(), pa.int32())})
     with serving(schema, ColumnStatistics()) as server, Raw(server.location) as raw:
         assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
         assert ask(raw).to_pydict()["min"] == [None]
 
 
-def test_an_all_null_text_column_is_legal() -> None:
-    known = ColumnStatistics(has_null=True, has_not_null=False)
-    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+def test_string_column_with_only_nulls_is_valid() -> None:
+    statistics = ColumnStatistics(has_null=True, has_not_null=False)
+    with serving(pa.schema({"c": pa.string()}), statistics) as server, Raw(server.location) as raw:
         assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
         assert ask(raw).to_pydict()["has_not_null"] == [False]
 
 
-def test_a_bound_lost_after_attach_becomes_one_that_is_true_of_every_text() -> None:
+def test_bound_missing_after_attach_is_replaced_by_one_that_holds_for_every_string() -> None:
     answers = iter([ColumnStatistics(min="a", max="b")])
-    known = lambda column, kind: next(answers, ColumnStatistics())  # noqa: E731
-    with serving(pa.schema({"c": pa.string()}), known) as server, Raw(server.location) as raw:
+    statistics = lambda column, kind: next(answers, ColumnStatistics())  # noqa: E731
+    with serving(pa.schema({"c": pa.string()}), statistics) as server, Raw(server.location) as raw:
         assert schema_of(objects(listing(raw))["t"]).metadata == {b"can_produce_statistics": b"1"}
         batch = ask(raw)
     assert batch.to_pydict()["min"] == [""]
     assert batch.to_pydict()["max"][0].encode() >= "\U0010ffff".encode()
 
 
-def test_type_names_quote_what_duckdb_would() -> None:
+def test_type_names_are_quoted_as_in_duckdb() -> None:
     import duckdb
 
     reserved = duckdb.sql("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'").fetchall()
     for (word,) in [*reserved, ("plain",), ("Upper",), ("two words",)]:
         field = pa.field("c", pa.struct([(word, pa.int32())]))
-        spelled = duckdb.sql("SELECT typeof(x) FROM (SELECT NULL::" + duckdb_type(field) + " AS x)").fetchone()
-        assert spelled == (duckdb_type(field),)
+        type_name = duckdb.sql("SELECT typeof(x) FROM (SELECT NULL::" + duckdb_type(field) + " AS x)").fetchone()
+        assert type_name == (duckdb_type(field),)
 
 
-def test_the_type_name_reaches_the_table() -> None:
+def test_table_receives_the_type_name() -> None:
     seen: list[tuple[str, str]] = []
 
-    def known(column: str, kind: str) -> ColumnStatistics:
+    def statistics(column: str, kind: str) -> ColumnStatistics:
         seen.append((column, kind))
         return ColumnStatistics()
 
-    with serving(pa.schema({"c": pa.decimal128(12, 6)}), known) as server, Raw(server.location) as raw:
+    with serving(pa.schema({"c": pa.decimal128(12, 6)}), statistics) as server, Raw(server.location) as raw:
         ask(raw, kind="DECIMAL(12,6)")
     assert seen[-1] == ("c", "DECIMAL(12,6)")
 
 
-def test_a_bound_of_another_type_is_an_error_of_the_author() -> None:
+def test_bound_of_another_type_is_an_error_in_the_table() -> None:
     from skiway.airport.server.discovery import statistics_batch
 
     with pytest.raises(InvalidArgument, match="'c'"):

@@ -1,4 +1,4 @@
-"""Tables that DuckDB reads by itself: the calls, their arguments, and what may not be called."""
+"""Tables that DuckDB reads itself: the calls, their arguments, and forbidden functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opened(uri: str) -> tuple[str, pa.RecordBatch]:
 
 
 def run_by_duckdb(uri: str) -> list[tuple[Any, ...]]:
-    """What DuckDB's client makes of the location: the function called with the arguments by their Arrow types."""
+    """Run the location as DuckDB's client does: call the function with arguments of their Arrow types."""
     name, batch = opened(uri)
     values = {column: batch.column(column)[0].as_py() for column in batch.schema.names}
     positional = [f"${column}" for column in values if column.startswith("arg_")]
@@ -112,20 +112,20 @@ ARGUMENTS: dict[str, tuple[Any, pa.DataType]] = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_of_every_type(name: str) -> None:
-    value, wanted = ARGUMENTS[name]
+    value, expected = ARGUMENTS[name]
     for call in (FunctionCall("read_csv", value), FunctionCall("read_csv", option=value)):
         _, batch = opened(call.location())
         assert batch.schema.names == ["arg_0" if call.args else "option"]
-        assert batch.schema.field(0).type == wanted
+        assert batch.schema.field(0).type == expected
         plain = value.as_py() if isinstance(value, pa.Scalar) else value
         found = batch.column(0)[0].as_py()
         assert (dict(found) if isinstance(value, dict) else found) == plain
 
 
-def test_a_geometry_travels_as_wkb() -> None:
+def test_geometry_is_sent_as_wkb() -> None:
     _, batch = opened(FunctionCall("read_parquet", shapely.Point(1, 2)).location())
     assert extension_of(batch.schema.field(0))[0] == "geoarrow.wkb"
-    column = batch.column(0)  # an extension array, if something registered the type before
+    column = batch.column(0)  # an extension array, if the type was registered before
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
     assert shapely.from_wkb(storage[0].as_py()) == shapely.Point(1, 2)
 
@@ -136,17 +136,17 @@ def test_a_call_without_arguments() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {"a": 1, "b": "x"}, 2**70, [1, "a"]])
-def test_a_value_without_plain_arrow_form_is_refused_with_the_way_out(value: Any) -> None:
+def test_value_without_an_arrow_type_is_rejected_with_a_workaround(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="pyarrow scalar"):
         FunctionCall("read_csv", value).location()
 
 
-def test_a_named_argument_may_not_look_positional() -> None:
+def test_named_argument_must_not_look_positional() -> None:
     with pytest.raises(InvalidArgument, match="arg_"):
         FunctionCall("read_csv", arg_0=1).location()
 
 
-def test_only_functions_on_the_allow_list_leave_the_server() -> None:
+def test_only_functions_on_the_allow_list_are_sent() -> None:
     with one_ref(lambda request: FunctionCall("my_reader", "x")) as server, Raw(server.location) as raw:
         code, message = code_of(lambda: locations(raw))
         assert code is grpc.StatusCode.PERMISSION_DENIED
@@ -159,19 +159,19 @@ def test_only_functions_on_the_allow_list_leave_the_server() -> None:
 
 
 @pytest.mark.parametrize("name", ["query", "query_table"])
-def test_functions_that_kill_the_client_cannot_be_allowed(name: str) -> None:
+def test_functions_that_crash_the_client_cannot_be_allowed(name: str) -> None:
     with pytest.raises(PermissionDenied):
         FunctionCall(name, "SELECT 1").location(allowed=[name])
 
 
-def test_no_call_is_an_error_of_the_author() -> None:
+def test_missing_call_is_an_error_in_the_table() -> None:
     with one_ref(lambda request: []) as server, Raw(server.location) as raw:
         code, message = code_of(lambda: locations(raw))
     assert code is grpc.StatusCode.INTERNAL
     assert "at least one" in message
 
 
-def test_the_request_tells_filters_columns_and_time_point() -> None:
+def test_request_contains_filters_columns_and_time_point() -> None:
     seen: list[FunctionCallRequest] = []
 
     def calls(request: FunctionCallRequest) -> FunctionCall:
@@ -199,7 +199,7 @@ def test_the_request_tells_filters_columns_and_time_point() -> None:
     assert (second.columns, second.parameters, second.time_point) == (None, (), None)
 
 
-def test_a_ref_whose_schema_depends_on_the_request() -> None:
+def test_reference_whose_schema_depends_on_the_request() -> None:
     class Yearly(DynamicSchemaTableRef):
         name = "t"
         schema = pa.schema({"a": pa.int64()})
@@ -222,7 +222,7 @@ def test_a_ref_whose_schema_depends_on_the_request() -> None:
         assert code_of(lambda: locations(raw, columns=[1]))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_ref_has_no_stream_and_takes_no_rows() -> None:
+def test_reference_has_no_stream_and_accepts_no_rows() -> None:
     with (
         one_ref(lambda request: FunctionCall("read_csv", "x"), ticket_key=b"k" * 32) as server,
         Raw(server.location) as raw,
@@ -232,6 +232,6 @@ def test_a_ref_has_no_stream_and_takes_no_rows() -> None:
         assert code_of(raw.get(b"{}"))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_call_shows_itself_as_it_was_written() -> None:
+def test_repr_of_a_call_shows_its_source_form() -> None:
     assert repr(FunctionCall("read_csv", "x", header=True)) == "FunctionCall('read_csv', 'x', header=True)"
     assert issubclass(DynamicSchemaTableRef, TableRef)

@@ -1,4 +1,4 @@
-"""A metastore behind its real door on a loopback socket, and what tests do to it: watch, disturb, cut the wire."""
+"""A real metastore server on a loopback socket, with ways to watch it, inject faults and cut connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Act = Callable[[Realm, Any], Message]
 
 
 class KnownAccounts:
-    """The account of a fresh home."""
+    """The accounts of a new home."""
 
     def find(self, id_or_name: str) -> str | None:
         return "default" if id_or_name == "default" else None
@@ -58,11 +58,11 @@ class Server:
         return [call.method for call in self.seen]
 
     def disturb(self, method: str, act: Callable[[Act, Realm, Any], Message]) -> None:
-        """From now on `act(true function, realm, request)` answers calls of `method`."""
+        """From now on, `act(original function, realm, request)` handles calls of `method`."""
         self.disturbances[method] = act
 
     def fail(self, method: str, *failures: Exception) -> None:
-        """The next calls of `method` fail so, one after the other, before anything is done."""
+        """The next calls of `method` fail with these errors, one after the other, before they take effect."""
         left = list(failures)
 
         def act(truly: Act, realm: Realm, request: Any) -> Message:
@@ -87,9 +87,9 @@ class _Watch(grpc.ServerInterceptor):
 def serving_metastore(
     *, namespaces: tuple[str, ...] = ("lake.sales",), tls: grpc.ServerCredentials | None = None
 ) -> Iterator[Server]:
-    """A server with account `default`, catalog `lake` and these namespaces, and nothing else.
+    """A server with only account `default`, catalog `lake` and these namespaces.
 
-    With credentials it is also served by TLS.
+    With credentials, it also serves TLS.
     """
     with ExitStack() as stack:
         stores = stack.enter_context(open_stores("memory://"))
@@ -134,11 +134,11 @@ def _disturbed(service: Service, server: Server) -> Service:
 
 
 class Wire:
-    """A wire to a server that can be cut: all that goes through it is lost at once, and later calls find it whole."""
+    """A connection to a server that can be cut: all data in transit is lost, and later calls can connect again."""
 
     def __init__(self, address: str) -> None:
         host, port = address.split(":")
-        self._there = (host, int(port))
+        self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._ends: list[socket.socket] = []
@@ -150,7 +150,7 @@ class Wire:
         with self._lock:
             self.cuts += 1
             for end in self._ends:
-                # reset, so that nothing that waits in a buffer is still delivered
+                # reset, so that no buffered data is still delivered
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 _shut(end)
                 end.close()
@@ -164,13 +164,13 @@ class Wire:
     def _accept(self) -> None:
         while True:
             try:
-                here, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:
                 return
-            there = socket.create_connection(self._there)
+            server = socket.create_connection(self._target)
             with self._lock:
-                self._ends += [here, there]
-            for source, target in ((here, there), (there, here)):
+                self._ends += [client, server]
+            for source, target in ((client, server), (server, client)):
                 threading.Thread(target=_pump, args=(source, target), daemon=True).start()
 
 

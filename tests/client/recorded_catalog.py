@@ -1,4 +1,4 @@
-"""The catalog that the recorded conversations were made with, rebuilt: the same schemas, tables and functions."""
+"""The catalog of the recorded conversations, rebuilt: the same schemas, tables and functions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ KEYED = pa.schema([("id", pa.int64()), ("n", pa.string()), ("q", pa.int32()), RO
 
 
 class Rows(Table):
-    """A table in memory, whose rows a test may exchange."""
+    """An in-memory table whose rows a test may replace."""
 
     def __init__(self, name: str, rows: pa.Table) -> None:
         self.name, self.rows = name, rows
@@ -91,7 +91,7 @@ class Rows(Table):
 
 
 class Measured(Rows, HasStatistics):
-    """A table that tells about its columns."""
+    """A table with column statistics."""
 
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:
         values = self.rows.column(column)
@@ -125,7 +125,7 @@ class Versions(Rows, TimeTravel):
 
 
 class Taxi(TableRef):
-    """Read by the client itself."""
+    """A table that the client reads itself."""
 
     name = "nyc_yellow_taxi"
     schema = TAXI
@@ -135,7 +135,7 @@ class Taxi(TableRef):
 
 
 class Scalar(ScalarFunction):
-    """A scalar function made of a plain one."""
+    """A scalar function that wraps a plain one."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ WIDE = pa.schema([(f"result_{i}", pa.int32()) for i in range(20)])
 
 
 class Function(TableFunction):
-    """A table function made of two plain functions."""
+    """A table function that wraps two plain functions."""
 
     def __init__(self, name: str, parameters: tuple[Parameter, ...], columns: Any, rows: Any) -> None:
         self.name, self.parameters, self.columns, self.rows = name, parameters, columns, rows
@@ -171,7 +171,7 @@ class Function(TableFunction):
 
 
 class InOut(TableInOutFunction):
-    """A function over rows, made of plain ones for its columns, for each batch, and for the end."""
+    """A function over rows that wraps plain ones for its schema, for each batch and for the end."""
 
     def __init__(
         self, name: str, parameters: tuple[Parameter, ...], columns: Any, rows: Any = None, last: Any = None
@@ -243,7 +243,7 @@ RESULT = pa.schema([("result", pa.string())])
 
 @dataclass
 class Group(Schema):
-    """A schema of fixed contents."""
+    """A schema with fixed contents."""
 
     name: str
     comment: str = ""
@@ -332,7 +332,7 @@ def utils() -> Group:
 
 
 class RecordedCatalog(Catalog):
-    """The catalog `demo`, with what the recorded statements had made when they read it."""
+    """The catalog `demo`, with the objects that the recorded statements had created when they read it."""
 
     name = "demo"
 
@@ -367,9 +367,9 @@ def _with_rowid(*fields: Any) -> pa.Schema:
 
 
 def service(world: Catalog | Iterable[Catalog]) -> AirportService:
-    """It takes any bearer token as an identity, and none for a refusal, as the recorded server did."""
+    """A server that accepts any bearer token as an identity and rejects calls without one, as the recorded server did."""
 
     def done(_body: bytes) -> None:
-        """Nothing to answer."""
+        """Return no result."""
 
     return AirportService(world, auth=BearerAuth(lambda token: token), actions={"reset": done, "create_database": done})

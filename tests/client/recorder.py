@@ -1,4 +1,4 @@
-"""A server that remembers the calls made to it, and servers that answer nonsense."""
+"""A server that records its calls, and servers that send scripted responses."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _OF_GRPC = frozenset({"user-agent", "grpc-accept-encoding", "accept-encoding", "
 
 
 class Recorder(grpc.ServerInterceptor):
-    """Notes each call when it ends, with its headers and its requests."""
+    """Records each call when it ends, with its headers and its requests."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.heard = 0  # messages of exchanges, also of those that have not ended
+        self.received = 0  # messages of exchanges, including those that have not ended
         self._noted = threading.Condition()
 
     def wait_for(self, name: str) -> None:
-        """Until such a call has ended here; one that its client took back ends later than it does there."""
+        """Wait until such a call has ended on the server; a cancelled call ends later here than in the client."""
         with self._noted:
             assert self._noted.wait_for(lambda: name in self.names(), timeout=20)
 
-    def wait_until_heard(self, messages: int) -> None:
-        """Until so many messages of exchanges have come."""
+    def wait_for_messages(self, messages: int) -> None:
+        """Wait until this many messages of exchanges have arrived."""
         with self._noted:
-            assert self._noted.wait_for(lambda: self.heard >= messages, timeout=20)
+            assert self._noted.wait_for(lambda: self.received >= messages, timeout=20)
 
     def intercept_service(self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails) -> Any:
         handler = continuation(details)
@@ -64,11 +64,11 @@ class Recorder(grpc.ServerInterceptor):
         if handler.request_streaming:
 
             def exchange(messages: Iterator[bytes], context: Any) -> Any:
-                heard = _Heard(messages, self._hear)
+                recorded = _RecordedMessages(messages, self._count)
                 try:
-                    yield from handler.stream_stream(heard, context)
+                    yield from handler.stream_stream(recorded, context)
                 finally:
-                    note(*heard.messages)
+                    note(*recorded.messages)
 
             return grpc.stream_stream_rpc_method_handler(exchange)
 
@@ -90,22 +90,22 @@ class Recorder(grpc.ServerInterceptor):
 
         return grpc.unary_stream_rpc_method_handler(stream)
 
-    def _hear(self) -> None:
+    def _count(self) -> None:
         with self._noted:
-            self.heard += 1
+            self.received += 1
             self._noted.notify_all()
 
     def names(self) -> list[str]:
         return [call.name for call in self.calls]
 
 
-class _Heard:
-    """The messages of a client, noted; beyond their end it asks as often as it is asked."""
+class _RecordedMessages:
+    """Records the messages of a client; after the last one, it still forwards every read."""
 
-    def __init__(self, incoming: Iterator[bytes], hear: Callable[[], None]) -> None:
+    def __init__(self, incoming: Iterator[bytes], count: Callable[[], None]) -> None:
         self.messages: list[bytes] = []
         self._incoming = incoming
-        self._hear = hear
+        self._count = count
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -113,13 +113,13 @@ class _Heard:
     def __next__(self) -> bytes:
         message = next(self._incoming)
         self.messages.append(message)
-        self._hear()
+        self._count()
         return message
 
 
 @contextlib.contextmanager
 def recording(service: AirportService, recorder: Recorder) -> Iterator[str]:
-    """Serve on loopback; gives the location."""
+    """Serve on loopback; yields the location."""
     server = grpc.server(ThreadPoolExecutor(16), interceptors=[recorder])
     service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -133,7 +133,7 @@ def recording(service: AirportService, recorder: Recorder) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A status to answer with."""
+    """A status to respond with."""
 
     code: grpc.StatusCode
     details: str = ""
@@ -144,7 +144,7 @@ Answer = list[bytes] | Refusal | Callable[[Any], Iterable[bytes]]
 
 
 class Scripted(grpc.GenericRpcHandler):
-    """A server that answers each method, and each action by its name, with the bytes it was given for it."""
+    """A server that answers each method, and each action by name, with scripted bytes."""
 
     def __init__(self, answers: dict[str, Answer]) -> None:
         self.answers = answers
@@ -164,7 +164,7 @@ class Scripted(grpc.GenericRpcHandler):
 
         if method == "GetFlightInfo":
             return grpc.unary_unary_rpc_method_handler(lambda data, context: next(stream(data, context)))
-        if method in ("DoExchange", "DoPut"):  # such an answer is a function of the messages that come
+        if method in ("DoExchange", "DoPut"):  # such a response is a function of the incoming messages
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.unary_stream_rpc_method_handler(stream)
 
@@ -197,7 +197,7 @@ def descriptor(name: str = "t") -> flight.FlightDescriptor:
 
 
 def root(*infos: bytes, contents: Contents | None = None, bundle: Contents | None = None, fixed: bool = False) -> bytes:
-    """The answer of `list_schemas` for a catalog with one schema `s`."""
+    """The response of `list_schemas` for a catalog with one schema `s`."""
     entry = SchemaEntry(name="s", contents=contents or Contents.inline(seal(list(infos))))
     return seal(CatalogRoot(contents=bundle or Contents(), schemas=[entry], version_info=VersionInfo(1, fixed)))
 
@@ -209,7 +209,7 @@ def frames(table: pa.Table) -> list[bytes]:
 
 
 def endpoints(*locations: str, ticket: bytes = b"T") -> list[bytes]:
-    """The answer of `endpoints`, one for each location."""
+    """The response of `endpoints`, with one endpoint for each location."""
     return [
         result(
             encode(
@@ -225,7 +225,7 @@ def endpoints(*locations: str, ticket: bytes = b"T") -> list[bytes]:
 
 
 def ordinary(table: pa.Table, *, identifier: str | None = None) -> dict[str, Answer]:
-    """All that a scan of `s.t` in catalog `c` needs."""
+    """All responses that a scan of `s.t` in catalog `c` needs."""
     return {
         "create_transaction": [result(encode(TransactionInfo(identifier)))],
         "list_schemas": [result(root(table_info(table.schema)))],

@@ -1,4 +1,4 @@
-"""The README and the other pages, and the programs on them."""
+"""The README and the documentation pages, and the programs on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROGRAM = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re
 
 
 def programs(page: Path) -> Iterator[tuple[int, str, str | None]]:
-    """Each program of a page: the line before it, its text, and the output shown below it."""
+    """Each program on a page: its preceding line, its text, and the output shown below it."""
     text = page.read_text()
     for found in _PROGRAM.finditer(text):
         yield text[: found.start(1)].count("\n"), found[1], found[2]

@@ -1,4 +1,4 @@
-"""The scripts in `examples/`: found, imported, and run as a user runs them."""
+"""The scripts in `examples/`: finding, importing, and running them as a user does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ATTACH = re.compile(r"in DuckDB: ATTACH '(?P<catalog>.*?)'.*LOCATION '(?P<locati
 
 
 def load(name: str) -> ModuleType:
-    """The module in `examples/<name>.py`, which serves nothing by being imported."""
+    """The module in `examples/<name>.py`; importing it does not start a server."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -30,25 +30,25 @@ def load(name: str) -> ModuleType:
 
 
 class Running:
-    """A started script that has said where it serves."""
+    """A running script that has printed its location."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.log: list[str] = []
-        self.location = self._told()
+        self.location = self._read_location()
 
-    def _told(self) -> str:
+    def _read_location(self) -> str:
         for line in self._stderr():
             self.log.append(line)
             if found := ATTACH.search(line):
                 return found["location"]
-        raise AssertionError("it ended before it served:\n" + "".join(self.log))
+        raise AssertionError("the script ended before it started to serve:\n" + "".join(self.log))
 
     def end(self, number: int) -> tuple[int, str, str]:
-        """Send a signal; the exit code, and all that was said on both channels."""
+        """Send a signal; returns the exit code and all output."""
         self.process.send_signal(number)
         assert self.process.stdout is not None
-        self.log.extend(self._stderr())  # not by communicate(), which knows nothing of lines that were read ahead
+        self.log.extend(self._stderr())  # not communicate(), which would miss lines that were already read
         return self.process.wait(timeout=30), self.process.stdout.read(), "".join(self.log)
 
     def _stderr(self) -> IO[str]:
@@ -58,7 +58,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(name: str, *arguments: object, temporary: Path) -> Iterator[Running]:
-    """The script as a process of its own, where a warning is an error; temporary files go into a folder of the test."""
+    """Run the script as a process with warnings as errors and temporary files in a folder of the test."""
     command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), *map(str, arguments)]
     with subprocess.Popen(
         command,

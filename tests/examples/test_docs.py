@@ -1,4 +1,4 @@
-"""The README and the guide are true: their programs run and print what is shown, and nothing public is missing."""
+"""The README and the guide: their programs run and print the output shown, and no public name is missing."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
 @pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
-def test_programs_run_in_order_and_print_what_is_shown(
+def test_programs_run_in_order_and_print_the_output_shown(
     page: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(FOLDER)  # a page may go on from an example
+    monkeypatch.syspath_prepend(FOLDER)  # a page may continue from an example
     names: dict[str, Any] = {"__name__": "guide"}
-    shown = 0
+    outputs = 0
     for line, program, output in programs(page):
         exec(compile("\n" * line + program, str(page), "exec"), names)
         printed = capsys.readouterr().out
         if output is not None:
             assert printed == output, f"line {line + 1} of {page.name}"
-            shown += 1
-    assert shown, "a page without a single output shows nothing"
+            outputs += 1
+    assert outputs, "the page must show some output"
 
 
 @pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
-def test_no_program_hides_from_the_test(page: Path) -> None:
+def test_every_program_is_tested(page: Path) -> None:
     elsewhere = page.read_text().count("```python metastore")  # needs a server: tests/client/metastore/test_docs.py
     assert page.read_text().count("```python") == len(list(programs(page))) + elsewhere
 
@@ -66,19 +66,19 @@ def test_every_option_is_in_the_guide() -> None:
     }  # set by `Server`, or not needed there
 
 
-def test_the_table_of_errors_is_the_one_in_force() -> None:
-    told = {}
+def test_table_of_errors_matches_the_code() -> None:
+    documented = {}
     for classes, code in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| `([A-Z_]+)` \|", GUIDE.read_text(), re.MULTILINE):
-        told |= dict.fromkeys(re.findall(r"\w+", classes), code)
-    assert sorted(told) == sorted(errors.__all__)
-    for name, code in told.items():
+        documented |= dict.fromkeys(re.findall(r"\w+", classes), code)
+    assert sorted(documented) == sorted(errors.__all__)
+    for name, code in documented.items():
         kind = getattr(errors, name)
         in_force = next(CODES[each] for each in kind.__mro__ if each in CODES)
         assert in_force.name == code, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text()):
         linked = (page.parent / target).resolve() if target else page
         assert linked.exists(), target
@@ -95,7 +95,7 @@ def test_all_pages_and_all_examples_are_linked() -> None:
     assert [script.name for script in SCRIPTS if f"(examples/{script.name})" not in readme] == []
 
 
-def test_the_files_that_contributors_are_told_to_change_exist() -> None:
+def test_files_named_in_the_contributor_guide_exist() -> None:
     named = re.findall(r"`((?:src|tests|docs|proto)/[^` ]*|\w+\.(?:yml|toml|md))`", CONTRIBUTING.read_text())
     assert len(named) > 20
     assert [path for path in named if not (PROJECT / path).exists()] == []

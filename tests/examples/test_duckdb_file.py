@@ -1,4 +1,4 @@
-"""The server over a DuckDB file: what clients write is in the file, what it refuses changes nothing."""
+"""The server over a DuckDB file: client writes reach the file, and rejected statements change nothing."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ CUSTOMERS = [(1, "Ada", decimal.Decimal("20.00")), (2, "Grace", decimal.Decimal(
 
 @dataclass(frozen=True)
 class Shop:
-    """A served file: a client of it, and the file itself."""
+    """A served file: a client, and the file itself."""
 
     db: AirportClient
     catalog: Any
     path: Path
 
     def file(self, sql: str) -> list[tuple[Any, ...]]:
-        """What DuckDB says of the file, on a cursor that the server knows nothing of."""
+        """Query the file directly, on a separate cursor."""
         with self.catalog.database.cursor() as cursor:
             found: list[tuple[Any, ...]] = cursor.execute(sql).fetchall()
             return found
@@ -83,7 +83,7 @@ def row_id(shop: Shop, customer: int) -> int:
 # -- discovery ----------------------------------------------------------------------------------------------------------
 
 
-def test_clients_are_told_all_about_a_table(shop: Shop) -> None:
+def test_clients_see_all_metadata_of_a_table(shop: Shop) -> None:
     assert [schema.name for schema in shop.db.schemas()] == ["main_", "sales"]
     customers = shop.db.table("sales.customers")
     assert customers.comment == "people who buy"
@@ -94,7 +94,7 @@ def test_clients_are_told_all_about_a_table(shop: Shop) -> None:
     assert checks == {"constraints": ["(credit >= 0)"]}
 
 
-def test_main_is_shown_by_another_name_and_clashes_with_none(shop: Shop) -> None:
+def test_main_has_another_name_without_conflicts(shop: Shop) -> None:
     shop.file("CREATE TABLE main.t AS SELECT 1 AS a")
     shop.file("CREATE SCHEMA main_")
     shop.file("CREATE TABLE main_.t AS SELECT 2 AS a")
@@ -104,7 +104,7 @@ def test_main_is_shown_by_another_name_and_clashes_with_none(shop: Shop) -> None
         shop.db.create_schema("main_")
 
 
-def test_what_cannot_be_served_rightly_is_left_out(shop: Shop) -> None:
+def test_unsupported_objects_are_omitted(shop: Shop) -> None:
     for sql in (
         "CREATE TABLE generated (a INT, b INT GENERATED ALWAYS AS (a + 1))",
         "CREATE TABLE with_rowid (ROWID INT)",
@@ -116,8 +116,8 @@ def test_what_cannot_be_served_rightly_is_left_out(shop: Shop) -> None:
     assert [table.name for table in main.tables] == ["plain"]
 
 
-def test_names_are_quoted_whatever_they_hold(script: ModuleType, tmp_path: Path) -> None:
-    """The file, a schema and a table of one name, and tables called as the statements call theirs."""
+def test_all_names_are_quoted(script: ModuleType, tmp_path: Path) -> None:
+    """The file, a schema and a table with the same name, and tables named like those in the generated SQL."""
     with duckdb.connect(tmp_path / "sales.duckdb") as database:
         for sql in (
             "CREATE SCHEMA sales.sales",
@@ -140,9 +140,9 @@ def test_names_are_quoted_whatever_they_hold(script: ModuleType, tmp_path: Path)
         ):
             assert db.insert(table, pa.table({column: [1, 2, 3]}), returning=True).count == 3
             assert db.update(table, {column: 7}, where=col(column) > 1).count == 2
-            gone = db.delete(table, where=col(column) == 7, returning=True).rows
-            assert gone is not None
-            assert gone.to_pydict() == {column: [7, 7]}
+            deleted = db.delete(table, where=col(column) == 7, returning=True).rows
+            assert deleted is not None
+            assert deleted.to_pydict() == {column: [7, 7]}
             assert db.scan(table).read_all().to_pydict() == {column: [1]}
         db.create_table(("sales", 'new "one"'), pa.schema([pa.field('x"y', pa.int8(), metadata={"comment": "it's"})]))
         assert db.table(("sales", 'new "one"')).schema.field('x"y').metadata == {b"comment": b"it's"}
@@ -160,7 +160,7 @@ EVERY_TYPE = """
 """
 
 
-def test_every_type_comes_back_as_it_was_read(shop: Shop) -> None:
+def test_every_type_round_trips(shop: Shop) -> None:
     for sql in EVERY_TYPE.split(";"):
         if sql.strip():
             shop.file(sql)
@@ -176,11 +176,13 @@ def test_every_type_comes_back_as_it_was_read(shop: Shop) -> None:
 def test_filters_and_columns_reach_the_file(shop: Shop) -> None:
     shop.db.insert("sales.customers", people(*range(10, 5000)))
     sent = shop.db.bind("sales.customers", columns=["name"], where=col("id") == 4000).selection.json_filters()
-    rows = shop.db.scan("sales.customers", columns=["name"], where=sent).read_all()  # not applied again by the client
+    rows = shop.db.scan(
+        "sales.customers", columns=["name"], where=sent
+    ).read_all()  # the client does not apply it again
     assert rows.to_pydict() == {"name": ["n4000"]}
 
 
-def test_a_scan_shows_the_moment_when_it_began(shop: Shop) -> None:
+def test_scan_reads_a_snapshot_from_its_start(shop: Shop) -> None:
     shop.file("CREATE TABLE main.many AS SELECT range AS i FROM range(400000)")
     with shop.db.scan("main_.many") as rows:
         seen = next(iter(rows)).num_rows
@@ -190,12 +192,12 @@ def test_a_scan_shows_the_moment_when_it_began(shop: Shop) -> None:
     assert shop.db.count("main_.many") == 0
 
 
-def test_statistics_promise_only_what_later_rows_cannot_break(shop: Shop) -> None:
+def test_statistics_remain_valid_after_later_writes(shop: Shop) -> None:
     assert shop.db.table("sales.customers").has_statistics
     number = shop.db.statistics("sales.customers", "id")
     assert (number.min, number.max, number.has_null, number.distinct_count) == (None, None, False, 2)
     credit = shop.db.statistics("sales.customers", "credit")
-    assert (credit.has_null, credit.has_not_null) == (True, True), "there is no NULL now, but there may be"
+    assert (credit.has_null, credit.has_not_null) == (True, True), "there is no NULL now, but there may be later"
     name = shop.db.statistics("sales.customers", "name")
     shop.db.insert("sales.customers", pa.table({"id": [3], "name": ["\U0010ffff" * 2]}))
     assert name.min == ""
@@ -205,7 +207,7 @@ def test_statistics_promise_only_what_later_rows_cannot_break(shop: Shop) -> Non
 # -- statements ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_written_is_in_the_file_when_the_server_has_ended(script: ModuleType, tmp_path: Path) -> None:
+def test_writes_are_in_the_file_after_shutdown(script: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "shop.duckdb"
     script.create_shop(path)
     with (
@@ -225,7 +227,7 @@ def test_what_was_written_is_in_the_file_when_the_server_has_ended(script: Modul
 
 
 @pytest.mark.parametrize("count", [0, 1, 2048, 5000])
-def test_returning_gives_every_row_in_the_right_shape(shop: Shop, count: int) -> None:
+def test_returning_has_every_row_with_the_right_schema(shop: Shop, count: int) -> None:
     given = people(*range(10, 10 + count))
     added = shop.db.insert("sales.customers", given, returning=True)
     assert added.rows is not None
@@ -237,13 +239,13 @@ def test_returning_gives_every_row_in_the_right_shape(shop: Shop, count: int) ->
     assert cheap.rows.column_names == ["id", "name", "credit"]
     assert sorted(cheap.rows["id"].to_pylist()) == given["id"].to_pylist()
     assert set(cheap.rows["credit"].to_pylist()) <= {decimal.Decimal("2.00")}
-    gone = shop.db.delete("sales.customers", where=col("id") >= 10, returning=True)
-    assert gone.rows is not None
-    assert (gone.count, sorted(gone.rows["id"].to_pylist())) == (count, given["id"].to_pylist())
+    deleted = shop.db.delete("sales.customers", where=col("id") >= 10, returning=True)
+    assert deleted.rows is not None
+    assert (deleted.count, sorted(deleted.rows["id"].to_pylist())) == (count, given["id"].to_pylist())
     assert shop.customers() == CUSTOMERS
 
 
-def test_update_by_id_answers_with_its_own_columns(shop: Shop) -> None:
+def test_update_by_id_returns_its_own_columns(shop: Shop) -> None:
     ids = [row_id(shop, 2), row_id(shop, 1)]
     changed = shop.db.update("sales.customers", pa.table({"name": ["G", "A"], "rowid": ids}), returning=True).rows
     assert changed is not None
@@ -252,9 +254,9 @@ def test_update_by_id_answers_with_its_own_columns(shop: Shop) -> None:
 
 
 def test_delete_returns_rows_in_the_order_of_their_ids(shop: Shop) -> None:
-    gone = shop.db.delete("sales.customers", [row_id(shop, 2), row_id(shop, 1)], returning=True).rows
-    assert gone is not None
-    assert gone["name"].to_pylist() == ["Grace", "Ada"]
+    deleted = shop.db.delete("sales.customers", [row_id(shop, 2), row_id(shop, 1)], returning=True).rows
+    assert deleted is not None
+    assert deleted["name"].to_pylist() == ["Grace", "Ada"]
     assert shop.customers() == []
 
 
@@ -267,20 +269,20 @@ def test_delete_returns_rows_in_the_order_of_their_ids(shop: Shop) -> None:
     ids=["primary key in the last batch", "check"],
 )
 @pytest.mark.parametrize("returning", [False, True])
-def test_a_broken_rule_changes_nothing(shop: Shop, rows: pa.Table, rule: str, *, returning: bool) -> None:
+def test_violated_constraint_changes_nothing(shop: Shop, rows: pa.Table, rule: str, *, returning: bool) -> None:
     with pytest.raises(ConstraintViolation, match=rule):
         shop.db.insert("sales.customers", rows, returning=returning)
     assert shop.customers() == CUSTOMERS
 
 
-def test_an_update_that_breaks_a_rule_changes_nothing(shop: Shop) -> None:
+def test_update_that_violates_a_constraint_changes_nothing(shop: Shop) -> None:
     with pytest.raises(ConstraintViolation, match="CHECK"):
         shop.db.update("sales.customers", {"credit": lambda credit: pc.subtract(credit, decimal.Decimal("10.00"))})
     assert shop.customers() == CUSTOMERS
 
 
-def test_not_null_is_refused_by_the_file_too(shop: Shop) -> None:
-    """The client looks first; one that does not, such as the JSON contract, must not get through."""
+def test_not_null_is_enforced_by_the_file(shop: Shop) -> None:
+    """The client checks first; rows that bypass this check, as with the JSON contract, must be rejected as well."""
     types = pa.schema({"id": pa.int64(), "name": pa.string(), "credit": pa.decimal128(9, 2)})
     nameless = pa.table({"id": [3], "name": [None], "credit": [None]}, types)
     with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: customers\.name"):
@@ -290,7 +292,7 @@ def test_not_null_is_refused_by_the_file_too(shop: Shop) -> None:
 
 @pytest.mark.parametrize("returning", [False, True])
 @pytest.mark.parametrize("change", ["update", "delete"])
-def test_rows_that_are_not_there_change_nothing(shop: Shop, change: str, *, returning: bool) -> None:
+def test_missing_rows_change_nothing(shop: Shop, change: str, *, returning: bool) -> None:
     ids = [row_id(shop, 1), 4711]
     rows: Any = pa.table({"name": ["x", "y"], "rowid": ids}) if change == "update" else ids
     with pytest.raises(NotFound, match="1 of 2 rows no longer exist in 'customers'"):
@@ -298,17 +300,17 @@ def test_rows_that_are_not_there_change_nothing(shop: Shop, change: str, *, retu
     assert shop.customers() == CUSTOMERS
 
 
-def test_a_row_named_twice_counts_once(shop: Shop) -> None:
+def test_duplicate_row_id_counts_once(shop: Shop) -> None:
     ada = row_id(shop, 1)
     assert shop.db.update("sales.customers", pa.table({"name": ["A", "A"], "rowid": [ada, ada]})).count == 1
-    gone = shop.db.delete("sales.customers", [ada, ada], returning=True)
-    assert gone.rows is not None
-    assert (gone.count, gone.rows["name"].to_pylist()) == (1, ["A", "A"])
+    deleted = shop.db.delete("sales.customers", [ada, ada], returning=True)
+    assert deleted.rows is not None
+    assert (deleted.count, deleted.rows["name"].to_pylist()) == (1, ["A", "A"])
     assert shop.customers() == CUSTOMERS[1:]
 
 
 def test_a_scan_runs_while_a_statement_is_open(shop: Shop) -> None:
-    """The client scans for rows to change while its exchange is open; and what it changed is not seen before the end."""
+    """The client scans for rows to change while its exchange is open; its changes are not visible before the end."""
     open_statement = shop.catalog.schema("sales").table("customers").write(_insert())
     open_statement.apply(people(3).combine_chunks().to_batches()[0])
     assert shop.db.count("sales.customers") == 2
@@ -317,7 +319,7 @@ def test_a_scan_runs_while_a_statement_is_open(shop: Shop) -> None:
     assert [row[1] for row in shop.customers()] == ["Ada L.", "Grace", "n3"]
 
 
-def test_an_aborted_statement_leaves_nothing(shop: Shop) -> None:
+def test_aborted_statement_changes_nothing(shop: Shop) -> None:
     statement = shop.catalog.schema("sales").table("customers").write(_insert())
     statement.apply(people(3).combine_chunks().to_batches()[0])
     statement.abort()
@@ -328,7 +330,7 @@ def _insert() -> Write:
     return Write("insert", people().schema, DmlOptions())
 
 
-def test_what_somebody_else_changed_since_is_not_overwritten(shop: Shop) -> None:
+def test_concurrent_changes_are_not_overwritten(shop: Shop) -> None:
     table = shop.catalog.schema("sales").table("customers")
     schema = pa.schema({"name": pa.string(), "rowid": pa.int64()})
     slow = table.write(Write("update", schema, DmlOptions()))
@@ -339,7 +341,7 @@ def test_what_somebody_else_changed_since_is_not_overwritten(shop: Shop) -> None
     assert shop.customers()[0][1] == "first"
 
 
-def test_a_table_altered_meanwhile_is_a_conflict(shop: Shop) -> None:
+def test_concurrently_altered_table_is_a_conflict(shop: Shop) -> None:
     shop.file("CREATE TABLE main.t (a INT)")
     slow = shop.catalog.schema("main_").table("t").write(Write("insert", pa.schema({"a": pa.int32()}), DmlOptions()))
     slow.apply(pa.record_batch({"a": pa.array([1], pa.int32())}))
@@ -349,7 +351,7 @@ def test_a_table_altered_meanwhile_is_a_conflict(shop: Shop) -> None:
     assert shop.file("FROM main.t") == []
 
 
-def test_many_clients_write_at_once(shop: Shop) -> None:
+def test_many_clients_write_concurrently(shop: Shop) -> None:
     def write(client: int) -> None:
         with AirportClient(shop.db.location, "shop") as db:
             for i in range(5):
@@ -363,7 +365,7 @@ def test_many_clients_write_at_once(shop: Shop) -> None:
 # -- DDL ----------------------------------------------------------------------------------------------------------------
 
 
-def test_tables_are_made_with_all_their_rules(shop: Shop) -> None:
+def test_tables_are_created_with_all_their_constraints(shop: Shop) -> None:
     columns = pa.schema(
         [
             pa.field("a", pa.int64(), metadata={"comment": "first"}),
@@ -385,8 +387,8 @@ def test_on_conflict_fails_keeps_or_replaces(shop: Shop) -> None:
     other = pa.schema({"x": pa.int64()})
     with pytest.raises(AlreadyExists):
         shop.db.create_table("sales.Customers", other)
-    kept = shop.db.create_table("sales.CUSTOMERS", other, on_conflict="ignore")
-    assert (kept.name, kept.columns) == ("customers", ("id", "name", "credit"))
+    existing = shop.db.create_table("sales.CUSTOMERS", other, on_conflict="ignore")
+    assert (existing.name, existing.columns) == ("customers", ("id", "name", "credit"))
     shop.db.create_table("sales.customers", other, on_conflict="replace")
     assert shop.file("SELECT column_name FROM duckdb_columns() WHERE table_name = 'customers'") == [("x",)]
 
@@ -411,7 +413,7 @@ def test_tables_are_altered(shop: Shop) -> None:
     db.rename_table("sales.t", "T2")
     assert db.table("sales.T2").columns == ("s", "m")
     assert db.table("sales.T2").schema.field("m").metadata == {b"default": b"upper('q')"}
-    assert db.version().version == before + 12, "each change raises the version"
+    assert db.version().version == before + 12, "each change increments the version"
     db.drop_table("sales.T2")
     db.create_schema("empty")
     db.drop_schema("empty")
@@ -458,22 +460,22 @@ REFUSED: list[tuple[type[SkiwayError], str, Callable[[AirportClient], object]]] 
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "change"), REFUSED, ids=[f"{i}-{row[0].__name__}" for i, row in enumerate(REFUSED)]
+    ("error", "message", "change"), REFUSED, ids=[f"{i}-{row[0].__name__}" for i, row in enumerate(REFUSED)]
 )
-def test_refused_ddl_says_why_and_changes_nothing(
-    shop: Shop, error: type[SkiwayError], said: str, change: Callable[[AirportClient], object]
+def test_rejected_ddl_explains_why_and_changes_nothing(
+    shop: Shop, error: type[SkiwayError], message: str, change: Callable[[AirportClient], object]
 ) -> None:
     shop.file("CREATE TABLE sales.plain (name VARCHAR)")
     shop.file("INSERT INTO sales.plain VALUES (NULL)")
     before, version = shop.file("SELECT sql FROM duckdb_tables() ORDER BY ALL"), shop.db.version()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         change(shop.db)
     assert shop.file("SELECT sql FROM duckdb_tables() ORDER BY ALL") == before
     assert shop.db.version() == version
 
 
 @pytest.mark.parametrize("sql", ["FROM read_text('/etc/hostname')", "ATTACH 'other.duckdb'", "SET threads = 1"])
-def test_sql_inside_the_file_reaches_nothing_else(shop: Shop, sql: str) -> None:
+def test_sql_in_the_file_cannot_access_anything_else(shop: Shop, sql: str) -> None:
     with pytest.raises((duckdb.PermissionException, duckdb.InvalidInputException), match=r"disabled|locked"):
         shop.file(sql)
 
@@ -481,7 +483,7 @@ def test_sql_inside_the_file_reaches_nothing_else(shop: Shop, sql: str) -> None:
 # -- the script ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_ones_own_is_served_and_kept(tmp_path: Path) -> None:
+def test_existing_file_is_served_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "mine.duckdb"
     with duckdb.connect(path) as database:
         database.execute("CREATE TABLE notes (text VARCHAR)")
@@ -494,11 +496,11 @@ def test_a_file_of_ones_own_is_served_and_kept(tmp_path: Path) -> None:
         assert database.execute("FROM notes").fetchall() == [("kept",)]
 
 
-def test_what_is_no_duckdb_file_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_invalid_duckdb_file_is_rejected_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to look at " * 100)
     command = [sys.executable, FOLDER / "duckdb_file.py", "grpc://127.0.0.1:0", path]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert told.returncode == 1
-    assert "not a valid DuckDB database file" in told.stderr
-    assert "Traceback" not in told.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "not a valid DuckDB database file" in result.stderr
+    assert "Traceback" not in result.stderr

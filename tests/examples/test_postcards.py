@@ -1,4 +1,4 @@
-"""The programs in `postcards.md` run as they are written there."""
+"""The programs in `postcards.md` run unchanged."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def test_a_server_of_your_own(capsys: pytest.CaptureFixture[str]) -> None:
         assert db.call("sales.numbers", 2).read_all().to_pydict() == {"n": [0, 1]}
 
 
-def test_the_guide_begins_with_it() -> None:
+def test_guide_begins_with_the_same_server() -> None:
     _, first, _ = next(programs(GUIDE))
     assert ast.dump(ast.parse(first)) == ast.dump(ast.parse(POSTCARDS["a server of your own"]))
 
 
-def test_the_calls_that_duckdb_makes() -> None:
+def test_calls_that_duckdb_makes() -> None:
     program = POSTCARDS["the calls that DuckDB makes, from Python"]
     with Server(load("basic").catalog(), port=0) as server:
         names: dict[str, Any] = {}
-        exec(program.replace("grpc://127.0.0.1:50051", server.location), names)  # no test owns a fixed port
+        exec(program.replace("grpc://127.0.0.1:50051", server.location), names)  # tests must not use a fixed port
         assert names["db"].location == server.location
         with AirportClient(server.location, catalog="demo", token=None) as db:
             assert repr(db.schemas()).startswith("[Schema(name='sales', ")
@@ -55,6 +55,6 @@ def test_the_metastore(capsys: pytest.CaptureFixture[str]) -> None:
                 lake.snapshots.create(table, 1, created_at=datetime.now(UTC))
                 lake.statistics.put(table, 1, row_count=rows)
         names: dict[str, Any] = {}
-        exec(program.replace("127.0.0.1:50051", server.address), names)  # no test owns a fixed port
+        exec(program.replace("127.0.0.1:50051", server.address), names)  # tests must not use a fixed port
         names["lake"].close()
     assert capsys.readouterr().out == "orders None\npeople 2\n"

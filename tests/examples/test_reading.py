@@ -1,4 +1,4 @@
-"""What the examples show is so: real servers, read over a real socket."""
+"""The examples that read do what they show: real servers, read over a real socket."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ def taxi(tmp_path: Path) -> Iterator[tuple[AirportClient, duckdb.DuckDBPyConnect
         yield db, database
 
 
-def test_the_file_is_asked_with_the_where_and_the_columns_of_the_query(taxi, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_is_queried_with_the_filter_and_the_columns_of_the_query(taxi, caplog: pytest.LogCaptureFixture) -> None:
     db, database = taxi
     caplog.set_level(logging.INFO, "examples.filters")
     dear = (col("fare") > 99.9) & (col("city") == "Rome")
     rows = db.scan("trips.rides", columns=["id"], where=dear).read_all()
-    (asked,) = [record.getMessage() for record in caplog.records if record.name == "examples.filters"]
+    (query,) = [record.getMessage() for record in caplog.records if record.name == "examples.filters"]
     select = re.escape('query: SELECT "fare", "city", "id" FROM rides')
-    assert re.fullmatch(rf"""{select} WHERE "fare" > \S*99\.9\S* AND "city" = 'Rome'""", asked), asked
+    assert re.fullmatch(rf"""{select} WHERE "fare" > \S*99\.9\S* AND "city" = 'Rome'""", query), query
     directly = database.execute("SELECT id FROM rides WHERE fare > 99.9 AND city = 'Rome'").to_arrow_table()
     assert rows.num_rows > 0
     assert sorted(rows["id"].to_pylist()) == sorted(directly["id"].to_pylist())
 
 
-def test_rows_that_the_filter_excludes_are_not_sent(taxi) -> None:
+def test_filtered_rows_are_not_sent(taxi) -> None:
     db, _ = taxi
     text = db.bind("trips.rides", where=col("id") < 10).selection.json_filters()
-    sent = db.scan("trips.rides", where=text).read_all()  # filter text is not applied again by the client
+    sent = db.scan("trips.rides", where=text).read_all()  # the client does not apply filter text again
     assert sorted(sent["id"].to_pylist()) == list(range(10))
 
 
-def test_without_a_filter_all_rows_come(taxi, caplog: pytest.LogCaptureFixture) -> None:
+def test_scan_without_a_filter_returns_all_rows(taxi, caplog: pytest.LogCaptureFixture) -> None:
     db, _ = taxi
     caplog.set_level(logging.INFO, "examples.filters")
     assert db.count("trips.rides") == 100_000
@@ -89,7 +89,7 @@ def test_each_caller_sees_its_own_orders(guarded: Server, token: str, orders: li
         assert db.scan("sales.orders", columns=["id"]).read_all().to_pydict() == {"id": orders}
 
 
-def test_the_books_are_for_grace(guarded: Server) -> None:
+def test_only_grace_can_read_the_books(guarded: Server) -> None:
     with AirportClient(guarded.location, "books", token="token-of-grace") as db:
         assert db.count("sales.all_orders") == 3
     with (
@@ -99,7 +99,7 @@ def test_the_books_are_for_grace(guarded: Server) -> None:
         db.schemas()
 
 
-def test_a_wrong_token_is_refused(guarded: Server) -> None:
+def test_invalid_token_is_rejected(guarded: Server) -> None:
     with (
         AirportClient(guarded.location, "shop", token="token-of-eve") as db,
         pytest.raises(Unauthorized, match="not valid"),
@@ -107,7 +107,7 @@ def test_a_wrong_token_is_refused(guarded: Server) -> None:
         db.schemas()
 
 
-def test_a_token_for_attach_alone_ends_at_the_scan_with_what_to_type(guarded: Server) -> None:
+def test_token_given_only_to_attach_fails_at_the_scan_with_a_hint(guarded: Server) -> None:
     with AirportClient(guarded.location, "shop", token="token-of-ada", token_on_scans=False) as db:
         assert [schema.name for schema in db.schemas()] == ["sales"]
         with pytest.raises(Unauthorized, match=f"CREATE SECRET .*SCOPE '{guarded.location}'"):
@@ -117,7 +117,7 @@ def test_a_token_for_attach_alone_ends_at_the_scan_with_what_to_type(guarded: Se
 # -- multi_catalog ----------------------------------------------------------------------------------------------------
 
 
-def test_each_name_leads_to_a_catalog_of_its_own() -> None:
+def test_each_name_has_its_own_catalog() -> None:
     with Server(load("multi_catalog").catalogs(), port=0) as server:
         found = {name: _towns(server.location, name) for name in ("north", "south", "")}
         with AirportClient(server.location, "north") as db:
@@ -167,15 +167,17 @@ def test_files_are_named_by_the_server_and_read_by_the_client(tmp_path: Path) ->
         ({"at_timestamp": "2026-01-01"}, [2.5, 4.5], ["item", "price", "vegan"]),
     ],
 )
-def test_rows_and_columns_are_those_of_then(at: dict[str, object], prices: list[float], columns: list[str]) -> None:
+def test_rows_and_columns_are_those_of_the_requested_time(
+    at: dict[str, object], prices: list[float], columns: list[str]
+) -> None:
     with Server(load("time_travel").catalog(), port=0) as server, AirportClient(server.location, "shop") as db:
-        then = db.scan("menu.prices", **at).read_all()
-    assert then["price"].to_pylist() == prices
-    assert then.schema.names == columns
+        table = db.scan("menu.prices", **at).read_all()
+    assert table["price"].to_pylist() == prices
+    assert table.schema.names == columns
 
 
 @pytest.mark.parametrize("at", [{"at_version": 0}, {"at_version": 4}, {"at_timestamp": "2024-12-31"}])
-def test_there_was_no_table_then(at: dict[str, object]) -> None:
+def test_time_before_the_table_existed(at: dict[str, object]) -> None:
     with (
         Server(load("time_travel").catalog(), port=0) as server,
         AirportClient(server.location, "shop") as db,
@@ -187,7 +189,7 @@ def test_there_was_no_table_then(at: dict[str, object]) -> None:
 # -- column_statistics ------------------------------------------------------------------------------------------------
 
 
-def test_statistics_are_those_of_the_rows() -> None:
+def test_statistics_match_the_rows() -> None:
     example = load("column_statistics")
     with Server(example.catalog(), port=0) as server, AirportClient(server.location, "weather") as db:
         assert db.table("north.readings").has_statistics
@@ -203,7 +205,7 @@ def test_statistics_are_those_of_the_rows() -> None:
 # -- tls --------------------------------------------------------------------------------------------------------------
 
 
-def test_tls_shows_the_notes_to_those_who_trust_the_certificate(tmp_path: Path) -> None:
+def test_tls_client_that_trusts_the_certificate_can_read(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     tls = Tls(pair.certificate, pair.key)

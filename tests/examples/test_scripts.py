@@ -1,4 +1,4 @@
-"""Each example is short, says what to type, serves what it promises, and ends when it is told to."""
+"""Each example is short, shows what to type, serves what it promises, and stops on a signal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airport.certificates import Authority
 from examples.scripts import SCRIPTS, load, running
 from skiway.client import AirportClient, TlsOptions
 
-# One scan of each: the catalog, the token it takes, the table, and how many rows it has.
+# One scan of each: the catalog, the required token, the table, and its number of rows.
 SCANS = {
     "auth": ("shop", "token-of-ada", "sales.orders", 2),
     "basic": ("demo", None, "sales.people", 2),
@@ -33,11 +33,11 @@ SCANS = {
 }
 
 
-# Scripts are postcards, but for those that show much.
+# Scripts are short, except those that show many features.
 LONG = {"duckdb_file": 420, "functions": 130, "transactions": 140, "writable_table": 85, "geometry": 65, "ddl": 65}
 
 
-def test_every_script_is_tried() -> None:
+def test_every_script_is_covered() -> None:
     assert sorted(SCANS) == [script.stem for script in SCRIPTS]
 
 
@@ -47,13 +47,13 @@ def test_scripts_are_short(script: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_scripts_say_what_to_type(script: Path) -> None:
-    said = load(script.stem).__doc__ or ""
+def test_scripts_show_what_to_type(script: Path) -> None:
+    docstring = load(script.stem).__doc__ or ""
     catalog, _, table, _ = SCANS[script.stem]
-    assert "INSTALL airport FROM community; LOAD airport;" in said
-    assert re.search(rf"ATTACH '{catalog}' \(TYPE airport, LOCATION 'grpc(\+tls)?://[\w.]+:50051'\);", said)
-    assert f"{catalog}.{table}" in said
-    assert f"python examples/{script.name} " in said
+    assert "INSTALL airport FROM community; LOAD airport;" in docstring
+    assert re.search(rf"ATTACH '{catalog}' \(TYPE airport, LOCATION 'grpc(\+tls)?://[\w.]+:50051'\);", docstring)
+    assert f"{catalog}.{table}" in docstring
+    assert f"python examples/{script.name} " in docstring
 
 
 ENDS = [
@@ -65,7 +65,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("name", "number"), ENDS, ids=[f"{name}-{number.name}" for name, number in ENDS])
-def test_a_script_serves_until_it_is_told_to_end(name: str, number: int, tmp_path: Path) -> None:
+def test_script_serves_until_it_is_stopped(name: str, number: int, tmp_path: Path) -> None:
     location, trusted = ("grpc://127.0.0.1:0",), None
     if name == "tls":
         authority = Authority(tmp_path)
@@ -87,9 +87,9 @@ def test_a_script_serves_until_it_is_told_to_end(name: str, number: int, tmp_pat
     assert list(temporary.iterdir()) == []
 
 
-def test_the_tls_script_says_what_it_needs_when_it_gets_nothing() -> None:
+def test_tls_script_without_arguments_explains_its_usage() -> None:
     script = next(script for script in SCRIPTS if script.stem == "tls")
-    told = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert told.returncode == 1
-    assert "python examples/tls.py server.pem server.key [location]" in told.stderr
-    assert "Traceback" not in told.stderr
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "python examples/tls.py server.pem server.key [location]" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,4 +1,4 @@
-"""What the examples of the writing side show is so: real servers, written over a real socket."""
+"""The examples that write do what they show: real servers, written over a real socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from skiway.errors import (
 
 @pytest.fixture
 def db(request: pytest.FixtureRequest) -> Iterator[AirportClient]:
-    """A client of the example that the test names."""
+    """A client of the example named in the test's parameter."""
     name: str = request.param
     catalog: Catalog = load(name).catalog()
     with Server(catalog, port=0) as server, AirportClient(server.location, catalog.name, timeout_s=60) as client:
@@ -63,13 +63,13 @@ def test_rows_are_written_and_returned(db: AirportClient) -> None:
         "home.notes", {"priority": lambda priority: pc.add(priority, 5)}, where=col("text") == "ferns", returning=True
     )
     assert (urgent.count, rows(urgent)) == (1, [{"text": "ferns", "priority": 7}])
-    gone = db.delete("home.notes", where=col("priority") == 1, returning=True)
-    assert (gone.count, rows(gone)) == (1, [{"text": "buy tea", "priority": 1}])
+    deleted = db.delete("home.notes", where=col("priority") == 1, returning=True)
+    assert (deleted.count, rows(deleted)) == (1, [{"text": "buy tea", "priority": 1}])
     assert notes(db) == [(1, "feed the cat", 3), (2, "ferns", 7)]
 
 
 @example("writable_table")
-def test_update_returns_its_own_columns_in_their_order(db: AirportClient) -> None:
+def test_update_returns_its_own_columns_in_order(db: AirportClient) -> None:
     new = pa.table({"priority": [9, 8], "rowid": [1, 0]})
     changed = db.update("home.notes", new, returning=True)
     assert changed.rows is not None
@@ -85,7 +85,7 @@ def test_delete_returns_rows_in_the_order_of_their_ids(db: AirportClient) -> Non
 
 @example("writable_table")
 @pytest.mark.parametrize("change", ["update", "delete"])
-def test_rows_that_are_not_there_change_nothing(db: AirportClient, change: str) -> None:
+def test_missing_rows_change_nothing(db: AirportClient, change: str) -> None:
     before = notes(db)
     rows: Any = pa.table({"priority": [9, 9], "rowid": [0, 77]}) if change == "update" else [0, 77]
     with pytest.raises(NotFound, match="1 of 2 rows no longer exist in 'notes'"):
@@ -94,7 +94,7 @@ def test_rows_that_are_not_there_change_nothing(db: AirportClient, change: str) 
 
 
 @example("writable_table")
-def test_row_ids_are_not_given_twice(db: AirportClient) -> None:
+def test_row_ids_are_not_reused(db: AirportClient) -> None:
     db.insert("home.notes", pa.table({"text": ["a"], "priority": [1]}))
     db.truncate("home.notes")
     db.insert("home.notes", pa.table({"text": ["b"], "priority": [1]}))
@@ -105,7 +105,7 @@ def test_row_ids_are_not_given_twice(db: AirportClient) -> None:
 
 
 @example("ddl")
-def test_sql_of_the_postcard_makes_tables_with_rules(db: AirportClient) -> None:
+def test_tables_are_created_with_constraints(db: AirportClient) -> None:
     db.create_schema("shop")
     columns = pa.schema({"id": pa.int64(), "item": pa.string(), "price": pa.decimal128(9, 2)})
     db.create_table(
@@ -136,7 +136,7 @@ def test_sql_of_the_postcard_makes_tables_with_rules(db: AirportClient) -> None:
 
 
 @example("ddl")
-def test_python_gives_defaults_and_comments_that_sql_over_airport_cannot(db: AirportClient) -> None:
+def test_python_client_sets_defaults_and_comments_that_sql_over_airport_cannot(db: AirportClient) -> None:
     palettes = db.table("public.palettes")
     assert palettes.comment == "created in Python, with a default and a comment"
     assert palettes.schema.field("id").metadata == {b"comment": b"chosen by the painter"}
@@ -156,20 +156,20 @@ def balance(db: AirportClient, account: str) -> int:
 
 
 @example("transactions")
-def test_two_statements_in_one_transaction_count_together(db: AirportClient) -> None:
+def test_two_statements_in_one_transaction_commit_together(db: AirportClient) -> None:
     with AirportClient(db.location, "bank") as other:
         with db.transaction(explicit=True) as transfer:
             db.insert("ledger.bookings", booking("Ada", -10))
             db.insert("ledger.bookings", booking("Grace", 10))
-            assert (balance(db, "Ada"), balance(db, "Grace")) == (90, 110), "it sees its own bookings"
-            assert (balance(other, "Ada"), balance(other, "Grace")) == (100, 100), "nobody else does"
+            assert (balance(db, "Ada"), balance(db, "Grace")) == (90, 110), "the transaction sees its own writes"
+            assert (balance(other, "Ada"), balance(other, "Grace")) == (100, 100), "others do not"
             assert other.transaction_status(transfer.id) == "active"
         assert other.transaction_status(transfer.id) == "committed"
         assert (balance(other, "Ada"), balance(other, "Grace")) == (90, 110)
 
 
 @example("transactions")
-def test_an_error_takes_both_back(db: AirportClient) -> None:
+def test_error_rolls_back_both_statements(db: AirportClient) -> None:
     with pytest.raises(ZeroDivisionError), db.transaction(explicit=True) as transfer:  # noqa: PT012
         db.insert("ledger.bookings", booking("Ada", -10))
         raise ZeroDivisionError
@@ -179,7 +179,7 @@ def test_an_error_takes_both_back(db: AirportClient) -> None:
 
 
 @example("transactions")
-def test_statements_of_duckdb_commit_each_by_itself(db: AirportClient) -> None:
+def test_statements_from_duckdb_autocommit(db: AirportClient) -> None:
     with pytest.raises(ZeroDivisionError), db.transaction() as begun:  # noqa: PT012  (as DuckDB: one id, no end)
         db.insert("ledger.bookings", booking("Ada", -10))
         assert db.transaction_status(begun.id) == "committed"
@@ -188,7 +188,7 @@ def test_statements_of_duckdb_commit_each_by_itself(db: AirportClient) -> None:
     assert balance(db, "Ada") == 85
 
 
-def test_transactions_that_nobody_ends_are_forgotten() -> None:
+def test_abandoned_transactions_expire() -> None:
     script = load("transactions")
     ledger = script.Ledger()
     first = ledger.begin()
@@ -201,7 +201,7 @@ def test_transactions_that_nobody_ends_are_forgotten() -> None:
     assert ledger._own == {}
 
 
-def test_a_transaction_ends_one_way() -> None:
+def test_transaction_ends_only_once() -> None:
     ledger = load("transactions").Ledger()
     begun = ledger.begin()
     ledger.commit(begun)
@@ -222,7 +222,7 @@ def test_overloads_any_and_no_arguments(db: AirportClient) -> None:
 
 
 @example("functions")
-def test_dice_are_thrown_for_each_row(db: AirportClient) -> None:
+def test_dice_are_rolled_for_each_row(db: AirportClient) -> None:
     throws = db.call_scalar("demo.dice", rows=5000).to_pylist()
     assert set(throws) == {1, 2, 3, 4, 5, 6}
 
@@ -233,7 +233,7 @@ def test_table_functions_take_named_parameters_and_filters(db: AirportClient) ->
     stepped = db.call("demo.series", 5, named={"step": 10}, where=col("n") > 20).read_all()
     assert stepped.to_pydict() == {"n": [30, 40]}
     series = ClientTable("demo", "series", pa.schema({"n": pa.int64()}))
-    text = Selection(series, None, col("n") == 20).json_filters()  # a text is not applied again by the client
+    text = Selection(series, None, col("n") == 20).json_filters()  # the client does not apply filter text again
     assert db.call("demo.series", 5, named={"step": 10}, where=text).read_all().to_pydict() == {"n": [20]}
 
 
@@ -245,15 +245,15 @@ def test_columns_depend_on_parameters(db: AirportClient) -> None:
 
 @example("functions")
 @pytest.mark.parametrize("size", [0, 1, 2048, 5000])
-def test_totals_run_over_all_batches_and_end_with_one_row(db: AirportClient, size: int) -> None:
+def test_totals_cover_all_batches_and_end_with_one_row(db: AirportClient, size: int) -> None:
     fares = pa.table({"fare": pa.array([1.0] * size, pa.float64())})
-    made = db.call("demo.running_total", "fare", rows=fares).read_all()
-    assert made["total"].to_pylist() == [float(i + 1) for i in range(size)] + [float(size)]
-    assert made["fare"].to_pylist() == [1.0] * size + [None]
+    result = db.call("demo.running_total", "fare", rows=fares).read_all()
+    assert result["total"].to_pylist() == [float(i + 1) for i in range(size)] + [float(size)]
+    assert result["fare"].to_pylist() == [1.0] * size + [None]
 
 
 @example("functions")
-def test_a_column_that_is_not_there_is_told_when_the_query_is_planned(db: AirportClient) -> None:
+def test_missing_column_is_reported_when_the_query_is_planned(db: AirportClient) -> None:
     with pytest.raises(InvalidArgument, match="the rows have columns city, fare"):
         db.call("demo.running_total", "price", rows=load("functions").RIDES)
 
@@ -271,7 +271,7 @@ def test_places_are_geometries_and_can_be_measured(db: AirportClient) -> None:
 
 
 @example("geometry")
-def test_points_are_taken_and_other_geometries_refused(db: AirportClient) -> None:
+def test_points_are_accepted_and_other_geometries_rejected(db: AirportClient) -> None:
     rome = pa.table({"name": ["Rome"], "place": geometry_array(["POINT (12.5 41.9)"])})
     added = db.insert("earth.cities", rome, returning=True)
     assert added.rows is not None

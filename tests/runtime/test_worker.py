@@ -91,7 +91,7 @@ def test_sources_at_forbidden_addresses_are_rejected(tmp_path: Path):
         lake.connectors.create("there", kind="iceberg", uri="https://example.com", catalog="lake", source=SALES)
         spec = v1.ConnectorSpec(uri=upstream.uri)
         assert "where sources may not be" in lake.connectors.validate("there", spec=spec).summary
-        assert not upstream.asked
+        assert not upstream.requested
 
 
 def test_two_workers_run_a_scheduled_sync_only_once(lake: Metastore, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Filters' JSON built by hand, for what no client has been seen to send."""
+"""Filter JSON built by hand, for filters that no recorded client sends."""
 
 from __future__ import annotations
 

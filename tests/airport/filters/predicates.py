@@ -1,4 +1,4 @@
-"""Random predicates as text, and DuckDB as the client that makes filters of them."""
+"""Random predicates as SQL text, and DuckDB as the client that turns them into filters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airport.filters.recorded import COLUMNS, special_rows
 ROWS = special_rows(47)
 
 
-# Literals, spelled by hand: this must not lean on the encoder under test.
+# Literals, formatted by hand: this must not depend on the encoder under test.
 def spell(value: Any, column: str) -> str:
     match value:
         case None:
@@ -49,11 +49,11 @@ WHOLE = [
     "b", "isnan(d)", "isnan(f)", "i32 = i64", "d < f", "f > i32", "i8 < i32", "s = st.y", "st.X = 5", "st.y > 'a'", "st IS NULL",
     "st.x IS NULL", "length(s) > 2", "lower(s) = 'a'", "starts_with(s, 'a')", "contains(s, 'b')", "u64 > 9223372036854775807",
     "list_contains(l, 3)", "len(l) = 2", "greatest(i32, i8) = 5", "i32 & 1 = 1", "CAST(i32 AS VARCHAR) = s",
-    # what may fail, and what must not be said at all
+    # expressions that may fail, and expressions that must not be encoded at all
     "CAST(s AS INTEGER) = 5", "CAST(s AS INTEGER) <> 5", "TRY_CAST(s AS INTEGER) IS NULL", "CAST(d AS INTEGER) = 0", "i32 + 1 > 5",
     "abs(i8) = 5", "CASE WHEN d > 0.5 THEN b ELSE i32 = 5 END", "i32 // i8 = 1", "i32 % 2 = 1", "10 / i32 > 2", "dec9 * 2 > 2.5",
     "dt + 1 > DATE '2024-03-01'", "hash(i32) % 2 = 0",
-    # what falls apart without parentheses
+    # expressions that are wrong without parentheses
     "(i32 = 5) = b", "(i32 = 5 OR b) IS NULL", "CASE WHEN i32 = 5 OR b THEN d > 1 ELSE NOT b END", "(NOT b) = (s = 'a')",
 ]  # fmt: skip
 
@@ -96,24 +96,24 @@ def conditions() -> st.SearchStrategy[str]:
 
 
 class Client:
-    """DuckDB as the one who sends filters: binds and optimizes a predicate on `t`, and serialises what is left of it."""
+    """DuckDB as the sender of filters: binds and optimizes a predicate on `t`, and serializes the result."""
 
     def __init__(self, create: str = "CREATE TABLE t AS SELECT * FROM rows") -> None:
         self.connection = duckdb.connect()
         self.connection.register("rows", ROWS)
-        # What looks at the data, or moves the filter, is off.
+        # Optimizers that look at the data or move the filter are disabled.
         self.connection.execute(
             "SET disabled_optimizers = 'statistics_propagation,late_materialization,limit_pushdown'"
         )
         self.connection.execute(create)
 
     def sent(self, predicate: str) -> str | None:
-        """The filter's JSON; None when nothing of the predicate is left to filter by."""
+        """The filter's JSON, or None if the optimizer removed the whole predicate."""
         query = f"SELECT * FROM (SELECT * FROM t LIMIT 1000) WHERE {predicate}"
         options = "optimize := true, skip_null := false, skip_empty := false, skip_default := false"
         (plan,) = self.connection.execute(f"SELECT json_serialize_plan(?, {options})", [query]).fetchone() or ("",)
-        found = [node["expressions"] for node in walk(json.loads(plan)) if node.get("type") == "LOGICAL_FILTER"]
-        return json.dumps(as_scan_filter(found[0])) if found else None
+        filter_nodes = [node["expressions"] for node in walk(json.loads(plan)) if node.get("type") == "LOGICAL_FILTER"]
+        return json.dumps(as_scan_filter(filter_nodes[0])) if filter_nodes else None
 
 
 def walk(node: Any) -> Iterator[dict[str, Any]]:
@@ -126,7 +126,7 @@ def walk(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def as_scan_filter(expressions: list[Any]) -> dict[str, Any]:
-    """References by place in the plan's row become references by column, as a scan's filter has them."""
+    """Replace references by position in the plan's row with references by column, as in a scan's filter."""
     names: list[str] = []
     for node in walk(expressions):
         if node.get("expression_class") == "BOUND_REF":

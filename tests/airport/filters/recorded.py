@@ -1,4 +1,4 @@
-"""The recorded predicates, rows to try them on, and what DuckDB itself says about both."""
+"""The recorded predicates, rows to test them on, and DuckDB's own results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Recorded:
-    """A predicate as typed, and the JSON that DuckDB made of it."""
+    """A predicate as typed, and the JSON that DuckDB serialized it to."""
 
     predicate: str
     text: str
@@ -33,7 +33,7 @@ class Recorded:
 
 
 def recorded_lines() -> list[dict[str, Any]]:
-    """All recorded predicates as they are in the file."""
+    """All recorded predicates, as stored in the file."""
     lines = (RECORDINGS / "filters.jsonl").read_text().splitlines()[1:]
     return [json.loads(line) for line in lines]
 
@@ -77,7 +77,7 @@ _DAY = 86400000000
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 _int32 = st.none() | st.integers(-(2**31), 2**31 - 1) | st.sampled_from(_INT32)
 
-# column -> its Arrow type, values that matter to the recorded predicates, any value
+# column -> its Arrow type, values that are special for the recorded predicates, any value
 COLUMNS: dict[str, tuple[pa.DataType, list[Any], st.SearchStrategy[Any]]] = {
     "i8": (pa.int8(), *_integers(8)),
     "i16": (pa.int16(), *_integers(16)),
@@ -131,13 +131,13 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any], st.SearchStrategy[Any]]] = {
 
 
 def table_of(values: dict[str, list[Any]]) -> pa.Table:
-    """Rows with a number each, in the column that stands for the row id."""
+    """A table of these rows, numbered in a row id column."""
     arrays = {name: _array(values[name], COLUMNS[name][0]) for name in COLUMNS}
     return pa.table({**arrays, "rowid": pa.array(range(len(arrays["i8"])), pa.int64())})
 
 
 def _array(values: list[Any], of: pa.DataType) -> pa.Array:
-    if pa.types.is_date32(of):  # counts beyond Python's range pass as integers only
+    if pa.types.is_date32(of):  # values beyond the range of Python's types can only be passed as integers
         return pa.array(values, pa.int32()).view(of)
     if pa.types.is_timestamp(of) or pa.types.is_time64(of):
         return pa.array(values, pa.int64()).view(of)
@@ -145,7 +145,7 @@ def _array(values: list[Any], of: pa.DataType) -> pa.Array:
 
 
 def special_rows(count: int = 61) -> pa.Table:
-    """Every special value of every column, in ever different company."""
+    """Every special value of every column, in varying combinations."""
     values = {
         name: [special[(row * (1 + place % 3) + place) % len(special)] for row in range(count)]
         for place, (name, (_, special, _)) in enumerate(COLUMNS.items())
@@ -165,7 +165,7 @@ def random_rows(draw: st.DrawFn) -> pa.Table:
 
 
 class Oracle:
-    """DuckDB with some rows in a table `t`: tells which of them a condition keeps."""
+    """DuckDB with some rows in a table `t`: determines which of them a condition selects."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.connection = duckdb.connect()
@@ -177,9 +177,9 @@ class Oracle:
         return {row for (row,) in self.connection.execute(f"SELECT rowid FROM t WHERE {where}").fetchall()}
 
     def kept_by_client(self, predicates: list[str]) -> list[set[int]]:
-        """For each predicate the rows on which it is true; not those on which it fails."""
+        """For each predicate, the rows on which it is true, without those on which it fails."""
         columns = ", ".join(f"({self._safe(predicate)}) IS TRUE" for predicate in predicates)
-        # DuckDB takes common subexpressions of a SELECT out of their TRY.
+        # DuckDB moves common subexpressions of a SELECT out of their TRY.
         self.connection.execute("SET disabled_optimizers = 'common_subexpressions'")
         answers = self.connection.execute(f"SELECT rowid, {columns} FROM t").fetchall()
         self.connection.execute("RESET disabled_optimizers")

@@ -54,7 +54,7 @@ def test_every_recorded_filter_is_understood(sent) -> None:
     assert len(sent.filter.predicates) == len(json.loads(sent.text)["filters"])
 
 
-def test_a_filter_is_frozen_typed_and_named() -> None:
+def test_filter_is_immutable_with_types_and_column_names() -> None:
     parsed = filters.parse(text(compare(column(1, "VARCHAR"), "EQUAL", constant("VARCHAR", "x"))).encode())
     varchar = LogicalType("VARCHAR")
     assert parsed == Filter((Comparison(Compare.EQ, ColumnRef("s", varchar), Constant("x", varchar)),))
@@ -65,7 +65,7 @@ def test_a_filter_is_frozen_typed_and_named() -> None:
 
 
 @pytest.mark.parametrize("sent", ["", b"", '{"filters":[],"column_binding_names_by_index":["i"]}', '{"filters":[]}'])
-def test_no_predicates_make_a_filter_that_is_false(sent: str | bytes) -> None:
+def test_filter_without_predicates_is_falsy(sent: str | bytes) -> None:
     assert not filters.parse(sent)
     assert filters.parse(sent) == Filter()
     assert filters.parse(sent).columns == frozenset()
@@ -76,14 +76,14 @@ def test_no_predicates_make_a_filter_that_is_false(sent: str | bytes) -> None:
     ["{", "[]", "null", "5", '"x"', "{}", '{"filters":{}}', '{"filters":[5]}', '{"filters":[],"column_binding_names_by_index":{}}',
      '{"filters":[],"column_binding_names_by_index":[5]}', b"\xff\xfe\xfd", '{"filters":[]} trailing', f'{{"filters":[{"9" * 5000}]}}'],
 )  # fmt: skip
-def test_what_is_no_filter_is_refused(sent: str | bytes) -> None:
+def test_invalid_filter_is_rejected(sent: str | bytes) -> None:
     with pytest.raises(InvalidArgument, match="cannot parse the pushed-down filter") as refused:
         filters.parse(sent)
     assert refused.value.key == "filter.malformed"
 
 
 def deep(levels: int, wrap: str) -> str:
-    """JSON text of any depth, which no encoder of JSON would write."""
+    """JSON text of any depth, deeper than a JSON encoder would write."""
     boolean = json.dumps(kind("BOOLEAN"))
     opening, closing = {
         "not": (f'{{"expression_class":"BOUND_OPERATOR","type":"OPERATOR_NOT","return_type":{boolean},"children":[', "]}"),
@@ -101,13 +101,13 @@ def deep(levels: int, wrap: str) -> str:
 
 @pytest.mark.parametrize("wrap", ["not", "and", "list", "value", "type"])
 @pytest.mark.parametrize("levels", [10_000, 100_000])
-def test_ten_thousand_levels_are_a_clear_error(wrap: str, levels: int) -> None:
+def test_ten_thousand_levels_give_a_clear_error(wrap: str, levels: int) -> None:
     with pytest.raises(InvalidArgument, match="is nested deeper than 150 levels"):
         filters.parse(deep(levels, wrap))
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, 2 * MAX_DEPTH, 480])
-def test_just_too_deep_is_the_same_error(levels: int) -> None:
+def test_one_level_too_deep_gives_the_same_error(levels: int) -> None:
     with pytest.raises(InvalidArgument, match="is nested deeper"):
         filters.parse(deep(levels, "not"))
 
@@ -137,7 +137,7 @@ def between(value: dict[str, Any], upper_inclusive: bool) -> dict[str, Any]:
         lambda inner: between(inner, False),
     ],
 )
-def test_nesting_costs_every_encoder_no_more_than_its_length(wrap: Any) -> None:
+def test_encoding_time_is_linear_in_the_length_of_nested_filters(wrap: Any) -> None:
     node = column(0)
     for _ in range(MAX_DEPTH - 5):
         node = wrap(node)
@@ -174,9 +174,9 @@ def test_nesting_costs_every_encoder_no_more_than_its_length(wrap: Any) -> None:
     ],
 )  # fmt: skip
 def test_constants_of_every_type(of: str, raw: Any, expected: Any) -> None:
-    found = constant_of(of, raw)
-    assert found == expected
-    assert type(found) is type(expected)
+    result = constant_of(of, raw)
+    assert result == expected
+    assert type(result) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_constants_of_every_type(of: str, raw: Any, expected: Any) -> None:
         (38, 38, {"upper": -1, "lower": 2**64 - 1}, "-1E-38"),
     ],
 )
-def test_decimals_keep_every_digit(width: int, scale: int, raw: Any, expected: str) -> None:
-    found = constant_of(kind("DECIMAL", type="DECIMAL_TYPE_INFO", width=width, scale=scale), raw)
-    assert found == Decimal(expected)
-    assert found.as_tuple().exponent == -scale
+def test_decimals_are_exact(width: int, scale: int, raw: Any, expected: str) -> None:
+    result = constant_of(kind("DECIMAL", type="DECIMAL_TYPE_INFO", width=width, scale=scale), raw)
+    assert result == Decimal(expected)
+    assert result.as_tuple().exponent == -scale
 
 
 def test_nested_constants_are_tuples() -> None:
@@ -233,7 +233,7 @@ def test_nested_constants_are_tuples() -> None:
     assert node == Constant((("x", (1, None)),), of_map)  # fmt: skip
 
 
-def test_an_enum_is_its_member_and_unknown_without_members() -> None:
+def test_enum_is_its_member_and_unknown_without_members() -> None:
     members = kind("ENUM", type="ENUM_TYPE_INFO", values_count=2, values=["small", "big"])
     assert constant_of(members, 1) == "big"
     assert only(text(constant(members, 2))) == Unknown("BOUND_CONSTANT")
@@ -281,7 +281,7 @@ def test_an_enum_is_its_member_and_unknown_without_members() -> None:
     ],
     ids=lambda odd: json.dumps(odd)[:80],
 )
-def test_what_is_not_understood_is_unknown_and_never_an_error(odd: dict[str, Any]) -> None:
+def test_unsupported_expressions_are_unknown_and_never_an_error(odd: dict[str, Any]) -> None:
     parsed = filters.parse(text(FIVE, odd))
     assert isinstance(parsed.predicates[0], Comparison)
     assert isinstance(parsed.predicates[1], Unknown)
@@ -300,12 +300,12 @@ def test_only_duckdbs_own_functions_count_as_builtin() -> None:
         assert node.builtin is builtin
 
 
-def test_columns_are_named_by_the_binding_list_alone() -> None:
+def test_column_names_come_only_from_the_binding_list() -> None:
     sent = text(compare(column(1, alias="liar"), "EQUAL", column(2)), names=("a", 'b"', "c"))
     assert filters.parse(sent).columns == {'b"', "c"}
 
 
-def test_types_are_spelled_in_sql() -> None:
+def test_types_have_sql_names() -> None:
     decimal = LogicalType("DECIMAL", width=9, scale=2)
     listed = LogicalType("LIST", fields=(("", decimal),))
     assert LogicalType("TIMESTAMP WITH TIME ZONE").sql == "TIMESTAMP WITH TIME ZONE"
@@ -322,7 +322,7 @@ def test_types_are_spelled_in_sql() -> None:
 
 @pytest.mark.parametrize("of", [LogicalType("INTEGER); DROP TABLE t; --"), LogicalType("VARCHAR", alias="JSON"), LogicalType("NULL"),
                                 LogicalType("STRUCT", fields=(("", LogicalType("DATE")),))])  # fmt: skip
-def test_a_type_that_cannot_be_written_down_has_no_sql(of: LogicalType) -> None:
+def test_type_without_an_sql_name_has_no_sql(of: LogicalType) -> None:
     assert of.sql is None
 
 
@@ -333,7 +333,7 @@ junk = st.recursive(
 
 
 @given(st.data())
-def test_a_damaged_filter_is_refused_or_read_but_nothing_else_is_raised(data: st.DataObject) -> None:
+def test_damaged_filter_is_parsed_or_rejected_without_other_errors(data: st.DataObject) -> None:
     sample = both(
         FIVE,
         either(negate(FIVE), call("prefix", column(1, "VARCHAR"), constant("VARCHAR", "a"))),

@@ -1,4 +1,4 @@
-"""Random predicates, bound and serialised by DuckDB itself: nested as they may be, no row is lost."""
+"""Random predicates, bound and serialized by DuckDB itself: no encoder loses a row, however deeply they are nested."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_no_encoder_loses_a_row(client: Client, oracle: Oracle, dataset: ds.Data
         ("tn = '12:34:56.789012345'::TIME_NS", 45296789012345),
     ],
 )
-def test_constants_of_types_the_recordings_lack(predicate: str, value: object) -> None:
+def test_constants_of_types_missing_from_the_recordings(predicate: str, value: object) -> None:
     client = Client("CREATE TABLE t(un UUID, hu HUGEINT, uh UHUGEINT, e ENUM('a', 'b'), tn TIME_NS)")
     client.connection.execute("INSERT INTO t VALUES (uuid(), 1, 1, 'a', '00:00:00')")
     parsed = filters.parse(client.sent(predicate) or "")
@@ -65,7 +65,7 @@ def test_constants_of_types_the_recordings_lack(predicate: str, value: object) -
     assert client.connection.execute(difference).fetchone() == (0,)
 
 
-def test_the_oracle_and_the_rows_agree_about_nan() -> None:
-    """The client's order: NaN is the greatest and equals itself."""
-    (kept,) = Oracle(ROWS).kept_by_client(["d > 'inf'::DOUBLE AND d = 'nan'::DOUBLE"])
-    assert len(kept) == sum(value is not None and value != value for value in ROWS["d"].to_pylist()) > 0
+def test_oracle_and_rows_agree_about_nan() -> None:
+    """In DuckDB's order NaN is the greatest value and equals itself."""
+    (selected,) = Oracle(ROWS).kept_by_client(["d > 'inf'::DOUBLE AND d = 'nan'::DOUBLE"])
+    assert len(selected) == sum(value is not None and value != value for value in ROWS["d"].to_pylist()) > 0

@@ -39,8 +39,8 @@ def sql(*predicates: dict[str, Any], names: tuple[str, ...] = ("i", "s", "d"), *
 
 
 def recorded(predicate: str) -> str | None:
-    (found,) = [each.filter for each in WITH_FILTER if each.predicate == predicate]
-    return filters.to_sql(found)
+    (match,) = [each.filter for each in WITH_FILTER if each.predicate == predicate]
+    return filters.to_sql(match)
 
 
 @pytest.mark.parametrize(
@@ -67,48 +67,48 @@ def test_recorded_predicates_read_well(predicate: str, expected: str | None) -> 
     assert recorded(predicate) == expected
 
 
-def test_and_drops_the_child_that_cannot_be_said() -> None:
+def test_and_omits_the_unsupported_child() -> None:
     assert sql(both(FIVE, UNKNOWN)) == '"i" = 5'
     assert sql(FIVE, UNKNOWN) == '"i" = 5'
     assert sql(either(both(FIVE, UNKNOWN), X)) == '("i" = 5 OR "s" = \'x\')'
 
 
-def test_or_and_not_drop_the_whole() -> None:
+def test_or_and_not_with_an_unsupported_child_are_omitted_entirely() -> None:
     assert sql(either(FIVE, UNKNOWN)) is None
     assert sql(negate(UNKNOWN)) is None
     assert sql(negate(both(FIVE, UNKNOWN))) is None
     assert sql(both(X, negate(both(FIVE, UNKNOWN)))) == "\"s\" = 'x'"
 
 
-def test_not_of_an_or_is_an_and_which_drops_its_child() -> None:
+def test_negated_or_is_an_and_that_omits_the_unsupported_child() -> None:
     assert sql(negate(either(FIVE, UNKNOWN))) == '"i" <> 5'
 
 
-def test_nothing_to_say_is_none() -> None:
+def test_filter_without_supported_predicates_is_none() -> None:
     assert filters.to_sql(filters.parse("")) is None
     assert sql(UNKNOWN) is None
     assert sql(both()) is None
     assert sql(either()) is None
 
 
-def test_columns_are_renamed_replaced_or_never_mentioned() -> None:
+def test_columns_are_renamed_replaced_or_excluded() -> None:
     assert sql(FIVE, X, columns={"i": 'u"id'}) == '"u""id" = 5 AND "s" = \'x\''
     assert sql(X, expressions={"s": "concat(first, ' ', last)"}) == "(concat(first, ' ', last)) = 'x'"
     assert sql(FIVE, X, columns={"i": None}) == "\"s\" = 'x'"
 
 
-def test_an_expression_stands_in_parentheses() -> None:
+def test_expression_is_parenthesized() -> None:
     where = sql(FIVE, expressions={"i": "a OR b"})
     assert where == "(a OR b) = 5"
 
 
-def test_conditions_within_expressions_stand_in_parentheses() -> None:
+def test_conditions_within_expressions_are_parenthesized() -> None:
     assert sql(compare(FIVE, "EQUAL", X)) == '("i" = 5) = ("s" = \'x\')'
     assert sql(operator("OPERATOR_IS_NULL", either(FIVE, X))) == '(("i" = 5) OR ("s" = \'x\')) IS NULL'
     assert sql(compare(negate(FIVE), "EQUAL", X)) == '(NOT ("i" = 5)) = ("s" = \'x\')'
 
 
-def test_names_and_texts_cannot_leave_their_quotes() -> None:
+def test_names_and_strings_cannot_escape_their_quotes() -> None:
     names = ('i" = 5; DROP TABLE t; --', "s'; DROP TABLE t; --")
     evil = compare(column(1, "VARCHAR"), "EQUAL", constant("VARCHAR", "'; DROP TABLE t; --"))
     where = sql(FIVE, evil, names=names)
@@ -118,7 +118,7 @@ def test_names_and_texts_cannot_leave_their_quotes() -> None:
     assert connection.execute(f"SELECT count(*) FROM t WHERE {where}").fetchone() == (1,)
 
 
-def test_the_types_of_a_client_never_reach_sql_unchecked() -> None:
+def test_type_names_from_clients_are_checked_before_they_reach_sql() -> None:
     evil = kind("INTEGER) OR true OR CAST(1 AS INTEGER")
     assert sql(compare(cast(S, evil), "EQUAL", constant("INTEGER", 1))) is None
     assert sql(compare(column(0, evil), "EQUAL", constant(evil, None))) is None
@@ -129,13 +129,13 @@ def test_functions_of_other_catalogs_are_never_called() -> None:
     assert sql(call("nextval", constant("VARCHAR", "ids"), of="BIGINT")) is None
 
 
-def test_division_is_said_only_by_a_number_that_is_not_zero() -> None:
-    for divisor, said in [(constant("INTEGER", 2), True), (constant("INTEGER", 0), False), (column(0), False)]:
+def test_only_division_by_a_nonzero_constant_is_encoded() -> None:
+    for divisor, supported in [(constant("INTEGER", 2), True), (constant("INTEGER", 0), False), (column(0), False)]:
         where = sql(operator("OPERATOR_IS_NULL", call("%", column(0), divisor, of="INTEGER")))
-        assert (where is not None) is said
+        assert (where is not None) is supported
 
 
-def test_what_reads_through_the_clients_time_zone_is_not_said() -> None:
+def test_expressions_that_depend_on_the_clients_time_zone_are_not_encoded() -> None:
     zoned = column(0, "TIMESTAMP WITH TIME ZONE")
     assert sql(compare(call("year", zoned, of="BIGINT"), "EQUAL", constant("BIGINT", 2024))) is None
     assert sql(compare(cast(zoned, "DATE"), "EQUAL", constant("DATE", 1))) is None
@@ -146,26 +146,26 @@ def test_what_reads_through_the_clients_time_zone_is_not_said() -> None:
     )
 
 
-def test_a_cast_that_failed_at_the_client_is_not_said() -> None:
+def test_cast_that_failed_in_the_client_is_not_encoded() -> None:
     assert sql(compare(column(0), "EQUAL", cast(constant("VARCHAR", "x"), "INTEGER"))) is None
 
 
-def test_of_a_named_type_only_null_is_known() -> None:
+def test_only_null_checks_are_encoded_for_named_types() -> None:
     geometry = column(0, kind("BLOB", type="GENERIC_TYPE_INFO", alias="GEOMETRY"))
     assert sql(compare(geometry, "EQUAL", constant("BLOB", "a"))) is None
     assert sql(operator("OPERATOR_IS_NULL", geometry)) == '"i" IS NULL'
 
 
-def test_rows_on_which_the_client_would_fail_are_kept_for_it_to_fail_on() -> None:
+def test_rows_on_which_the_client_would_fail_are_not_filtered_out() -> None:
     connection = duckdb.connect()
     connection.execute("CREATE TABLE t AS SELECT unnest(['5', '6', 'five', NULL]) AS s")
     for op, other in [("EQUAL", "5"), ("NOTEQUAL", "6")]:
         where = sql(compare(cast(S, "INTEGER"), op, constant("INTEGER", 5)))
-        kept = {s for (s,) in connection.execute(f"SELECT s FROM t WHERE {where}").fetchall()}
-        assert kept == {"five", None, other}
+        selected = {s for (s,) in connection.execute(f"SELECT s FROM t WHERE {where}").fetchall()}
+        assert selected == {"five", None, other}
 
 
-def test_an_or_too_wide_for_duckdb_is_left_out() -> None:
+def test_or_too_wide_for_duckdb_is_omitted() -> None:
     def many(count: int) -> str | None:
         return sql(either(*(compare(column(0), "EQUAL", constant("INTEGER", n)) for n in range(count))))
 
@@ -175,7 +175,7 @@ def test_an_or_too_wide_for_duckdb_is_left_out() -> None:
     assert many(1001) is None
 
 
-# Every type, with its whole range: DuckDB must read back the value that was spelled.
+# Every type, with its full range: DuckDB must read back the value that was encoded.
 INFINITE = 2**63 - 1
 plain = [
     (LogicalType("TINYINT"), st.integers(-128, 127)),
@@ -192,27 +192,27 @@ plain = [
 
 
 @pytest.mark.parametrize(("of", "values"), plain, ids=lambda each: getattr(each, "id", ""))
-def test_literals_come_back_as_they_were(of: LogicalType, values: st.SearchStrategy[Any]) -> None:
+def test_literals_round_trip(of: LogicalType, values: st.SearchStrategy[Any]) -> None:
     connection = duckdb.connect()
 
     @given(values)
-    def check(wanted: Any) -> None:
-        found, kind = (
-            connection.execute(f"SELECT v, typeof(v) FROM (SELECT {literal(Constant(wanted, of))} AS v)").fetchone()
+    def check(expected: Any) -> None:
+        actual, kind = (
+            connection.execute(f"SELECT v, typeof(v) FROM (SELECT {literal(Constant(expected, of))} AS v)").fetchone()
             or ()
         )
-        assert (str(found) if of.id == "BIGNUM" else found) == (str(wanted) if of.id == "BIGNUM" else wanted)
+        assert (str(actual) if of.id == "BIGNUM" else actual) == (str(expected) if of.id == "BIGNUM" else expected)
         assert kind == of.sql
 
     check()
 
 
 @given(st.floats(allow_nan=True))
-def test_doubles_come_back_to_the_last_bit(wanted: float) -> None:
-    spelled = literal(Constant(wanted, LogicalType("DOUBLE")))
-    (found,) = duckdb.sql(f"SELECT {spelled}").fetchone() or (None,)
-    assert found is not None
-    assert (math.isnan(found) and math.isnan(wanted)) or found.hex() == wanted.hex()
+def test_doubles_round_trip_to_the_last_bit(expected: float) -> None:
+    encoded = literal(Constant(expected, LogicalType("DOUBLE")))
+    (actual,) = duckdb.sql(f"SELECT {encoded}").fetchone() or (None,)
+    assert actual is not None
+    assert (math.isnan(actual) and math.isnan(expected)) or actual.hex() == expected.hex()
 
 
 RAW = {
@@ -227,29 +227,29 @@ PER_UNIT = {"TIMESTAMP_S": 10**6, "TIMESTAMP_MS": 10**3}
 
 
 @pytest.mark.parametrize("type_id", RAW)
-def test_dates_and_timestamps_keep_their_exact_count(type_id: str) -> None:
+def test_dates_and_timestamps_round_trip_exactly(type_id: str) -> None:
     connection = duckdb.connect()
     how, counts = RAW[type_id]
 
     @given(counts)
     def check(count: int) -> None:
-        spelled = literal(Constant(count, LogicalType(type_id)))
-        raw = f"{spelled} - {how}" if type_id == "DATE" else f"{how}({spelled})"
-        found = connection.execute(f"SELECT {raw}, typeof({spelled})").fetchone()
-        assert found == (count * PER_UNIT.get(type_id, 1), type_id)
+        encoded = literal(Constant(count, LogicalType(type_id)))
+        raw = f"{encoded} - {how}" if type_id == "DATE" else f"{how}({encoded})"
+        actual = connection.execute(f"SELECT {raw}, typeof({encoded})").fetchone()
+        assert actual == (count * PER_UNIT.get(type_id, 1), type_id)
 
     check()
 
 
 @pytest.mark.parametrize(("type_id", "count"), [(name, 2**31 - 1 if name == "DATE" else INFINITE) for name in RAW])
 def test_infinite_dates_stay_infinite(type_id: str, count: int) -> None:
-    for sign, spelled in [(1, "infinity"), (-1, "-infinity")]:
-        found = duckdb.sql(f"SELECT ({literal(Constant(sign * count, LogicalType(type_id)))})::VARCHAR").fetchone()
-        assert found == (spelled,)
+    for sign, expected in [(1, "infinity"), (-1, "-infinity")]:
+        actual = duckdb.sql(f"SELECT ({literal(Constant(sign * count, LogicalType(type_id)))})::VARCHAR").fetchone()
+        assert actual == (expected,)
 
 
 @given(st.integers(0, 86400 * 10**6))
-def test_times_keep_their_exact_count(count: int) -> None:
+def test_times_round_trip_exactly(count: int) -> None:
     micros = literal(Constant(count, LogicalType("TIME")))
     nanos = literal(Constant(count * 1000, LogicalType("TIME_NS")))
     parts = "extract(hour FROM v) * 3600000000 + extract(minute FROM v) * 60000000 + extract(microsecond FROM v)"
@@ -258,10 +258,10 @@ def test_times_keep_their_exact_count(count: int) -> None:
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63) + 1, 2**63 - 1))
-def test_intervals_keep_their_parts(months: int, days: int, micros: int) -> None:
-    spelled = literal(Constant(Interval(months, days, micros), LogicalType("INTERVAL")))
+def test_intervals_round_trip_with_their_parts(months: int, days: int, micros: int) -> None:
+    encoded = literal(Constant(Interval(months, days, micros), LogicalType("INTERVAL")))
     parts = "datepart('year', v) * 12 + datepart('month', v), datepart('day', v)"
-    assert duckdb.sql(f"SELECT {parts} FROM (SELECT {spelled} AS v)").fetchone() == (months, days)
+    assert duckdb.sql(f"SELECT {parts} FROM (SELECT {encoded} AS v)").fetchone() == (months, days)
     zero = literal(Constant(Interval(0, 0, micros), LogicalType("INTERVAL")))
     assert duckdb.sql(f"SELECT {zero} = to_microseconds({micros})").fetchone() == (True,)
 
@@ -284,9 +284,9 @@ def test_intervals_keep_their_parts(months: int, days: int, micros: int) -> None
     ],
     ids=lambda each: getattr(getattr(each, "type", None), "id", ""),
 )
-def test_other_literals_come_back_as_they_were(constant: Constant, expected: str) -> None:
-    spelled = literal(constant)
-    assert duckdb.sql(f"SELECT ({spelled})::VARCHAR, typeof({spelled})").fetchone() == (
+def test_other_literals_round_trip(constant: Constant, expected: str) -> None:
+    encoded = literal(constant)
+    assert duckdb.sql(f"SELECT ({encoded})::VARCHAR, typeof({encoded})").fetchone() == (
         expected,
         constant.type.sql,
     )
@@ -301,16 +301,16 @@ def test_other_literals_come_back_as_they_were(constant: Constant, expected: str
         Constant(None, LogicalType("NULL")),
     ],
 )
-def test_a_constant_without_an_exact_text_is_not_said(unsayable: Constant) -> None:
+def test_constant_without_an_exact_literal_is_not_encoded(unsayable: Constant) -> None:
     with pytest.raises(Inexpressible):
         literal(unsayable)
 
 
-def test_nested_constants_of_a_client_are_spelled_with_their_types() -> None:
+def test_nested_constants_are_encoded_with_their_types() -> None:
     ints = kind("LIST", type="LIST_TYPE_INFO", child_type=kind("TINYINT"))
-    said = sql(
+    result = sql(
         compare(
             column(0, ints), "EQUAL", constant(ints, {"children": [value("TINYINT", -128), value("TINYINT", None)]})
         )
     )
-    assert said == "\"i\" = CAST(['-128'::TINYINT, CAST(NULL AS TINYINT)] AS TINYINT[])"
+    assert result == "\"i\" = CAST(['-128'::TINYINT, CAST(NULL AS TINYINT)] AS TINYINT[])"

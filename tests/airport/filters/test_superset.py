@@ -1,4 +1,4 @@
-"""What the encoders keep never loses a row that the recorded predicate keeps."""
+"""The encoded filters never lose a row that the recorded predicate selects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = special_rows(1).schema
 ARROW = [filters.to_arrow(each.filter) for each in WITH_FILTER]
 ARROW_OF_SCHEMA = [filters.to_arrow(each.filter, SCHEMA) for each in WITH_FILTER]
 
-# Parquet has no such type, or not the whole range of it.
+# Parquet lacks the type, or part of its range.
 NOT_IN_PARQUET = {"iv", "ts_s"}
 
 
@@ -31,8 +31,10 @@ def check_sql(rows: pa.Table) -> None:
 
 def check_arrow(rows: pa.Table) -> None:
     oracle = Oracle(rows)
-    for said in (ARROW, ARROW_OF_SCHEMA):
-        for predicate, expression, expected in zip(PREDICATES, said, oracle.kept_by_client(PREDICATES), strict=True):
+    for expressions in (ARROW, ARROW_OF_SCHEMA):
+        for predicate, expression, expected in zip(
+            PREDICATES, expressions, oracle.kept_by_client(PREDICATES), strict=True
+        ):
             if expression is not None:
                 lost = expected - numbers(rows.filter(expression))
                 assert not lost, (predicate, str(expression), rows.take(sorted(lost)))
@@ -70,8 +72,8 @@ def test_arrow_loses_no_row_of_a_parquet_file_to_its_statistics(tmp_path: Path) 
             assert not lost, (each.predicate, str(expression))
 
 
-def test_sql_keeps_the_very_rows_where_nothing_can_fail_and_nothing_is_left_out() -> None:
-    """The superset is no excuse: `WHERE true` would pass all tests above."""
+def test_sql_selects_exactly_the_same_rows_where_nothing_can_fail_and_nothing_is_omitted() -> None:
+    """Selecting a superset is not enough: `WHERE true` would pass all tests above."""
     oracle = Oracle(special_rows())
     left_out = {"i32 = 5 AND random() > 2", "ts > now()::TIMESTAMP"}  # the second was recorded at another time
     for predicate, where, expected in zip(PREDICATES, SQL, oracle.kept_by_client(PREDICATES), strict=True):
@@ -79,7 +81,7 @@ def test_sql_keeps_the_very_rows_where_nothing_can_fail_and_nothing_is_left_out(
             assert oracle.kept(where) == expected, (predicate, where)
 
 
-def test_what_arrow_keeps_is_far_from_everything() -> None:
+def test_arrow_filters_are_selective() -> None:
     rows = special_rows()
     kept = [rows.filter(expression).num_rows for expression in ARROW if expression is not None]
     assert sum(kept) < len(kept) * rows.num_rows / 2

@@ -1,4 +1,4 @@
-"""What the tests of the catalog in memory do again and again."""
+"""Helpers for the tests of the in-memory catalog."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOON = dt.datetime(2025, 1, 31, 12, tzinfo=dt.UTC)
 
 @dataclass
 class StillClock:
-    """A clock that moves when it is told to."""
+    """A clock that only moves when a test advances it."""
 
     now: dt.datetime = NOON
 
     def __call__(self) -> dt.datetime:
         return self.now
 
-    def pass_by(self, **duration: float) -> None:
+    def advance(self, **duration: float) -> None:
         self.now += dt.timedelta(**duration)
 
 
@@ -53,7 +53,7 @@ def begin(table: MemoryTable, operation: Operation, schema: pa.Schema, *, return
 
 
 def write(table: MemoryTable, operation: Operation, batches: Sequence[pa.RecordBatch]) -> tuple[int, list[Any]]:
-    """A whole statement with RETURNING: how many rows were affected, and what came back for each batch."""
+    """Run a statement with RETURNING; returns the number of affected rows and the response to each batch."""
     statement = begin(table, operation, batches[0].schema, returning=True)
     returned = [statement.apply(batch) for batch in batches]
     return statement.commit(), returned
@@ -78,8 +78,8 @@ def content(table: MemoryTable) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def working_in(transaction_id: str) -> Iterator[None]:
-    """Requests made inside carry this transaction id."""
+def in_transaction(transaction_id: str) -> Iterator[None]:
+    """Run the requests of the block with this transaction id."""
     enter(Request(transaction_id=transaction_id))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Many threads at once: nothing is lost, nobody sees half a state."""
+"""Many threads at once: no write is lost, and no reader sees a partial state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from airport.memory.tables import PEOPLE, begin, catalog_of, content, insert, people, update, working_in
+from airport.memory.tables import PEOPLE, begin, catalog_of, content, in_transaction, insert, people, update
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.scan import ScanOptions, TimePoint
 from skiway.errors import Conflict, ConstraintViolation
@@ -29,7 +29,7 @@ def all_at_once(work: Callable[[int], None], count: int = WRITERS) -> None:
             done.result(timeout=60)
 
 
-def test_fifty_inserters_lose_nothing() -> None:
+def test_fifty_concurrent_inserts_lose_no_row() -> None:
     table = people()
     before = catalog_of(table).version().version
 
@@ -48,7 +48,7 @@ def test_fifty_inserters_lose_nothing() -> None:
     assert catalog_of(table).version().version == before + WRITERS * 4
 
 
-def test_readers_see_whole_statements_only() -> None:
+def test_readers_only_see_complete_statements() -> None:
     table = people()
     done = threading.Event()
     torn: list[int] = []
@@ -80,7 +80,7 @@ def test_readers_see_whole_statements_only() -> None:
     assert table.row_count() == WRITERS * 10
 
 
-def test_counting_up_by_many_loses_no_step() -> None:
+def test_concurrent_increments_lose_no_update() -> None:
     table = people(schema=pa.schema({"n": pa.int64()}))
     insert(table, {"n": [0]})
     conflicts = []
@@ -101,7 +101,7 @@ def test_counting_up_by_many_loses_no_step() -> None:
     assert content(table) == [(WRITERS,)]
 
 
-def test_counting_up_in_transactions_loses_no_step() -> None:
+def test_concurrent_increments_in_transactions_lose_no_update() -> None:
     table = people(schema=pa.schema({"n": pa.int64()}))
     transactions = catalog_of(table).transactions
     insert(table, {"n": [0]})
@@ -109,7 +109,7 @@ def test_counting_up_in_transactions_loses_no_step() -> None:
     def work(number: int) -> None:
         while True:
             transaction = transactions.begin()
-            with working_in(transaction):
+            with in_transaction(transaction):
                 ((value,),) = content(table)
                 update(table, {"n": [value + 1], "rowid": [0]})
             try:
@@ -122,7 +122,7 @@ def test_counting_up_in_transactions_loses_no_step() -> None:
     assert content(table) == [(20,)]
 
 
-def test_of_many_inserters_of_one_key_one_wins() -> None:
+def test_only_one_of_many_inserts_of_the_same_key_succeeds() -> None:
     table = people(primary_key=("id",))
     won = []
 
@@ -138,7 +138,7 @@ def test_of_many_inserters_of_one_key_one_wins() -> None:
     assert content(table) == [(7, str(won[0]))]
 
 
-def test_definitions_can_be_changed_by_many() -> None:
+def test_concurrent_ddl_statements_succeed() -> None:
     catalog = MemoryCatalog(schemas=["public"])
     table = people(catalog)
 
@@ -152,7 +152,7 @@ def test_definitions_can_be_changed_by_many() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 10, 52])
-def test_versions_made_by_many_can_all_be_read_again(version: int) -> None:
+def test_all_versions_of_concurrent_writers_can_be_read(version: int) -> None:
     table = people()
     all_at_once(lambda number: [insert(table, {"id": [number], "name": ["x"]})][0] and None)
     past = table.at(TimePoint("version", str(version)))

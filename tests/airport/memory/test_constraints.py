@@ -1,4 +1,4 @@
-"""NOT NULL, CHECK, UNIQUE and PRIMARY KEY: kept by every statement, and a refused one changes nothing."""
+"""NOT NULL, CHECK, UNIQUE and PRIMARY KEY hold for every statement, and a rejected statement changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skiway.airport.memory import MemoryCatalog
 from skiway.errors import ConstraintViolation, InvalidArgument, LimitExceeded, TimedOut
 
 
-def test_a_null_where_none_may_be_is_refused() -> None:
+def test_null_in_a_not_null_column_is_rejected() -> None:
     table = people(not_null=("name",))
     with pytest.raises(ConstraintViolation, match=r"^NOT NULL constraint failed: people\.name$"):
         insert(table, {"id": [1, 2], "name": ["Ada", None]})
@@ -26,14 +26,14 @@ def test_a_null_where_none_may_be_is_refused() -> None:
     assert content(table) == [(1, "Ada")]
 
 
-def test_a_union_without_value_is_null_too() -> None:
+def test_union_without_a_value_is_null() -> None:
     union = pa.sparse_union([pa.field("n", pa.int32()), pa.field("s", pa.string())])
     table = people(schema=pa.schema({"u": union}), not_null=("u",))
     with pytest.raises(ConstraintViolation):
         insert(table, {"u": pa.nulls(1, union)})
 
 
-def test_a_row_that_breaks_a_check_is_refused_as_soon_as_it_comes() -> None:
+def test_row_that_violates_a_check_is_rejected_immediately() -> None:
     table = people(checks=("(id > 0)", "length(name) < 9 AND name <> 'x'"))
     statement = begin(table, "insert", table.projected_schema(["id", "name"]))
     statement.apply(pa.record_batch({"id": [1], "name": ["Ada"]}))
@@ -46,13 +46,13 @@ def test_a_row_that_breaks_a_check_is_refused_as_soon_as_it_comes() -> None:
     assert content(table) == []
 
 
-def test_a_check_that_is_null_passes() -> None:
+def test_check_that_evaluates_to_null_passes() -> None:
     table = people(checks=("id > 0",))
     insert(table, {"id": pa.array([None], pa.int64()), "name": ["Ada"]})
     assert content(table) == [(None, "Ada")]
 
 
-def test_an_update_is_checked_with_the_columns_it_does_not_bring() -> None:
+def test_update_is_checked_together_with_unchanged_columns() -> None:
     table = people(schema=pa.schema({"low": pa.int32(), "high": pa.int32()}), checks=("low < high",))
     insert(table, {"low": [1], "high": [5]})
     with pytest.raises(ConstraintViolation):
@@ -61,13 +61,13 @@ def test_an_update_is_checked_with_the_columns_it_does_not_bring() -> None:
     assert content(table) == [(7, 9)]
 
 
-def test_a_check_that_cannot_be_evaluated_for_a_row_is_broken() -> None:
+def test_check_that_fails_to_evaluate_is_violated() -> None:
     table = people(checks=("CAST(name AS INTEGER) > 0",))
     with pytest.raises(ConstraintViolation, match="Could not convert string 'Ada'"):
         insert(table, {"id": [1], "name": ["Ada"]})
 
 
-def test_a_key_is_unique_across_statements_batches_and_rows() -> None:
+def test_key_is_unique_across_statements_batches_and_rows() -> None:
     table = people(primary_key=("id",), unique=(("name",),))
     insert(table, {"id": [1], "name": ["Ada"]})
     with pytest.raises(
@@ -83,14 +83,14 @@ def test_a_key_is_unique_across_statements_batches_and_rows() -> None:
     assert content(table) == [(1, "Ada")]
 
 
-def test_nulls_are_never_equal_in_a_unique_column_and_never_in_a_primary_key() -> None:
+def test_nulls_are_distinct_in_a_unique_column_and_rejected_in_a_primary_key() -> None:
     table = people(unique=(("name",),), primary_key=("id",))
     insert(table, {"id": [1, 2], "name": pa.array([None, None], pa.string())})
     with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: people\.id"):
         insert(table, {"id": pa.array([None], pa.int64()), "name": ["x"]})
 
 
-def test_keys_are_looked_at_when_the_statement_is_whole_so_they_can_be_swapped() -> None:
+def test_keys_are_checked_at_the_end_of_the_statement_so_they_can_be_swapped() -> None:
     table = people(primary_key=("id",))
     insert(table, {"id": [1, 2], "name": ["one", "two"]})
     batches = [pa.record_batch({"id": [2], "rowid": [0]}), pa.record_batch({"id": [1], "rowid": [1]})]
@@ -101,7 +101,7 @@ def test_keys_are_looked_at_when_the_statement_is_whole_so_they_can_be_swapped()
     assert content(table) == [(2, "one"), (1, "two")]
 
 
-def test_a_deleted_key_may_be_used_again() -> None:
+def test_deleted_key_can_be_reused() -> None:
     table = people(primary_key=("id",))
     insert(table, {"id": [1], "name": ["Ada"]})
     delete(table, [0])
@@ -109,7 +109,7 @@ def test_a_deleted_key_may_be_used_again() -> None:
     assert content(table) == [(1, "Grace")]
 
 
-def test_a_key_of_several_columns_compares_them_together() -> None:
+def test_composite_key_compares_all_columns() -> None:
     table = people(unique=(("id", "name"),))
     insert(table, {"id": [1, 1], "name": ["a, b", "a"]})
     with pytest.raises(ConstraintViolation, match=r'"id: 1, name: a" violates unique'):
@@ -144,22 +144,22 @@ def test_values_of_any_type_can_be_keys(kind: str) -> None:
     assert table.row_count() == 2
 
 
-def test_messages_begin_as_those_of_duckdb_do() -> None:
+def test_messages_begin_like_those_of_duckdb() -> None:
     duck = duckdb.connect()
     duck.execute("CREATE TABLE people (id BIGINT PRIMARY KEY, name VARCHAR NOT NULL, CHECK (id > 0))")
     duck.execute("INSERT INTO people VALUES (1, 'Ada')")
     table = people(primary_key=("id",), not_null=("name",), checks=("id > 0",))
     insert(table, {"id": [1], "name": ["Ada"]})
     for row, values in {"1, 'x'": (1, "x"), "2, NULL": (2, None), "0, 'x'": (0, "x")}.items():
-        with pytest.raises(duckdb.ConstraintException) as theirs:
+        with pytest.raises(duckdb.ConstraintException) as duckdb_error:
             duck.execute(f"INSERT INTO people VALUES ({row})")
-        with pytest.raises(ConstraintViolation) as ours:
+        with pytest.raises(ConstraintViolation) as error:
             insert(table, pa.record_batch([[values[0]], pa.array([values[1]], pa.string())], names=["id", "name"]))
-        told = str(theirs.value).removeprefix("Constraint Error: ").splitlines()[0].rstrip(".")
-        assert ours.value.message.startswith(told)
+        expected = str(duckdb_error.value).removeprefix("Constraint Error: ").splitlines()[0].rstrip(".")
+        assert error.value.message.startswith(expected)
 
 
-def test_rules_are_announced_so_that_the_client_can_keep_them_too() -> None:
+def test_constraints_are_announced_to_clients() -> None:
     name = pa.field("name", pa.string(), metadata={"default": "'x'", "comment": "given name"})
     table = people(schema=pa.schema([pa.field("id", pa.int64()), name]), primary_key=("id",), checks=("id > 0",))
     schema = table.schema
@@ -184,12 +184,12 @@ def test_rules_are_announced_so_that_the_client_can_keep_them_too() -> None:
         "id > 0), CHECK (id < 9",
     ],
 )
-def test_a_check_that_is_none_is_refused(check: str) -> None:
+def test_invalid_check_is_rejected(check: str) -> None:
     with pytest.raises(InvalidArgument):
         people(checks=(check,))
 
 
-def test_bad_keys_are_refused() -> None:
+def test_invalid_keys_are_rejected() -> None:
     for rules in ({"primary_key": ("nope",)}, {"unique": (("id", "id"),)}, {"unique": ((),)}):
         with pytest.raises(InvalidArgument):
             people(**rules)
@@ -203,7 +203,7 @@ def test_bad_keys_are_refused() -> None:
         "(SELECT count(*) FROM duckdb_secrets()) + nope > 0",
     ],
 )
-def test_sql_of_callers_reaches_no_files(expression: str) -> None:
+def test_sql_from_callers_cannot_access_files(expression: str) -> None:
     table = people()
     insert(table, {"id": [1], "name": ["Ada"]})
     with pytest.raises(InvalidArgument):
@@ -212,14 +212,14 @@ def test_sql_of_callers_reaches_no_files(expression: str) -> None:
 
 
 @pytest.mark.parametrize("variable", ["rows", "kept", "pa"])
-def test_sql_of_callers_does_not_see_python_variables(variable: str) -> None:
+def test_sql_from_callers_cannot_see_python_variables(variable: str) -> None:
     table = people()
     insert(table, {"id": [1], "name": ["Ada"]})
     with pytest.raises(InvalidArgument, match=f"{variable} does not exist"):
         table.change_column_type(pa.field("name", pa.string()), f"(SELECT count(*) FROM {variable})")
 
 
-def test_sql_of_callers_has_limited_time() -> None:
+def test_sql_from_callers_has_a_time_limit() -> None:
     catalog = MemoryCatalog(schemas=["public"], timeout_s=0.2)
     table = people(catalog)
     insert(table, {"id": [1], "name": ["Ada"]})
@@ -230,7 +230,7 @@ def test_sql_of_callers_has_limited_time() -> None:
         )
 
 
-def test_sql_of_callers_has_limited_memory() -> None:
+def test_sql_from_callers_has_a_memory_limit() -> None:
     catalog = MemoryCatalog(schemas=["public"], memory_limit="30MB")
     table = people(catalog)
     insert(table, {"id": [1], "name": ["Ada"]})
@@ -238,7 +238,7 @@ def test_sql_of_callers_has_limited_memory() -> None:
         table.change_column_type(pa.field("id", pa.int64()), "(SELECT len(list(i)) FROM range(50000000) t(i))")
 
 
-def test_add_table_keeps_rules_as_well() -> None:
+def test_add_table_enforces_constraints() -> None:
     schema = MemoryCatalog(schemas=["public"]).schema("public")
     assert schema
     data = pa.table({"id": [1, 1]})

@@ -1,4 +1,4 @@
-"""CREATE, DROP and ALTER with every flag; names, defaults, conversions."""
+"""CREATE, DROP and ALTER with every option; names, defaults and type conversions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def version(table: MemoryTable) -> int:
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_fresh_catalog_holds_nothing() -> None:
+def test_new_catalog_is_empty() -> None:
     catalog = MemoryCatalog("scratch")
     assert catalog.name == "scratch"
     assert catalog.schemas() == []
@@ -48,7 +48,7 @@ def test_a_fresh_catalog_holds_nothing() -> None:
     assert catalog.version().version == 0
 
 
-def test_a_schema_can_be_created_once_whatever_the_case_of_its_letters() -> None:
+def test_schema_names_are_unique_and_case_insensitive() -> None:
     catalog = MemoryCatalog()
     catalog.create_schema("Sales", comment="orders", tags={"owner": "Ada"})
     found = catalog.schema("sALES")
@@ -59,7 +59,7 @@ def test_a_schema_can_be_created_once_whatever_the_case_of_its_letters() -> None
     assert [schema.name for schema in catalog.schemas()] == ["Sales"]
 
 
-def test_letters_beyond_ascii_keep_their_case_in_comparisons_as_in_duckdb() -> None:
+def test_names_are_case_insensitive_for_ascii_letters_only_as_in_duckdb() -> None:
     duck = duckdb.connect()
     duck.execute('CREATE SCHEMA "Ä"; CREATE SCHEMA "ä"')
     catalog = MemoryCatalog(schemas=["Ä", "ä"])
@@ -78,7 +78,7 @@ def test_only_an_empty_schema_can_be_dropped() -> None:
     assert catalog.schemas() == []
 
 
-def test_dropping_a_schema_that_is_not_there_is_refused_unless_forgiven() -> None:
+def test_dropping_a_missing_schema_fails_without_if_exists() -> None:
     catalog = MemoryCatalog()
     with pytest.raises(NotFound, match="'nope'"):
         catalog.drop_schema("nope")
@@ -89,7 +89,7 @@ def test_dropping_a_schema_that_is_not_there_is_refused_unless_forgiven() -> Non
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_of_a_taken_name_is_refused_ignored_or_put_in_its_place() -> None:
+def test_creating_an_existing_table_fails_is_ignored_or_replaces_it() -> None:
     schema = public()
     schema.create_table(CreateTable("People", PEOPLE))
     other = pa.schema({"x": pa.int8()})
@@ -101,7 +101,7 @@ def test_a_table_of_a_taken_name_is_refused_ignored_or_put_in_its_place() -> Non
     assert [table.name for table in schema.tables()] == ["PEOPLE"]
 
 
-def test_a_table_put_in_the_place_of_another_leaves_its_past_alone() -> None:
+def test_replacing_a_table_keeps_the_history_of_the_old_one() -> None:
     table = filled()
     schema = catalog_of(table).schema("public")
     assert schema
@@ -113,7 +113,7 @@ def test_a_table_put_in_the_place_of_another_leaves_its_past_alone() -> None:
     assert past.to_arrow()["id"].to_pylist() == [1, 2]
 
 
-def test_a_table_can_be_renamed_even_in_the_case_of_its_letters_only() -> None:
+def test_table_can_be_renamed_even_if_only_the_case_changes() -> None:
     table = filled()
     schema = catalog_of(table).schema("public")
     assert schema
@@ -132,14 +132,14 @@ def test_a_table_can_be_renamed_even_in_the_case_of_its_letters_only() -> None:
     schema.rename_table("people", "x", if_exists=True)
 
 
-def test_dropping_a_table_that_is_not_there_is_refused_unless_forgiven() -> None:
+def test_dropping_a_missing_table_fails_without_if_exists() -> None:
     schema = public()
     with pytest.raises(NotFound, match=r"public\.nope"):
         schema.drop_table("nope")
     schema.drop_table("nope", if_exists=True)
 
 
-def test_a_table_that_was_dropped_cannot_be_read_through_an_old_object() -> None:
+def test_dropped_table_cannot_be_read_through_an_old_object() -> None:
     table = filled()
     schema = catalog_of(table).schema("public")
     assert schema
@@ -160,12 +160,12 @@ def test_a_table_that_was_dropped_cannot_be_read_through_an_old_object() -> None
         (pa.schema({"wide": pa.decimal256(50, 2)}), "decimal256"),
     ],
 )
-def test_impossible_columns_are_refused(schema: pa.Schema, complaint: str) -> None:
+def test_invalid_columns_are_rejected(schema: pa.Schema, complaint: str) -> None:
     with pytest.raises((InvalidArgument, AlreadyExists), match=complaint):
         public().create_table(CreateTable("t", schema))
 
 
-def test_bad_defaults_are_refused_when_the_table_is_created() -> None:
+def test_invalid_defaults_are_rejected_when_the_table_is_created() -> None:
     for default in ("nope", "1; SELECT 2", "(SELECT 1)"):
         with pytest.raises(InvalidArgument):
             public().create_table(
@@ -176,7 +176,7 @@ def test_bad_defaults_are_refused_when_the_table_is_created() -> None:
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_change_of_a_definition_is_a_version_and_a_forgiven_one_is_none() -> None:
+def test_every_schema_change_creates_a_version_unless_it_was_ignored() -> None:
     table = filled()
     before = version(table)
     table.add_column(pa.field("age", pa.int32()))
@@ -186,7 +186,7 @@ def test_every_change_of_a_definition_is_a_version_and_a_forgiven_one_is_none() 
     assert version(table) == before + 1
 
 
-def test_a_new_column_is_null_in_the_rows_there_are_or_has_its_default() -> None:
+def test_new_column_is_null_or_has_its_default_in_existing_rows() -> None:
     table = filled()
     table.add_column(pa.field("age", pa.int32()))
     table.add_column(pa.field("score", pa.float64(), metadata={"default": "1 + 0.5"}))
@@ -196,7 +196,7 @@ def test_a_new_column_is_null_in_the_rows_there_are_or_has_its_default() -> None
         table.add_column(pa.field("Age", pa.int32()))
 
 
-def test_a_new_column_without_nulls_needs_a_default_where_there_are_rows() -> None:
+def test_new_not_null_column_needs_a_default_if_there_are_rows() -> None:
     table = filled()
     with pytest.raises(ConstraintViolation, match=r"people\.age"):
         table.add_column(pa.field("age", pa.int32(), nullable=False))
@@ -207,7 +207,7 @@ def test_a_new_column_without_nulls_needs_a_default_where_there_are_rows() -> No
     assert not empty.schema.field("age").nullable
 
 
-def test_a_removed_column_is_gone_and_the_last_one_stays() -> None:
+def test_column_is_removed_unless_it_is_the_last_one() -> None:
     table = filled()
     table.remove_column("ID")
     assert content(table) == [("10",), (None,)]
@@ -218,7 +218,7 @@ def test_a_removed_column_is_gone_and_the_last_one_stays() -> None:
 
 
 @pytest.mark.parametrize("rules", [{"primary_key": ("id",)}, {"unique": (("id", "name"),)}, {"checks": ("id > 0",)}])
-def test_a_column_that_a_constraint_names_goes_only_with_it(rules: dict[str, tuple[str, ...]]) -> None:
+def test_column_of_a_constraint_is_only_removed_together_with_it(rules: dict[str, tuple[str, ...]]) -> None:
     table = people(**rules)
     insert(table, {"id": [1], "name": ["x"]})
     with pytest.raises(PreconditionFailed, match="depends on it"):
@@ -231,7 +231,7 @@ def test_a_column_that_a_constraint_names_goes_only_with_it(rules: dict[str, tup
     assert content(table) == [("x",), ("x",)]
 
 
-def test_a_renamed_column_keeps_its_rules_under_its_new_name() -> None:
+def test_renamed_column_keeps_its_constraints() -> None:
     table = people(primary_key=("id",), unique=(("name", "id"),), checks=("id > 0 AND length(name) > 1",))
     insert(table, {"id": [1], "name": ["Ada"]})
     table.rename_column("id", "Person No")
@@ -245,7 +245,7 @@ def test_a_renamed_column_keeps_its_rules_under_its_new_name() -> None:
     insert(table, {"Person No": [2], "name": ["Bob"]})
 
 
-def test_a_column_cannot_take_a_name_that_is_taken() -> None:
+def test_column_cannot_take_the_name_of_another() -> None:
     table = filled()
     for name in ("NAME", "name"):
         with pytest.raises(AlreadyExists, match="'name'"):
@@ -257,7 +257,7 @@ def test_a_column_cannot_take_a_name_that_is_taken() -> None:
     assert table.schema.names == ["ID", "name", "rowid"]
 
 
-def test_a_type_changes_by_the_expression_given() -> None:
+def test_type_change_uses_the_given_expression() -> None:
     table = filled()
     table.change_column_type(pa.field("name", pa.int32()), "CAST(name AS INTEGER) * id + 1")
     assert content(table) == [(1, 11), (2, None)]
@@ -266,14 +266,14 @@ def test_a_type_changes_by_the_expression_given() -> None:
     assert [str(key)[-2:] for key, _ in content(table)] == ["01", "02"]
 
 
-def test_a_type_changes_by_a_cast_when_no_expression_is_given() -> None:
+def test_type_change_without_an_expression_is_a_cast() -> None:
     table = filled()
     table.change_column_type(pa.field("name", pa.decimal128(9, 2)), "")
     assert str(content(table)[0][1]) == "10.00"
 
 
 @pytest.mark.parametrize("expression", ["nope + 1", "id +", "1; DROP TABLE people", "name, id", "sum(id)"])
-def test_a_conversion_that_is_no_expression_is_refused_with_or_without_rows(expression: str) -> None:
+def test_invalid_conversion_expression_is_rejected_with_or_without_rows(expression: str) -> None:
     for table in (filled(), people()):
         before = version(table)
         with pytest.raises(InvalidArgument):
@@ -281,7 +281,7 @@ def test_a_conversion_that_is_no_expression_is_refused_with_or_without_rows(expr
         assert version(table) == before
 
 
-def test_a_conversion_that_fails_for_a_row_changes_nothing_and_says_why() -> None:
+def test_conversion_that_fails_for_a_row_changes_nothing_and_explains_why() -> None:
     table = people()
     insert(table, {"id": [1], "name": ["Ada"]})
     with pytest.raises(InvalidArgument, match=r"^Conversion Error: Could not convert string 'Ada' to INT32") as refused:
@@ -290,7 +290,7 @@ def test_a_conversion_that_fails_for_a_row_changes_nothing_and_says_why() -> Non
     assert content(table) == [(1, "Ada")]
 
 
-def test_not_null_comes_and_goes() -> None:
+def test_not_null_is_set_and_dropped() -> None:
     table = filled()
     with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: people\.name"):
         table.set_not_null("name")
@@ -305,12 +305,12 @@ def test_not_null_comes_and_goes() -> None:
         table.set_not_null("nope")
 
 
-def test_a_primary_key_stays_not_null() -> None:
+def test_primary_key_remains_not_null() -> None:
     with pytest.raises(PreconditionFailed, match="primary key"):
         people(primary_key=("id",)).drop_not_null("id")
 
 
-def test_a_default_is_used_from_then_on_and_can_be_taken_away() -> None:
+def test_default_applies_to_later_rows_and_can_be_dropped() -> None:
     table = filled()
     table.set_default("name", "upper('x')")
     insert(table, {"id": [3]})
@@ -321,14 +321,14 @@ def test_a_default_is_used_from_then_on_and_can_be_taken_away() -> None:
 
 
 @pytest.mark.parametrize("expression", ["nope", "id + 1", "1; SELECT 2", "(SELECT 1)", "'x'", "1, 2"])
-def test_a_default_that_is_none_is_refused(expression: str) -> None:
+def test_invalid_default_is_rejected(expression: str) -> None:
     table = filled()
     with pytest.raises(InvalidArgument):
         table.set_default("id", expression)
     assert table.schema.field("id").metadata is None
 
 
-def test_constraints_can_be_added_if_the_rows_keep_them() -> None:
+def test_constraint_can_be_added_if_the_rows_satisfy_it() -> None:
     table = filled()
     table.add_constraint("CHECK (id < 10)")
     table.add_constraint("CONSTRAINT one_name UNIQUE (name, id)")
@@ -340,7 +340,7 @@ def test_constraints_can_be_added_if_the_rows_keep_them() -> None:
     assert len(content(table)) == 2
 
 
-def test_constraints_that_rows_break_are_refused() -> None:
+def test_constraint_that_rows_violate_is_rejected() -> None:
     table = people()
     insert(table, {"id": [1, 1], "name": ["x", None]})
     for constraint in ("CHECK (id > 1)", "UNIQUE (id)", "PRIMARY KEY (id)", "PRIMARY KEY (name)"):
@@ -354,7 +354,7 @@ def test_constraints_that_rows_break_are_refused() -> None:
     ["", "NONSENSE", "CHECK (id > 0), extra INTEGER", "CHECK (id > 0), UNIQUE (id)", "extra INTEGER",
      "UNIQUE (nope)", "CHECK (id > 0)); DROP TABLE probe; CREATE TABLE x (a INTEGER"],
 )  # fmt: skip
-def test_what_is_not_one_constraint_is_refused(constraint: str) -> None:
+def test_anything_but_a_single_constraint_is_rejected(constraint: str) -> None:
     with pytest.raises(InvalidArgument):
         people().add_constraint(constraint)
 
@@ -376,12 +376,12 @@ def beside_duckdb() -> tuple[duckdb.DuckDBPyConnection, MemoryTable]:
 
 
 def same(duck: duckdb.DuckDBPyConnection, table: MemoryTable) -> bool:
-    ours = duck.from_arrow(table.to_arrow())
-    theirs = duck.table("t")
-    return bool(ours.types == theirs.types and ours.fetchall() == theirs.fetchall())
+    actual = duck.from_arrow(table.to_arrow())
+    expected = duck.table("t")
+    return bool(actual.types == expected.types and actual.fetchall() == expected.fetchall())
 
 
-def test_members_are_added_renamed_and_removed_as_duckdb_does() -> None:
+def test_struct_members_are_added_renamed_and_removed_as_in_duckdb() -> None:
     duck, table = beside_duckdb()
     assert same(duck, table)
     duck.execute("ALTER TABLE t ADD COLUMN s.k INTEGER")
@@ -407,14 +407,14 @@ def test_members_are_added_renamed_and_removed_as_duckdb_does() -> None:
     assert same(duck, table)
 
 
-def test_rows_written_after_a_member_came_have_it() -> None:
+def test_rows_written_after_a_member_was_added_have_it() -> None:
     _, table = beside_duckdb()
     table.add_field(["s", "b"], pa.field("d", pa.int32()))
     insert(table, {"id": pa.array([4], pa.int32()), "s": [{"a": 1, "b": {"c": 2, "d": 3}}]})
     assert content(table)[-1] == (4, {"a": 1, "b": {"c": 2, "d": 3}}, None, None)
 
 
-def test_members_are_refused_where_duckdb_refuses_them() -> None:
+def test_member_changes_are_rejected_where_duckdb_rejects_them() -> None:
     _, table = beside_duckdb()
     member = pa.field("a", pa.int32())
     with pytest.raises(AlreadyExists, match="'A'"):
@@ -438,7 +438,7 @@ def test_members_are_refused_where_duckdb_refuses_them() -> None:
     assert version(table) == before
 
 
-def test_members_of_a_checked_column_go_only_with_the_check() -> None:
+def test_members_of_a_checked_column_are_only_removed_with_the_check() -> None:
     table = people(
         schema=pa.schema({"s": pa.struct({"a": pa.int32(), "b": pa.int32()})}), checks=("struct_extract(s, 'a') > 0",)
     )

@@ -1,4 +1,4 @@
-"""The page about the catalog in memory: its programs run and print what it says, its settings are all there."""
+"""The programs on the page about the in-memory catalog run and print the output shown, and it lists all settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skiway.airport.request import Request, enter
 PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()
 
 
-def test_the_programs_on_the_page_run_and_print_what_it_says() -> None:
+def test_programs_on_the_page_run_and_print_the_output_shown() -> None:
     program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
     printed = io.StringIO()
     try:

@@ -1,4 +1,4 @@
-"""Rows in chunks are the same rows as in a list, whatever was done to them."""
+"""Chunked rows behave like a plain list of rows, whatever the operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch(values: list[int], ids: list[int]) -> pa.RecordBatch:
 
 
 class Listed(RuleBasedStateMachine):
-    """Rows beside a plain list of [id, value, stamp]."""
+    """Chunked rows beside a plain list of [id, value, stamp]."""
 
     @initialize()
     def begin(self) -> None:
@@ -68,12 +68,12 @@ class Listed(RuleBasedStateMachine):
     @rule(data=st.data())
     def look(self, data: st.DataObject) -> None:
         chosen = self.choose(data)
-        asked = [row[0] for row in chosen]
-        found = self.rows.find(pa.array(asked, pa.int64()))
-        assert self.rows.take(found).to_pydict() == {"v": [row[1] for row in chosen], "rowid": asked}
+        ids = [row[0] for row in chosen]
+        found = self.rows.find(pa.array(ids, pa.int64()))
+        assert self.rows.take(found).to_pydict() == {"v": [row[1] for row in chosen], "rowid": ids}
         assert self.rows.stamps(found).to_pylist() == [row[2] for row in chosen]
-        missing = self.rows.find(pa.array([*asked, 10**9], pa.int64()))
-        assert missing.positions.is_null().to_pylist() == [False] * len(asked) + [True]
+        missing = self.rows.find(pa.array([*ids, 10**9], pa.int64()))
+        assert missing.positions.is_null().to_pylist() == [False] * len(ids) + [True]
         assert self.rows.stamps(missing).to_pylist()[-1] is None
 
     def choose(self, data: st.DataObject) -> list[list[int]]:

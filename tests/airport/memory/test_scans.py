@@ -1,4 +1,4 @@
-"""Scans: columns, filters, limits, batches that share memory; rows kept in few chunks."""
+"""Scans: columns, filters, limits, batches that share memory, and rows stored in few chunks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filtered(condition: object, names: list[str]) -> str:
     return json.dumps({"filters": [condition], "column_binding_names_by_index": names})
 
 
-def test_the_columns_asked_for_come_in_their_order_with_the_row_id_if_asked() -> None:
+def test_requested_columns_arrive_in_order_with_the_row_id_if_requested() -> None:
     table = numbers(3)
     assert table.scan(ScanOptions()).schema.names == ["n", "half", "rowid"]
     read = table.scan(ScanOptions(columns=["rowid", "n"])).read_all()
@@ -36,7 +36,7 @@ def test_the_columns_asked_for_come_in_their_order_with_the_row_id_if_asked() ->
         table.scan(ScanOptions(columns=["nope"]))
 
 
-def test_no_columns_still_tell_how_many_rows_there_are() -> None:
+def test_scan_without_columns_has_the_right_row_count() -> None:
     assert sum(batch.num_rows for batch in numbers(10).scan(ScanOptions(columns=[]))) == 10
 
 
@@ -51,18 +51,18 @@ def test_batches_are_bounded_and_share_the_memory_of_the_table() -> None:
         table.scan(ScanOptions(batch_size=0))
 
 
-def test_a_filter_is_applied_though_its_column_is_not_asked_for() -> None:
+def test_filter_is_applied_even_if_its_column_is_not_requested() -> None:
     above = filtered(compare(column(0, "BIGINT"), "GREATERTHAN", constant("BIGINT", 7)), ["n"])
     read = numbers(10).scan(ScanOptions(columns=["half"], json_filters=above)).read_all()
     assert read.to_pydict() == {"half": [4.0, 4.5]}
 
 
-def test_a_filter_that_cannot_be_said_keeps_all_rows() -> None:
+def test_unsupported_filter_selects_all_rows() -> None:
     odd = filtered({"expression_class": "BOUND_FUNCTION", "name": "no_such_function", "children": []}, ["n"])
     assert numbers(10).scan(ScanOptions(json_filters=odd)).read_all().num_rows == 10
 
 
-def test_a_limit_cuts_off_rows_unless_there_is_a_filter() -> None:
+def test_limit_truncates_rows_unless_there_is_a_filter() -> None:
     table = numbers(CHUNK_ROWS + 10)
     assert table.scan(ScanOptions(limit=5)).read_all().num_rows == 5
     assert table.scan(ScanOptions(limit=CHUNK_ROWS + 5)).read_all().num_rows == CHUNK_ROWS + 5
@@ -70,7 +70,7 @@ def test_a_limit_cuts_off_rows_unless_there_is_a_filter() -> None:
     assert table.scan(ScanOptions(limit=5, json_filters=odd)).read_all().num_rows == CHUNK_ROWS + 10
 
 
-def test_a_scan_shows_the_state_in_which_it_began() -> None:
+def test_scan_reads_a_snapshot_from_its_start() -> None:
     table = people()
     insert(table, {"id": [1], "name": ["Ada"]})
     scan = table.scan(ScanOptions())
@@ -79,7 +79,7 @@ def test_a_scan_shows_the_state_in_which_it_began() -> None:
     assert table.row_count() == 0
 
 
-def test_many_small_inserts_end_up_in_few_chunks_in_their_order() -> None:
+def test_many_small_inserts_are_merged_into_few_chunks_in_order() -> None:
     table = people()
     for number in range(300):
         insert(table, {"id": [number], "name": ["x"]})
@@ -87,14 +87,14 @@ def test_many_small_inserts_end_up_in_few_chunks_in_their_order() -> None:
     assert len(table._state().rows.chunks) <= 10
 
 
-def test_many_small_batches_of_one_insert_end_up_in_few_chunks() -> None:
+def test_many_small_batches_of_one_insert_are_merged_into_few_chunks() -> None:
     table = people()
     batches = [pa.record_batch({"id": [i] * 2048, "name": ["x"] * 2048}) for i in range(64)]
     write(table, "insert", batches)
     assert [len(chunk) for chunk in table._state().rows.chunks] == [CHUNK_ROWS, CHUNK_ROWS]
 
 
-def test_an_update_writes_only_the_chunks_it_touches() -> None:
+def test_update_rewrites_only_the_chunks_it_touches() -> None:
     table = numbers(CHUNK_ROWS * 3)
     before = table._state().rows.chunks
     update(table, {"half": [-1.0, -2.0], "rowid": [CHUNK_ROWS + 1, CHUNK_ROWS + 3]})
@@ -106,7 +106,7 @@ def test_an_update_writes_only_the_chunks_it_touches() -> None:
     ]  # fmt: skip
 
 
-def test_updates_and_deletes_find_rows_in_all_chunks_in_any_order() -> None:
+def test_updates_and_deletes_find_rows_in_any_chunk_and_order() -> None:
     table = numbers(CHUNK_ROWS * 2 + 100)
     far, near = CHUNK_ROWS * 2 + 50, 3
     _, (returned,) = write(table, "delete", [pa.record_batch({"rowid": [far, near, CHUNK_ROWS]})])
@@ -118,7 +118,7 @@ def test_updates_and_deletes_find_rows_in_all_chunks_in_any_order() -> None:
     assert changed == {far + 1: 1.25, near + 1: 2.25}
 
 
-def test_a_table_can_be_emptied_and_filled_again() -> None:
+def test_table_can_be_emptied_and_refilled() -> None:
     table = numbers(CHUNK_ROWS + 1)
     assert delete(table, list(range(CHUNK_ROWS + 1))) == CHUNK_ROWS + 1
     assert table.to_arrow().num_rows == 0

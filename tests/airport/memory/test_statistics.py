@@ -1,4 +1,4 @@
-"""Statistics are exact, follow the rows, and say nothing where there is nothing safe to say."""
+"""Statistics are exact, follow the rows, and are omitted where no safe answer exists."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ def loaded(query: str) -> MemoryTable:
     return public.add_table("t", duck.execute(query).to_arrow_table())
 
 
-def known(table: MemoryTable, column: str = "v") -> ColumnStatistics:
+def statistics_of(table: MemoryTable, column: str = "v") -> ColumnStatistics:
     return table.column_statistics(column, duckdb_type(table.schema.field(column)))
 
 
 def bounds(query: str) -> tuple[Any, Any]:
-    statistics = known(loaded(query))
+    statistics = statistics_of(loaded(query))
     return tuple(None if bound is None else bound.as_py() for bound in (statistics.min, statistics.max))  # type: ignore[return-value]
 
 
 def test_statistics_of_text() -> None:
     table = loaded("SELECT unnest(['b', 'ä', NULL, 'abc', 'b']) AS v")
-    statistics = known(table)
+    statistics = statistics_of(table)
     assert (statistics.min.as_py(), statistics.max.as_py()) == ("abc", "ä")
     assert (statistics.has_null, statistics.has_not_null, statistics.distinct_count) == (True, True, 3)
     assert (statistics.max_string_length, statistics.contains_unicode) == (3, True)
-    assert known(loaded("SELECT 'b' AS v")).contains_unicode is False
+    assert statistics_of(loaded("SELECT 'b' AS v")).contains_unicode is False
 
 
 def test_statistics_follow_the_rows() -> None:
     table = people()
-    assert known(table, "id") == ColumnStatistics(has_null=False, has_not_null=False, distinct_count=0)
+    assert statistics_of(table, "id") == ColumnStatistics(has_null=False, has_not_null=False, distinct_count=0)
     insert(table, {"id": [3, 9], "name": ["x", None]})
-    assert (known(table, "id").min.as_py(), known(table, "id").max.as_py()) == (3, 9)
+    assert (statistics_of(table, "id").min.as_py(), statistics_of(table, "id").max.as_py()) == (3, 9)
     delete(table, [1])
-    assert (known(table, "id").max.as_py(), known(table, "name").has_null) == (3, False)
+    assert (statistics_of(table, "id").max.as_py(), statistics_of(table, "name").has_null) == (3, False)
 
 
-def test_statistics_are_computed_once_for_each_state() -> None:
+def test_statistics_are_computed_once_per_state() -> None:
     table = people()
     insert(table, {"id": [1], "name": ["x"]})
-    assert known(table, "id") is known(table, "id")
-    before = known(table, "id")
+    assert statistics_of(table, "id") is statistics_of(table, "id")
+    before = statistics_of(table, "id")
     insert(table, {"id": [2], "name": ["x"]})
-    assert known(table, "id") is not before
+    assert statistics_of(table, "id") is not before
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_statistics_are_computed_once_for_each_state() -> None:
         ("SELECT NULL::INTEGER AS v", (None, None)),
     ],
 )  # fmt: skip
-def test_bounds_are_exact_or_unsaid(query: str, expected: tuple[Any, Any] | None) -> None:
+def test_bounds_are_exact_or_omitted(query: str, expected: tuple[Any, Any] | None) -> None:
     found = bounds(query)
     assert found == expected if expected else None not in found
 
@@ -95,10 +95,10 @@ def test_every_answer_can_be_sent(kind: str) -> None:
     table = loaded(f"SELECT CAST({value} AS {kind}) AS v")
     field = table.schema.field("v")
     assert can_announce([field], table.column_statistics)
-    batch = statistics_batch(field, known(table))
+    batch = statistics_batch(field, statistics_of(table))
     assert batch.schema.field("min").type == field.type
 
 
-def test_a_column_that_is_not_there_is_refused() -> None:
+def test_missing_column_is_rejected() -> None:
     with pytest.raises(NotFound, match="'nope'"):
         people().column_statistics("nope", "BIGINT")

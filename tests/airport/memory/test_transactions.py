@@ -14,10 +14,10 @@ from airport.memory.tables import (
     catalog_of,
     content,
     delete,
+    in_transaction,
     insert,
     people,
     update,
-    working_in,
 )
 from skiway.airport.catalog import TransactionStatus
 from skiway.airport.ddl import CreateTable
@@ -32,12 +32,12 @@ def filled(catalog: MemoryCatalog | None = None, **rules: object) -> MemoryTable
     return table
 
 
-def test_a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit() -> None:
+def test_transaction_sees_its_own_writes_and_others_see_them_after_commit() -> None:
     table = filled()
     catalog = catalog_of(table)
     before = catalog.version().version
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
         update(table, {"name": ["ADA"], "rowid": [0]})
         update(table, {"name": ["JOAN"], "rowid": [2]})
@@ -51,12 +51,12 @@ def test_a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit(
     assert catalog.version().version == before + 1
 
 
-def test_a_transaction_rolled_back_leaves_nothing() -> None:
+def test_rolled_back_transaction_changes_nothing() -> None:
     table = filled()
     catalog = catalog_of(table)
     before = catalog.version()
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
         table.add_column(pa.field("age", pa.int32()))
         catalog.create_schema("other")
@@ -67,21 +67,21 @@ def test_a_transaction_rolled_back_leaves_nothing() -> None:
     assert catalog.transactions.status(transaction) is TransactionStatus.ABORTED
 
 
-def test_a_transaction_reads_the_state_of_its_first_use() -> None:
+def test_transaction_reads_a_snapshot_from_its_first_use() -> None:
     table = filled()
     transaction = catalog_of(table).transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         assert table.row_count() == 2
     insert(table, {"id": [3], "name": ["Joan"]})
-    with working_in(transaction):
+    with in_transaction(transaction):
         assert table.row_count() == 2
     assert table.row_count() == 3
 
 
-def test_inserts_of_others_and_of_a_transaction_come_together() -> None:
+def test_concurrent_inserts_are_merged_with_those_of_a_transaction() -> None:
     table = filled()
     transaction = catalog_of(table).transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
         update(table, {"name": ["JOAN"], "rowid": [2]})
     insert(table, {"id": [4], "name": ["Edith"]})
@@ -95,7 +95,7 @@ def test_the_first_of_two_transactions_to_commit_wins() -> None:
     transactions = catalog_of(table).transactions
     first, second = transactions.begin(), transactions.begin()
     for transaction in (first, second):
-        with working_in(transaction):
+        with in_transaction(transaction):
             insert(table, {"id": [9], "name": [transaction]})
             update(table, {"name": [transaction], "rowid": [0]})
     transactions.commit(first)
@@ -107,12 +107,12 @@ def test_the_first_of_two_transactions_to_commit_wins() -> None:
         transactions.commit(second)
 
 
-def test_keys_are_kept_across_transactions() -> None:
+def test_keys_are_enforced_across_transactions() -> None:
     table = filled(primary_key=("id",))
     transactions = catalog_of(table).transactions
     first, second = transactions.begin(), transactions.begin()
     for transaction in (first, second):
-        with working_in(transaction):
+        with in_transaction(transaction):
             insert(table, {"id": [3], "name": [transaction]})
     transactions.commit(first)
     with pytest.raises(ConstraintViolation, match='"id: 3"'):
@@ -120,10 +120,10 @@ def test_keys_are_kept_across_transactions() -> None:
     assert content(table)[2:] == [(3, first)]
 
 
-def test_a_failed_statement_does_not_spoil_what_the_transaction_did_before() -> None:
+def test_failed_statement_keeps_earlier_changes_of_the_transaction() -> None:
     table = filled(primary_key=("id",))
     transaction = catalog_of(table).transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
         with pytest.raises(ConstraintViolation):
             insert(table, {"id": [3], "name": ["again"]})
@@ -131,28 +131,28 @@ def test_a_failed_statement_does_not_spoil_what_the_transaction_did_before() -> 
     assert content(table)[2:] == [(3, "Joan")]
 
 
-def test_definitions_change_with_the_transaction() -> None:
+def test_ddl_is_transactional() -> None:
     table = filled()
     catalog = catalog_of(table)
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         schema = catalog.create_schema("other")
-        made = schema.create_table(CreateTable("t", PEOPLE))
-        insert(made, {"id": [1], "name": ["x"]})
-        made.add_column(pa.field("age", pa.int32(), metadata={"default": "5"}))
-        insert(made, {"id": [2]})
+        created = schema.create_table(CreateTable("t", PEOPLE))
+        insert(created, {"id": [1], "name": ["x"]})
+        created.add_column(pa.field("age", pa.int32(), metadata={"default": "5"}))
+        insert(created, {"id": [2]})
         table.rename_column("name", "label")
         assert table.schema.names == ["id", "label", "rowid"]
     assert table.schema.names == ["id", "name", "rowid"]
     assert catalog.schema("other") is None
-    insert(table, {"id": [3], "name": ["Joan"]})  # makes the transaction do it all again, on newer rows
+    insert(table, {"id": [3], "name": ["Joan"]})  # makes the transaction replay its changes on newer rows
     catalog.transactions.commit(transaction)
     assert table.to_arrow()["label"].to_pylist() == ["Ada", "Grace", "Joan"]
     other = catalog.schema("other")
     assert other
-    there = other.table("t")
-    assert there
-    assert content(there) == [(1, "x", 5), (2, None, 5)]
+    visible = other.table("t")
+    assert visible
+    assert content(visible) == [(1, "x", 5), (2, None, 5)]
 
 
 def test_a_table_altered_by_another_transaction_is_a_conflict() -> None:
@@ -160,7 +160,7 @@ def test_a_table_altered_by_another_transaction_is_a_conflict() -> None:
     transactions = catalog_of(table).transactions
     first, second = transactions.begin(), transactions.begin()
     for transaction, column in ((first, "a"), (second, "b")):
-        with working_in(transaction):
+        with in_transaction(transaction):
             table.add_column(pa.field(column, pa.int32()))
     transactions.commit(first)
     with pytest.raises(Conflict, match="altered since"):
@@ -169,13 +169,13 @@ def test_a_table_altered_by_another_transaction_is_a_conflict() -> None:
 
 
 @pytest.mark.parametrize("how", ["drop", "rename"])
-def test_a_table_made_anew_by_another_is_not_the_one_a_transaction_dropped(how: str) -> None:
+def test_transaction_does_not_drop_a_table_that_another_recreated(how: str) -> None:
     table = filled()
     catalog = catalog_of(table)
     schema = catalog.schema("public")
     assert schema
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         if how == "drop":
             schema.drop_table("people")
         else:
@@ -187,7 +187,7 @@ def test_a_table_made_anew_by_another_is_not_the_one_a_transaction_dropped(how: 
     assert schema.table("people")
 
 
-def test_statements_outside_transactions_can_alter_one_after_the_other() -> None:
+def test_statements_outside_transactions_can_alter_in_sequence() -> None:
     table = filled()
     same = catalog_of(table).schema("public")
     assert same
@@ -198,17 +198,17 @@ def test_statements_outside_transactions_can_alter_one_after_the_other() -> None
     assert table.schema.names == ["id", "name", "a", "b", "rowid"]
 
 
-def test_a_transaction_that_only_read_moves_on_when_a_definition_changes() -> None:
-    """DuckDB's DDL names no transaction: whoever creates a table inside BEGIN must find it there."""
+def test_read_only_transaction_advances_when_a_definition_changes() -> None:
+    """DuckDB sends DDL without a transaction id: a table created after BEGIN must be visible in that transaction."""
     table = filled()
     catalog = catalog_of(table)
     schema = catalog.schema("public")
     assert schema
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         assert table.row_count() == 2
     schema.create_table(CreateTable("fresh", PEOPLE))
-    with working_in(transaction):
+    with in_transaction(transaction):
         fresh = schema.table("fresh")
         assert fresh
         insert(fresh, {"id": [1], "name": ["x"]})
@@ -216,23 +216,23 @@ def test_a_transaction_that_only_read_moves_on_when_a_definition_changes() -> No
     assert fresh.row_count() == 1
 
 
-def test_a_transaction_with_writes_does_not_move_on() -> None:
+def test_transaction_with_writes_does_not_advance() -> None:
     table = filled()
     catalog = catalog_of(table)
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
     catalog.create_schema("other")
-    with working_in(transaction):
+    with in_transaction(transaction):
         assert catalog.schema("other") is None
         assert table.row_count() == 3
 
 
-def test_statements_after_the_commit_of_their_transaction_commit_by_themselves() -> None:
+def test_statements_after_the_commit_of_their_transaction_autocommit() -> None:
     table = filled()
     transactions = catalog_of(table).transactions
     transaction = transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
         transactions.commit(transaction)
         insert(table, {"id": [4], "name": ["Edith"]})
@@ -243,11 +243,11 @@ def test_statements_after_the_commit_of_their_transaction_commit_by_themselves()
         transactions.rollback(transaction)
 
 
-def test_nothing_works_in_a_transaction_rolled_back() -> None:
+def test_statements_in_a_rolled_back_transaction_fail() -> None:
     table = filled()
     transactions = catalog_of(table).transactions
     transaction = transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         open_statement = begin(table, "insert", table.projected_schema(["id", "name"]))
         open_statement.apply(pa.record_batch({"id": [3], "name": ["Joan"]}))
         transactions.rollback(transaction)
@@ -259,14 +259,14 @@ def test_nothing_works_in_a_transaction_rolled_back() -> None:
     assert table.row_count() == 2
 
 
-def test_an_unknown_transaction_is_refused() -> None:
+def test_unknown_transaction_is_rejected() -> None:
     table = filled()
     transactions = catalog_of(table).transactions
     assert transactions.status("nope") is None
     for attempt in (transactions.commit, transactions.rollback):
         with pytest.raises(NotFound, match="'nope'"):
             attempt("nope")
-    with working_in("nope"), pytest.raises(NotFound, match="begin a new one"):
+    with in_transaction("nope"), pytest.raises(NotFound, match="begin a new one"):
         table.row_count()
 
 
@@ -275,47 +275,47 @@ def test_an_idle_transaction_is_aborted_and_forgotten_later() -> None:
     catalog = MemoryCatalog(schemas=["public"], clock=clock, transaction_ttl=dt.timedelta(minutes=10))
     table = filled(catalog)
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         insert(table, {"id": [3], "name": ["Joan"]})
-    clock.pass_by(minutes=9)
-    with working_in(transaction):
+    clock.advance(minutes=9)
+    with in_transaction(transaction):
         assert table.row_count() == 3
-    clock.pass_by(minutes=9)
+    clock.advance(minutes=9)
     assert catalog.transactions.status(transaction) is TransactionStatus.ACTIVE
-    clock.pass_by(minutes=1.1)
+    clock.advance(minutes=1.1)
     assert catalog.transactions.status(transaction) is TransactionStatus.ABORTED
     with pytest.raises(PreconditionFailed, match="aborted"):
         catalog.transactions.commit(transaction)
     assert table.row_count() == 2
-    clock.pass_by(minutes=10)
+    clock.advance(minutes=10)
     assert catalog.transactions.status(transaction) is None
 
 
-def test_a_long_statement_keeps_its_transaction_alive() -> None:
+def test_long_statement_keeps_its_transaction_alive() -> None:
     clock = StillClock()
     catalog = MemoryCatalog(schemas=["public"], clock=clock, transaction_ttl=dt.timedelta(minutes=10))
     table = people(catalog)
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         statement = begin(table, "insert", PEOPLE)
         for number in range(4):
-            clock.pass_by(minutes=6)
+            clock.advance(minutes=6)
             statement.apply(pa.record_batch({"id": [number], "name": ["x"]}))
         statement.commit()
     catalog.transactions.commit(transaction)
     assert table.row_count() == 4
 
 
-def test_transactions_nobody_ends_do_not_pile_up() -> None:
+def test_abandoned_transactions_do_not_accumulate() -> None:
     clock = StillClock()
     catalog = MemoryCatalog(clock=clock, transaction_ttl=dt.timedelta(seconds=10))
     for _ in range(2000):
         catalog.transactions.begin()
-        clock.pass_by(seconds=1)
+        clock.advance(seconds=1)
     assert len(catalog.transactions._known) < 100
 
 
-def test_in_a_crowd_transactions_that_wrote_nothing_go_first() -> None:
+def test_read_only_transactions_are_evicted_first() -> None:
     clock = StillClock()
     store = Store(clock=clock, keep=10)
     transactions = MemoryTransactions(store, clock=clock, ttl=dt.timedelta(minutes=10), many=50)
@@ -323,17 +323,17 @@ def test_in_a_crowd_transactions_that_wrote_nothing_go_first() -> None:
     transactions.session(writer).apply(lambda snapshot: snapshot)
     for _ in range(1000):
         transactions.begin()
-        clock.pass_by(seconds=0.5)
+        clock.advance(seconds=0.5)
     assert len(transactions._known) < 200
     assert transactions.status(writer) is TransactionStatus.ACTIVE
 
 
-def test_what_a_transaction_sees_is_never_listed_for_others() -> None:
+def test_uncommitted_changes_are_not_listed_for_others() -> None:
     table = filled()
     catalog = catalog_of(table)
     before, shared = catalog.version(), catalog.visibility_key()
     transaction = catalog.transactions.begin()
-    with working_in(transaction):
+    with in_transaction(transaction):
         assert (catalog.version(), catalog.visibility_key()) == (before, shared)
         table.add_column(pa.field("age", pa.int32()))
         assert catalog.version().version == before.version + 1

@@ -1,4 +1,4 @@
-"""Every type DuckDB sends survives, in both of the forms a session may use, and reads back in DuckDB as it was."""
+"""Every type that DuckDB sends round-trips, in both of the encodings that a session may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skiway.airport.ddl import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable
 from skiway.airport.scan import ScanOptions
 
-# Two values of each type, which both forms can say.
+# Two values of each type that both encodings can represent.
 VALUES = {
     "BOOLEAN": ("true", "false"),
     "TINYINT": ("-128", "127"),
@@ -65,11 +65,11 @@ def session(*, lossless: bool) -> duckdb.DuckDBPyConnection:
 
 
 def sent(kind: str, *, lossless: bool) -> pa.Table:
-    """Both values and a NULL, as a session of that setting sends them."""
+    """Both values and a NULL, as a session with that setting sends them."""
     one, other = VALUES[kind]
     query = f"SELECT CAST({one} AS {kind}) AS v UNION ALL SELECT CAST({other} AS {kind}) UNION ALL SELECT NULL"
     rows = session(lossless=lossless).execute(query).to_arrow_table()
-    if kind == "TIMESTAMPTZ" and lossless:  # as if that session had another time zone
+    if kind == "TIMESTAMPTZ" and lossless:  # as if that session used another time zone
         return rows.cast(pa.schema({"v": pa.timestamp("us", "Asia/Tokyo")}))
     return rows
 
@@ -91,9 +91,7 @@ def read(data: pa.Table) -> tuple[str, list[Any]]:
 @pytest.mark.parametrize("inserted", FORMS)
 @pytest.mark.parametrize("created", FORMS)
 @pytest.mark.parametrize("kind", VALUES)
-def test_values_survive_whatever_form_the_table_was_created_and_filled_in(
-    kind: str, created: bool, inserted: bool
-) -> None:
+def test_values_round_trip_in_any_combination_of_encodings(kind: str, created: bool, inserted: bool) -> None:
     table = empty(sent(kind, lossless=created).schema)
     for batch in sent(kind, lossless=inserted).to_batches():
         insert(table, batch)
@@ -102,7 +100,7 @@ def test_values_survive_whatever_form_the_table_was_created_and_filled_in(
 
 @pytest.mark.parametrize("inserted", FORMS)
 @pytest.mark.parametrize("kind", VALUES)
-def test_values_survive_an_update(kind: str, inserted: bool) -> None:
+def test_values_round_trip_through_an_update(kind: str, inserted: bool) -> None:
     rows = sent(kind, lossless=True)
     table = empty(rows.schema)
     for batch in rows.to_batches():
@@ -122,7 +120,7 @@ def test_values_survive_an_update(kind: str, inserted: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("inserted", FORMS)
-def test_the_ends_of_the_huge_integers_survive(kind: str, value: str, inserted: bool) -> None:
+def test_extreme_huge_integers_round_trip(kind: str, value: str, inserted: bool) -> None:
     query = f"SELECT {kind} '{value}' AS v"
     table = empty(session(lossless=True).execute(query).to_arrow_table().schema)
     (batch,) = session(lossless=inserted).execute(query).to_arrow_table().to_batches()
@@ -130,7 +128,7 @@ def test_the_ends_of_the_huge_integers_survive(kind: str, value: str, inserted: 
     assert read(table.to_arrow()) == (kind, [(value,)])
 
 
-def test_the_offset_of_a_time_survives_where_it_is_sent() -> None:
+def test_time_offset_round_trips_where_it_is_sent() -> None:
     query = "SELECT TIMETZ '10:00:00+01' AS v UNION ALL SELECT TIMETZ '00:00:00-15:59:59'"
     rows = session(lossless=True).execute(query).to_arrow_table()
     table = empty(rows.schema)
@@ -139,7 +137,7 @@ def test_the_offset_of_a_time_survives_where_it_is_sent() -> None:
     assert read(table.to_arrow()) == ("TIME WITH TIME ZONE", [("10:00:00+01",), ("00:00:00-15:59:59",)])
 
 
-def test_an_enum_without_members_takes_any_text() -> None:
+def test_enum_without_members_accepts_any_text() -> None:
     table = empty(pa.schema({"v": pa.dictionary(pa.uint8(), pa.string())}))
     for start in range(0, 600, 300):
         insert(table, {"v": [f"member {i}" for i in range(start, start + 300)]})
@@ -167,16 +165,16 @@ def test_a_table_loaded_from_arrow_keeps_its_values_in_types_duckdb_sends_back()
     assert public
     table = public.add_table("t", loaded)
     duck = session(lossless=True)
-    ours = duck.from_arrow(table.to_arrow()).fetchall()
-    assert [str(value) for value in ours[0]] == [
+    before = duck.from_arrow(table.to_arrow()).fetchall()
+    assert [str(value) for value in before[0]] == [
         "a", "a", "b'a'", "1", "x", "0:01:30", "[1, None]", "['x']", "1970-01-02", "00:00:00.001000", "1.00",
     ]  # fmt: skip
     for batch in duck.from_arrow(table.to_arrow()).to_arrow_table().to_batches():
         insert(table, batch)
-    assert duck.from_arrow(table.to_arrow()).fetchall() == ours + ours
+    assert duck.from_arrow(table.to_arrow()).fetchall() == before + before
 
 
-def test_anything_that_gives_arrow_data_can_be_loaded() -> None:
+def test_any_object_with_arrow_data_can_be_loaded() -> None:
     public = MemoryCatalog(schemas=["public"]).schema("public")
     assert public
     table = public.add_table("t", session(lossless=True).sql("SELECT 7 AS v"))
@@ -184,7 +182,7 @@ def test_anything_that_gives_arrow_data_can_be_loaded() -> None:
     assert public.add_table("u", {"v": [1, 2]}).row_count() == 2
 
 
-def test_a_column_of_type_null_takes_nulls_only() -> None:
+def test_column_of_type_null_accepts_only_nulls() -> None:
     table = people(schema=pa.schema({"v": pa.null()}))
     insert(table, {"v": pa.nulls(2)})
     insert(table, {"v": pa.nulls(1, pa.int32())})

@@ -1,4 +1,4 @@
-"""INSERT, UPDATE and DELETE: what is stored, what comes back, what is refused."""
+"""INSERT, UPDATE and DELETE: what is stored, returned and rejected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def filled(**rules: Any) -> MemoryTable:
     return table
 
 
-def test_inserted_rows_are_there_after_the_commit_and_not_before() -> None:
+def test_inserted_rows_are_visible_only_after_the_commit() -> None:
     table = people()
     statement = begin(table, "insert", table.projected_schema(["id", "name"]))
     assert statement.apply(pa.record_batch({"id": [1], "name": ["Ada"]})) is None
@@ -33,7 +33,7 @@ def test_inserted_rows_are_there_after_the_commit_and_not_before() -> None:
     assert content(table) == [(1, "Ada")]
 
 
-def test_an_aborted_statement_leaves_nothing() -> None:
+def test_aborted_statement_changes_nothing() -> None:
     table = people()
     statement = begin(table, "insert", table.projected_schema(["id", "name"]))
     statement.apply(pa.record_batch({"id": [1], "name": ["Ada"]}))
@@ -41,7 +41,7 @@ def test_an_aborted_statement_leaves_nothing() -> None:
     assert content(table) == []
 
 
-def test_insert_returns_one_batch_of_all_visible_columns_for_each_batch() -> None:
+def test_insert_returns_one_batch_with_all_visible_columns_per_batch() -> None:
     table = people()
     batches = [
         pa.record_batch({"name": ["Ada", "Grace"], "id": [1, 2]}),
@@ -56,7 +56,7 @@ def test_insert_returns_one_batch_of_all_visible_columns_for_each_batch() -> Non
     ]
 
 
-def test_columns_left_out_get_their_default_or_null() -> None:
+def test_omitted_columns_get_their_default_or_null() -> None:
     default = pa.field("name", pa.string(), metadata={"default": "'nobody ' || 1 + 1"})
     table = people(schema=pa.schema([pa.field("id", pa.int64()), default, pa.field("age", pa.int32())]))
     _, returned = write(table, "insert", [pa.record_batch({"id": [1, 2]})])
@@ -64,7 +64,7 @@ def test_columns_left_out_get_their_default_or_null() -> None:
     assert content(table) == [(1, "nobody 2", None), (2, "nobody 2", None)]
 
 
-def test_a_volatile_default_is_evaluated_for_each_row() -> None:
+def test_volatile_default_is_evaluated_for_each_row() -> None:
     table = people(
         schema=pa.schema([pa.field("id", pa.int64()), pa.field("key", pa.uuid(), metadata={"default": "uuid()"})])
     )
@@ -72,17 +72,17 @@ def test_a_volatile_default_is_evaluated_for_each_row() -> None:
     assert len({key for _, key in content(table)}) == 100
 
 
-def test_a_column_the_table_does_not_have_is_refused_by_name() -> None:
+def test_unknown_column_is_rejected_by_name() -> None:
     with pytest.raises(InvalidArgument, match=r"no column 'nam'; it has 'id', 'name'"):
         insert(people(), {"id": [1], "nam": ["Ada"]})
 
 
-def test_a_column_given_twice_is_refused() -> None:
+def test_duplicate_column_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="'ID' of table 'people' occurs twice in the input"):
         insert(people(), {"id": [1], "ID": [2]})
 
 
-def test_statements_without_batches_change_nothing_and_make_no_version() -> None:
+def test_statements_without_batches_create_no_version() -> None:
     table = filled()
     before = catalog_of(table).version()
     for operation in ("insert", "update", "delete"):
@@ -90,7 +90,7 @@ def test_statements_without_batches_change_nothing_and_make_no_version() -> None
     assert catalog_of(table).version() == before
 
 
-def test_empty_batches_are_answered_with_empty_batches_and_make_no_version() -> None:
+def test_empty_batches_return_empty_batches_and_create_no_version() -> None:
     table = filled()
     before = catalog_of(table).version()
     for operation, schema in {
@@ -104,14 +104,14 @@ def test_empty_batches_are_answered_with_empty_batches_and_make_no_version() -> 
     assert catalog_of(table).version() == before
 
 
-def test_update_changes_the_rows_named_and_keeps_their_order() -> None:
+def test_update_changes_the_given_rows_and_keeps_their_order() -> None:
     table = filled()
     assert update(table, {"name": ["GRACE", "ADA"], "rowid": [1, 0]}) == 2
     assert content(table) == [(1, "ADA"), (2, "GRACE"), (3, "Joan")]
     assert row_ids(table) == [0, 1, 2]
 
 
-def test_update_returns_the_columns_of_its_input_in_their_order_with_the_row_id_last() -> None:
+def test_update_returns_its_input_columns_in_order_with_the_row_id_last() -> None:
     table = filled()
     batch = pa.record_batch({"name": ["x"], "id": [9], "rowid": pa.array([1], pa.int64())})
     _, (returned,) = write(table, "update", [batch])
@@ -123,7 +123,7 @@ def test_update_returns_the_columns_of_its_input_in_their_order_with_the_row_id_
     assert content(table) == [(1, "Ada"), (9, "x"), (3, "y")]
 
 
-def test_of_a_row_updated_twice_in_one_statement_the_last_values_win() -> None:
+def test_last_of_two_updates_of_a_row_in_one_statement_wins() -> None:
     table = filled()
     batches = [
         pa.record_batch({"name": ["a", "b"], "rowid": [1, 1]}),
@@ -135,7 +135,7 @@ def test_of_a_row_updated_twice_in_one_statement_the_last_values_win() -> None:
     assert content(table) == [(1, "c"), (2, "d"), (3, "Joan")]
 
 
-def test_delete_returns_the_rows_it_removes_in_the_order_asked() -> None:
+def test_delete_returns_the_deleted_rows_in_the_requested_order() -> None:
     table = filled()
     batches = [pa.record_batch({"rowid": [2, 0]}), pa.record_batch({"rowid": [2]})]
     count, returned = write(table, "delete", batches)
@@ -147,7 +147,7 @@ def test_delete_returns_the_rows_it_removes_in_the_order_asked() -> None:
     assert content(table) == [(2, "Grace")]
 
 
-def test_row_ids_are_never_given_twice() -> None:
+def test_row_ids_are_never_reused() -> None:
     table = filled()
     delete(table, [2])
     aborted = begin(table, "insert", table.projected_schema(["id", "name"]))
@@ -158,14 +158,14 @@ def test_row_ids_are_never_given_twice() -> None:
 
 
 @pytest.mark.parametrize("data_type", [pa.int64(), pa.int32(), pa.uint64()])
-def test_row_ids_come_as_any_of_three_integer_types(data_type: pa.DataType) -> None:
+def test_row_ids_are_accepted_in_three_integer_types(data_type: pa.DataType) -> None:
     table = filled()
     write(table, "delete", [pa.record_batch({"rowid": pa.array([1], data_type)})])
     assert content(table) == [(1, "Ada"), (3, "Joan")]
 
 
 @pytest.mark.parametrize("operation", ["update", "delete"])
-def test_bad_row_ids_are_refused_and_change_nothing(operation: Any) -> None:
+def test_invalid_row_ids_are_rejected_and_change_nothing(operation: Any) -> None:
     table = filled()
 
     def attempt(ids: pa.Array, name: str = "rowid") -> None:
@@ -185,7 +185,7 @@ def test_bad_row_ids_are_refused_and_change_nothing(operation: Any) -> None:
     assert content(table) == [(1, "Ada"), (2, "Grace"), (3, "Joan")]
 
 
-def test_the_first_of_two_updates_of_a_row_wins_and_the_second_changes_nothing() -> None:
+def test_first_of_two_concurrent_updates_wins_and_the_second_changes_nothing() -> None:
     table = filled()
     batch = pa.record_batch({"name": ["second", "second"], "rowid": [0, 1]})
     second = begin(table, "update", batch.schema)
@@ -197,7 +197,7 @@ def test_the_first_of_two_updates_of_a_row_wins_and_the_second_changes_nothing()
 
 
 @pytest.mark.parametrize("operation", ["update", "delete"])
-def test_a_row_deleted_meanwhile_is_a_conflict(operation: Any) -> None:
+def test_concurrently_deleted_row_is_a_conflict(operation: Any) -> None:
     table = filled()
     batch = pa.record_batch({"id": [5], "rowid": [1]}) if operation == "update" else pa.record_batch({"rowid": [1]})
     late = begin(table, operation, batch.schema)
@@ -208,7 +208,7 @@ def test_a_row_deleted_meanwhile_is_a_conflict(operation: Any) -> None:
     assert content(table) == [(1, "Ada"), (3, "Joan")]
 
 
-def test_a_row_that_came_after_the_statement_began_is_a_conflict() -> None:
+def test_row_inserted_after_the_statement_began_is_a_conflict() -> None:
     table = filled()
     late = begin(table, "update", pa.schema({"name": pa.string(), "rowid": pa.int64()}))
     insert(table, {"id": [4], "name": ["Edith"]})
@@ -216,7 +216,7 @@ def test_a_row_that_came_after_the_statement_began_is_a_conflict() -> None:
         late.apply(pa.record_batch({"name": ["x"], "rowid": [3]}))
 
 
-def test_statements_about_different_rows_do_not_disturb_each_other() -> None:
+def test_concurrent_statements_on_different_rows_do_not_conflict() -> None:
     table = filled()
     batch = pa.record_batch({"name": ["ADA"], "rowid": [0]})
     late = begin(table, "update", batch.schema)
@@ -228,7 +228,7 @@ def test_statements_about_different_rows_do_not_disturb_each_other() -> None:
     assert content(table) == [(1, "ADA"), (3, "JOAN"), (4, "Edith")]
 
 
-def test_a_statement_on_a_table_altered_meanwhile_is_a_conflict() -> None:
+def test_statement_on_a_concurrently_altered_table_is_a_conflict() -> None:
     table = filled()
     late = begin(table, "insert", table.projected_schema(["id", "name"]))
     late.apply(pa.record_batch({"id": [4], "name": ["Edith"]}))
@@ -238,7 +238,7 @@ def test_a_statement_on_a_table_altered_meanwhile_is_a_conflict() -> None:
     assert len(content(table)) == 3
 
 
-def test_a_table_made_anew_is_not_the_table_a_statement_began_on() -> None:
+def test_statement_does_not_write_to_a_recreated_table() -> None:
     table = filled()
     schema = catalog_of(table).schema("public")
     assert schema

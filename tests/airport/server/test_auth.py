@@ -1,4 +1,4 @@
-"""Who may call, what they may use, and what a handler learns of them."""
+"""Authentication, authorization per catalog, and the identity that handlers receive."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Team(CatalogAuthorizer):
         return request.with_claims(role="owner" if catalog == request.identity else "guest")
 
 
-def test_the_identity_reaches_handlers_and_differs_per_call() -> None:
+def test_handlers_receive_the_identity_of_each_call() -> None:
     catalog = CatalogBuilder("demo")
     catalog.schema("s").table(schema=pa.schema({"where": pa.string()}), name="t")(
         lambda scan: pa.table({"where": [current_request().identity]})
     )
     with Server(catalog.build(), port=0, auth=BearerAuth({"1": "ada", "2": "grace"}.get)) as server:
-        for token, who in (("1", "ada"), ("2", "grace")):
+        for token, user in (("1", "ada"), ("2", "grace")):
             with Raw(server.location, bearer(token)) as raw:
-                assert where(raw, "demo", "s", "t") == who
+                assert where(raw, "demo", "s", "t") == user
 
 
-def test_the_authorizer_decides_per_catalog_and_its_refusal_is_permission_denied() -> None:
+def test_authorizer_decides_per_catalog_and_denial_is_permission_denied() -> None:
     catalogs = [catalog_named(name) for name in ("ada", "grace", "common")]
     with Server(catalogs, port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as raw:
         assert where(raw, "ada", "s", "t") == "ada"
@@ -80,12 +80,12 @@ def test_a_ticket_is_authorized_again_when_it_is_redeemed() -> None:
         ticket = ada.endpoints("ada", "s", "t")[0].ticket.ticket
         with Raw(server.location, bearer("grace")) as grace:
             assert code_of(grace.get(ticket))[0] is Code.PERMISSION_DENIED
-        with Raw(server.location) as nobody:
-            assert code_of(nobody.get(ticket))[0] is Code.UNAUTHENTICATED
+        with Raw(server.location) as anonymous:
+            assert code_of(anonymous.get(ticket))[0] is Code.UNAUTHENTICATED
         assert list(ada.get(ticket))
 
 
-def test_listings_may_depend_on_who_asks() -> None:
+def test_listings_may_depend_on_the_caller() -> None:
     from skiway.airport import Catalog, CatalogVersion, Schema, Table, Versioned
 
     class Mine(Table):
@@ -113,15 +113,15 @@ def test_listings_may_depend_on_who_asks() -> None:
             return CatalogVersion(1)
 
     with Server(Office(), port=0, auth=BearerAuth(lambda token: token)) as server:
-        for who in ("ada", "grace", "ada"):
-            with Raw(server.location, bearer(who)) as raw:
+        for user in ("ada", "grace", "ada"):
+            with Raw(server.location, bearer(user)) as raw:
                 listed = list(raw.stream("ListFlights", b""))
-                assert f"{who}_notes".encode() in listed[0]
-                assert raw.scan("office", "desk", f"{who}_notes").num_rows == 0
-                other = "grace" if who == "ada" else "ada"
+                assert f"{user}_notes".encode() in listed[0]
+                assert raw.scan("office", "desk", f"{user}_notes").num_rows == 0
+                other = "grace" if user == "ada" else "ada"
                 assert code_of(partial(raw.scan, "office", "desk", f"{other}_notes"))[0] is Code.NOT_FOUND
                 (body,) = raw.action("list_schemas", b"\x81\xaccatalog_name\xa6office")
-                assert f"{who}_notes".encode() in unsealed(body)
+                assert f"{user}_notes".encode() in unsealed(body)
                 assert f"{other}_notes".encode() not in unsealed(body)
 
 
@@ -133,7 +133,7 @@ def unsealed(body: bytes) -> bytes:
     return b"".join(unseal(root.schemas[0].contents.serialized, list[bytes], "schema"))
 
 
-def test_a_refusal_in_a_stream_is_a_permission_error_to_duckdb() -> None:
+def test_denial_in_a_stream_is_a_permission_error_in_duckdb() -> None:
     with Server([catalog_named("ada")], port=0, auth=Team()) as server, Raw(server.location, bearer("ada")) as ada:
         ticket = ada.endpoints("ada", "s", "t")[0].ticket.ticket
         with Raw(server.location, bearer("grace")) as grace, pytest.raises(grpc.RpcError) as failed:

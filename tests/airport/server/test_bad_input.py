@@ -1,4 +1,4 @@
-"""Bad input gets a clear error with the right code, nothing leaks, and the server lives."""
+"""Invalid input gets a clear error with the right code, leaks nothing, and does not stop the server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def server() -> Iterator[Server]:
 def raw(server: Server) -> Iterator[Raw]:
     with Raw(server.location) as client:
         yield client
-        assert client.scan("demo", "s", "t").num_rows == 2, "the server must live on"
+        assert client.scan("demo", "s", "t").num_rows == 2, "the server must keep running"
 
 
 def endpoints_body(path: bytes = b"", **parameters: object) -> bytes:
@@ -119,7 +119,7 @@ def test_an_unknown_action(raw: Raw) -> None:
     assert "'no_such_action'" in message
 
 
-def test_a_header_that_names_another_action_than_the_body(raw: Raw) -> None:
+def test_header_with_a_different_action_than_the_body(raw: Raw) -> None:
     code, message = code_of(lambda: raw.action("no_such_action", b"", ("airport-action-name", "endpoints")))
     assert code is Code.INVALID_ARGUMENT
     assert "no_such_action" in message
@@ -198,23 +198,23 @@ def test_a_message_over_the_limit(raw: Raw) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"\x81\xaccatalog_name\xdb" + (1 << 30).to_bytes(4, "big") + b"demo",  # a text
+        b"\x81\xaccatalog_name\xdb" + (1 << 30).to_bytes(4, "big") + b"demo",  # a string
         b"\xdf" + (1 << 30).to_bytes(4, "big") + b"\xa1a\x01",  # a map
         b"\x81\xaccatalog_name\xdd" + (1 << 30).to_bytes(4, "big"),  # a list
     ],
 )
-def test_an_announced_length_of_a_gibibyte(raw: Raw, body: bytes) -> None:
+def test_declared_length_of_a_gibibyte(raw: Raw, body: bytes) -> None:
     assert code_of(lambda: raw.action("list_schemas", body))[0] is Code.INVALID_ARGUMENT
 
 
-def test_a_frame_that_announces_a_gibibyte(raw: Raw) -> None:
+def test_frame_that_declares_a_gibibyte(raw: Raw) -> None:
     frame = b"\x0a" + varint(1 << 30) + b"short"
     code, message = code_of(raw.exchange([frame], ("airport-operation", "insert")))
     assert code is Code.INVALID_ARGUMENT
     assert str(1 << 30) in message
 
 
-def test_an_arrow_message_that_announces_a_gibibyte(raw: Raw) -> None:
+def test_arrow_message_that_declares_a_gibibyte(raw: Raw) -> None:
     path = descriptor("demo", "s", "t")
     header = b"\xff" * 8 + b"\x00" * 8
     schema = b"\x12" + varint(len(header)) + header
@@ -293,7 +293,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Bearer ", "Basic cmlnaHQ=", "right", ""])
-def test_no_call_passes_without_the_right_token(guarded: Server, call: str, authorization: str | None) -> None:
+def test_every_call_without_a_valid_token_is_rejected(guarded: Server, call: str, authorization: str | None) -> None:
     headers = AIRPORT if authorization is None else (*AIRPORT, ("authorization", authorization))
     with Raw(guarded.location, headers) as raw:
         code, message = code_of(lambda: CALLS[call](raw))
@@ -303,7 +303,7 @@ def test_no_call_passes_without_the_right_token(guarded: Server, call: str, auth
     assert "right" not in message
 
 
-# -- what leaves the server -------------------------------------------------------------------------------------------
+# -- what the server sends --------------------------------------------------------------------------------------------
 
 
 def everything_sent(error: grpc.RpcError) -> bytes:
@@ -316,7 +316,7 @@ def everything_sent(error: grpc.RpcError) -> bytes:
 
 @pytest.mark.parametrize("airport", [True, False])
 @pytest.mark.parametrize("table", ["leaky", "lost"])
-def test_no_answer_holds_a_path_or_a_traceback(server: Server, table: str, airport: bool) -> None:
+def test_no_response_contains_a_path_or_a_traceback(server: Server, table: str, airport: bool) -> None:
     with Raw(server.location, AIRPORT if airport else ()) as raw:
         (endpoint,) = raw.endpoints("demo", "s", table)
         with pytest.raises(grpc.RpcError) as failed:
@@ -325,8 +325,8 @@ def test_no_answer_holds_a_path_or_a_traceback(server: Server, table: str, airpo
     assert failed.value.code() is Code.INTERNAL
     assert not re.search(rb"Traceback|File \"|\.py\b|/no/such|/tests/", sent), sent
     trailers = dict(failed.value.trailing_metadata())
-    told = f"internal error; see the server log, correlation id {trailers['x-correlation-id']}"
-    assert failed.value.details() == told
+    expected = f"internal error; see the server log, correlation id {trailers['x-correlation-id']}"
+    assert failed.value.details() == expected
 
 
 @pytest.mark.parametrize("table", ["leaky", "lost"])
@@ -347,19 +347,19 @@ def test_all_errors_of_actions_reach_duckdb_without_its_three_second_retry(raw: 
         with pytest.raises(grpc.RpcError) as failed:
             raw.action(name, body)
         trailers = dict(failed.value.trailing_metadata())
-        assert trailers["x-arrow-status"] != "5", "5 is IOError, the one that the client retries"
+        assert trailers["x-arrow-status"] != "5", "5 is IOError, which the client retries"
         assert trailers["x-arrow-status-message-bin"].decode() == failed.value.details()
         assert all(isinstance(value, str) for value in json.loads(trailers["grpc-status-details-bin"]).values())
 
 
-def test_other_flight_clients_get_no_details_that_would_hide_the_class_of_the_error(server: Server) -> None:
+def test_other_flight_clients_get_no_details_that_would_hide_the_error_class(server: Server) -> None:
     with Raw(server.location, ()) as raw:
         with pytest.raises(grpc.RpcError) as failed:
             raw.action("list_schemas", encode({"catalog_name": "nope"}))
         assert "grpc-status-details-bin" not in dict(failed.value.trailing_metadata())
 
 
-def test_a_very_long_message_is_cut_to_what_headers_can_hold(server: Server) -> None:
+def test_very_long_message_is_truncated_to_the_header_limit(server: Server) -> None:
     with Raw(server.location) as raw:
         code, message = code_of(lambda: raw.action("ü" * 20_000))
     assert code is Code.UNIMPLEMENTED
@@ -374,7 +374,7 @@ def test_a_flight_descriptor_of_kind_command(raw: Raw) -> None:
 
 
 def broken_lists() -> pa.Array:
-    """Two lists, of which the first ends far outside of the values; the last offset is right."""
+    """Two lists, of which the first ends far beyond the values; the last offset is valid."""
     offsets = pa.py_buffer(np.array([0, 2**30, 1], np.int32))
     return pa.Array.from_buffers(pa.list_(pa.int32()), 2, [None, offsets], children=[pa.array([7], pa.int32())])
 
@@ -385,7 +385,7 @@ def broken_texts() -> pa.Array:
 
 
 @pytest.mark.parametrize("broken", [broken_lists, broken_texts])
-def test_rows_whose_offsets_lead_elsewhere_do_not_end_the_server(broken: Callable[[], pa.Array]) -> None:
+def test_rows_with_offsets_out_of_bounds_do_not_crash_the_server(broken: Callable[[], pa.Array]) -> None:
     column = broken()
     with Server(MemoryCatalog("c"), port=0) as server, AirportClient(server.location, "c") as db:
         db.create_schema("s")

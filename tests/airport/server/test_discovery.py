@@ -1,4 +1,4 @@
-"""What a catalog looks like to the client, and how rarely it is built."""
+"""The catalog listing that clients see, and how often it is built."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def demo() -> Catalog:
     return builder.build()
 
 
-def test_the_listing_tells_schemas_tables_and_functions() -> None:
+def test_listing_contains_schemas_tables_and_functions() -> None:
     with Server(demo(), port=0) as server, Raw(server.location) as raw:
         root = listing(raw)
     assert root.version_info == VersionInfo(7, True)
@@ -111,14 +111,14 @@ def test_the_listing_tells_schemas_tables_and_functions() -> None:
     assert len(found["people"].endpoint) == 0
 
 
-def test_contents_are_hashed_as_they_travel() -> None:
+def test_hash_covers_the_contents_as_sent() -> None:
     with Server(demo(), port=0) as server, Raw(server.location) as raw:
         contents = listing(raw).schemas[0].contents
     assert contents.serialized is not None
     assert contents.sha256 == hashlib.sha256(contents.serialized).hexdigest()
 
 
-def test_table_metadata_passes_and_the_row_id_is_marked() -> None:
+def test_table_metadata_is_sent_and_the_row_id_is_marked() -> None:
     with Server(demo(), port=0) as server, Raw(server.location) as raw:
         schema = schema_of(objects(listing(raw))["people"])
     assert schema.metadata == {b"check_constraints": b"x"}
@@ -127,7 +127,7 @@ def test_table_metadata_passes_and_the_row_id_is_marked() -> None:
     assert schema.field("rowid").metadata == {b"is_rowid": b"1"}
 
 
-def test_functions_tell_their_parameters_as_the_client_wants_them() -> None:
+def test_functions_describe_their_parameters_in_the_clients_form() -> None:
     with Server(demo(), port=0) as server, Raw(server.location) as raw:
         found = objects(listing(raw))
     first = metadata(found["first"])
@@ -157,7 +157,7 @@ def test_an_empty_catalog_lists_nothing() -> None:
         assert listing(raw).schemas == []
 
 
-def test_catalog_version_is_always_whole() -> None:
+def test_catalog_version_is_always_complete() -> None:
     with Server(demo(), port=0) as server, Raw(server.location) as raw:
         (body,) = raw.action("catalog_version", encode(CatalogRequest("demo")))
         assert decode(body, dict, "x") == {"catalog_version": 7, "is_fixed": True}
@@ -193,7 +193,7 @@ class CountingShared(CountingVersioned, SharedListing):
         return self.key
 
 
-def test_a_versioned_listing_is_built_once_per_version() -> None:
+def test_versioned_listing_is_built_once_per_version() -> None:
     catalog, listings = CountingVersioned(), ListingCache()
     for _ in range(3):
         listings.list_schemas(catalog, "demo")
@@ -204,7 +204,7 @@ def test_a_versioned_listing_is_built_once_per_version() -> None:
     assert catalog.built == 3
 
 
-def test_equal_visibility_shares_one_listing_and_another_key_has_its_own() -> None:
+def test_callers_with_equal_visibility_keys_share_a_listing() -> None:
     catalog, listings = CountingShared(), ListingCache()
     listings.list_schemas(catalog, "demo")
     catalog.key = "few"
@@ -214,14 +214,14 @@ def test_equal_visibility_shares_one_listing_and_another_key_has_its_own() -> No
     assert catalog.built == 2
 
 
-def test_a_catalog_without_version_is_listed_anew_each_time() -> None:
+def test_catalog_without_a_version_is_listed_each_time() -> None:
     catalog, listings = Counting(), ListingCache()
     listings.list_schemas(catalog, "demo")
     listings.list_schemas(catalog, "demo")
     assert catalog.built == 2
 
 
-def test_a_listing_made_while_the_version_changed_is_not_served_again() -> None:
+def test_listing_built_while_the_version_changed_is_not_cached() -> None:
     class Restless(CountingVersioned):
         def schemas(self):
             self.number += 1
@@ -233,7 +233,7 @@ def test_a_listing_made_while_the_version_changed_is_not_served_again() -> None:
     assert catalog.built == 2
 
 
-def test_few_listings_are_kept() -> None:
+def test_number_of_cached_listings_is_limited() -> None:
     catalog, listings = CountingShared(), ListingCache(size=2)
     for key in ("a", "b", "c", "a"):
         catalog.key = key
@@ -244,7 +244,7 @@ def test_few_listings_are_kept() -> None:
 # -- builder and helpers ----------------------------------------------------------------------------------------------
 
 
-def test_the_builder_refuses_what_duckdb_cannot_reach_and_what_is_there_already() -> None:
+def test_builder_rejects_unreachable_and_duplicate_names() -> None:
     builder = CatalogBuilder("demo")
     with pytest.raises(InvalidArgument, match="main"):
         builder.schema("main")
@@ -278,7 +278,7 @@ def test_overloads_must_differ() -> None:
         schema.scalar_function(f, name="f")
 
 
-def test_named_parameters_that_the_client_swallows_are_refused() -> None:
+def test_named_parameters_that_the_client_drops_are_rejected() -> None:
     with pytest.raises(InvalidArgument, match="headers"):
         Parameter("headers", pa.string(), named=True)
     with pytest.raises(InvalidArgument, match="ANY"):
@@ -305,7 +305,7 @@ def test_find_rowid_column() -> None:
     assert find_rowid_column(pa.schema([pa.field("x", pa.int64(), metadata={"is_rowid": ""})])) is None
 
 
-def test_a_table_knows_its_projected_schema() -> None:
+def test_table_has_a_projected_schema() -> None:
     class T(Table):
         name = "t"
         schema = pa.schema({"a": pa.int64(), "b": pa.string()})

@@ -137,7 +137,7 @@ def test_a_table_reference_parses_once(server: Server, parses: Callable[[], int]
     assert parses() == 1
 
 
-def test_options_created_by_hand_parse_once_and_only_on_demand(parses: Callable[[], int]) -> None:
+def test_options_created_directly_parse_once_and_only_on_demand(parses: Callable[[], int]) -> None:
     options = ScanOptions(json_filters=FILTER)
     assert parses() == 0
     use(options)

@@ -1,4 +1,4 @@
-"""Writing by JSON: DoPut for INSERT and UPDATE, the action `delete`, every row of the contract's error tables."""
+"""Writing with the JSON contract: DoPut for INSERT and UPDATE, the action `delete`, and every documented error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.flight as fl
 import pytest
 
 from airport.raw import Raw
-from airport.server.test_writing import FORMS, VISIBLE, InBatches, ReadOnly, Rows, Simple, Whole, numbered
+from airport.server.test_writing import FORMS, VISIBLE, InBatches, ReadOnly, Rows, Simple, Statements, numbered
 from skiway.airport import (
     Catalog,
     CatalogBuilder,
@@ -81,7 +81,7 @@ def test_insert_update_and_delete(form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_returning_gives_the_rows_in_base64(form) -> None:
+def test_returning_sends_the_rows_in_base64(form) -> None:
     with serving(form()) as server, Raw(server.location) as raw:
         rows = pa.table({"id": [1, 2], "name": ["a", None]}, VISIBLE)
         assert rows_in(put(raw, command("insert", returning=True), rows)["returning_data"]) == rows.to_pylist()
@@ -253,7 +253,7 @@ def test_columns_of_another_name_or_type(columns: dict[str, Any]) -> None:
     assert message.startswith("column mismatch: ")
 
 
-def test_an_earlier_spelling_of_the_operation_is_taken() -> None:
+def test_old_name_of_the_operation_is_accepted() -> None:
     with serving(Simple()) as server, Raw(server.location) as raw:
         old = {"action": "insert", "schema_name": "analytics", "table_name": "t"}
         assert put(raw, old, numbered(1))["affected_rows"] == 1
@@ -309,8 +309,8 @@ def test_transactions_in_json_and_in_messagepack() -> None:
     with Server(catalog, port=0) as server, Raw(server.location) as raw:
         begun = ask(raw, "create_transaction", catalog_name="demo")
         assert begun == {"status": "success", "transaction_id": "tx-0"}
-        told = ask(raw, "get_transaction_status", transaction_id="tx-0")
-        assert told == {"status": "success", "transaction_id": "tx-0", "transaction_status": "active"}
+        status = ask(raw, "get_transaction_status", transaction_id="tx-0")
+        assert status == {"status": "success", "transaction_id": "tx-0", "transaction_status": "active"}
         assert ask(raw, "commit_transaction", transaction_id="tx-0")["transaction_status"] == "committed"
         assert ask(raw, "get_transaction_status", transaction_id="?")["transaction_status"] is None
         (answer,) = raw.action("create_transaction", b"")
@@ -324,7 +324,7 @@ def test_transactions_in_json_and_in_messagepack() -> None:
 
 
 @pytest.mark.parametrize("header", ["x-transaction-id", "airport-transaction-id"])
-def test_a_statement_commits_on_success_and_rolls_back_on_failure(header: str) -> None:
+def test_statement_commits_on_success_and_rolls_back_on_failure(header: str) -> None:
     catalog = Booked(Simple([(1, "a")]))
     with Server(catalog, port=0) as server, Raw(server.location) as raw:
         good, bad, third = (ask(raw, "create_transaction")["transaction_id"] for _ in range(3))
@@ -334,7 +334,7 @@ def test_a_statement_commits_on_success_and_rolls_back_on_failure(header: str) -
     assert [str(state) for state in catalog.ledger.states.values()] == ["committed", "aborted", "committed"]
 
 
-def test_committing_and_rolling_back_are_settings() -> None:
+def test_automatic_commit_and_rollback_can_be_disabled() -> None:
     catalog = Booked(Simple([(1, "a")]))
     with Server(catalog, port=0, auto_commit=False, auto_rollback=False) as server, Raw(server.location) as raw:
         one = ask(raw, "create_transaction")["transaction_id"]
@@ -343,7 +343,7 @@ def test_committing_and_rolling_back_are_settings() -> None:
     assert catalog.ledger.states == {one: TransactionStatus.ACTIVE}
 
 
-def test_a_statement_after_the_first_write_of_a_transaction_stands_alone() -> None:
+def test_only_the_first_write_uses_the_transaction() -> None:
     seen: list[str] = []
 
     class Watching(Simple):
@@ -360,7 +360,7 @@ def test_a_statement_after_the_first_write_of_a_transaction_stands_alone() -> No
     assert seen == [one, ""]
 
 
-def test_a_client_that_ends_its_transactions_itself_says_so() -> None:
+def test_client_can_declare_that_it_ends_its_transactions_itself() -> None:
     catalog = Booked(Simple())
     own = (("airport-auto-commit", "0"),)
     with Server(catalog, port=0) as server, Raw(server.location) as raw:
@@ -373,13 +373,13 @@ def test_a_client_that_ends_its_transactions_itself_says_so() -> None:
         assert "ended" in message
 
 
-def test_catalogs_without_transactions_say_so() -> None:
-    with serving(Whole()) as server, Raw(server.location) as raw:
+def test_catalogs_without_transactions_report_it() -> None:
+    with serving(Statements()) as server, Raw(server.location) as raw:
         assert ask(raw, "create_transaction")["transaction_id"] is None
         assert error(lambda: ask(raw, "commit_transaction", transaction_id="x"))[0] is Code.UNIMPLEMENTED
 
 
-def test_each_catalog_has_its_own_manager() -> None:
+def test_each_catalog_has_its_own_transaction_manager() -> None:
     one, two = Booked(Simple()), Booked(InBatches())
     two.name = "two"
     with Server([one, two], port=0) as server, Raw(server.location) as raw:

@@ -1,4 +1,4 @@
-"""Observers of a library server: what they learn about each kind of call."""
+"""Observers of a library server: what they see of each kind of call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", "Edsger"]})
 
 @dataclass
 class Seen:
-    """An observer that keeps every call, and how it ended."""
+    """An observer that records every call and its outcome."""
 
     calls: list[ServedCall] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -79,8 +79,8 @@ def test_writes_and_definitions_are_observed_with_their_target() -> None:
     catalog = MemoryCatalog("scratch", schemas=["s"])
     with Server(catalog, port=0, observers=[seen]) as server, AirportClient(server.location, "scratch") as db:
         db.create_table("s.people", ROWS.schema)
-        made = seen.last("create_table")
-        assert (made.method, made.schema, made.name) == ("DoAction", "s", "people")
+        created = seen.last("create_table")
+        assert (created.method, created.schema, created.name) == ("DoAction", "s", "people")
         db.insert("s.people", ROWS)
         insert = seen.last("insert")
         assert (insert.schema, insert.name, insert.rows_in) == ("s", "people", 3)
@@ -100,14 +100,14 @@ def test_observers_see_errors_and_are_entered_before_the_caller_is_known() -> No
     assert seen.calls[-1].request.identity == ""
 
 
-def test_a_correlation_id_of_the_caller_is_kept_and_another_is_made() -> None:
+def test_callers_correlation_id_is_kept_and_otherwise_generated() -> None:
     seen = Seen()
     with Server(demo().build(), port=0, observers=[seen]) as server, AirportClient(server.location, "demo") as db:
         db.schemas()
     assert all(call.correlation_id for call in seen.calls)
 
 
-def test_several_observers_are_entered_in_order_and_left_in_reverse() -> None:
+def test_several_observers_are_entered_in_order_and_exited_in_reverse() -> None:
     steps: list[str] = []
 
     def observer(name: str):

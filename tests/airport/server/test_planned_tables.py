@@ -1,4 +1,4 @@
-"""Scans in several parts, tables bound to what a client knows, and catalogs that can be listed."""
+"""Scans in several parts, tables bound to the schema that a client knows, and catalogs that can be listed."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from skiway.errors import PreconditionFailed
 
 
 class Numbers(Table, Planned):
-    """Numbers in parts of ten; `plan` decides how many."""
+    """Numbers in parts of ten; `plan` sets how many parts."""
 
     name = "numbers"
     schema = pa.schema({"n": pa.int64()})
 
     def __init__(self) -> None:
         self.parts = 3
-        self.asked: list[ScanOptions] = []
+        self.requests: list[ScanOptions] = []
 
     def plan(self, options: ScanOptions) -> Sequence[bytes]:
-        self.asked.append(options)
+        self.requests.append(options)
         return [str(part).encode() for part in range(self.parts)]
 
     def scan(self, options: ScanOptions) -> pa.Table:
@@ -51,14 +51,14 @@ def served(table: Table) -> Server:
     return Server(builder.build(), port=0)
 
 
-def test_the_parts_of_a_plan_add_up() -> None:
+def test_rows_of_all_parts_of_a_plan_are_returned() -> None:
     table = Numbers()
     with served(table) as server, AirportClient(server.location, "demo") as db:
         assert sorted(db.scan("s.numbers").read_all()["n"].to_pylist()) == list(range(30))
         assert len(db.endpoints("s.numbers", columns=["n"], where=col("n") > 7)) == 3
-    assert table.asked[-1].columns == ["n"]
-    assert table.asked[-1].filter
-    assert table.asked[-1].part is None
+    assert table.requests[-1].columns == ["n"]
+    assert table.requests[-1].filter
+    assert table.requests[-1].part is None
 
 
 def test_a_plan_without_parts_has_no_rows() -> None:
@@ -69,7 +69,7 @@ def test_a_plan_without_parts_has_no_rows() -> None:
 
 
 class Changing(Table, Bindable):
-    """A table whose columns are those of its version, or of the one that a client knows."""
+    """A table with the columns of its current version, or of the version that a client knows."""
 
     name = "changing"
 
@@ -92,7 +92,7 @@ class Changing(Table, Bindable):
         return Changing(int(binding))
 
 
-def test_a_client_is_answered_in_the_form_it_knows() -> None:
+def test_client_gets_the_schema_that_it_knows() -> None:
     table = Changing(version=2)
     with served(table) as server, AirportClient(server.location, "demo") as db:
         assert db.scan("s.changing").read_all().column_names == ["c0", "c1"]
@@ -102,7 +102,7 @@ def test_a_client_is_answered_in_the_form_it_knows() -> None:
         assert by_hand.column_names == ["c0", "c1", "c2"]
 
 
-def test_a_binding_that_no_longer_holds_is_told() -> None:
+def test_stale_binding_is_reported() -> None:
     with (
         served(Changing(version=1)) as server,
         AirportClient(server.location, "demo") as db,
@@ -112,7 +112,7 @@ def test_a_binding_that_no_longer_holds_is_told() -> None:
 
 
 class Named:
-    """Catalogs by name, all of them to be listed."""
+    """Catalogs by name, all of them listed."""
 
     def find(self, name: str) -> Catalog | None:
         return CatalogBuilder(name).build() if name in self.names() else None
@@ -121,7 +121,7 @@ class Named:
         return ["one", "two"]
 
 
-def test_catalogs_that_are_found_can_be_listed_too() -> None:
+def test_resolved_catalogs_can_be_listed() -> None:
     assert isinstance(Named(), Catalogs)
     with Server(Named(), port=0) as server, AirportClient(server.location, "two") as db:
         assert db.schemas() == []
@@ -129,7 +129,7 @@ def test_catalogs_that_are_found_can_be_listed_too() -> None:
 
 
 class Known(Table, HasStatistics, TimeTravel):
-    """A table that had another column before, and knows bounds of the present one."""
+    """A table that had another column in the past, with statistics for the current one."""
 
     name = "known"
 
@@ -150,14 +150,14 @@ class Known(Table, HasStatistics, TimeTravel):
         return Known("before")
 
 
-def test_a_table_of_the_past_announces_no_statistics() -> None:
-    """They are asked for without a time, so they would be those of the present."""
+def test_past_table_announces_no_statistics() -> None:
+    """Clients request statistics without a time point, so they would get the current ones."""
     with served(Known()) as server, AirportClient(server.location, "demo") as db:
         assert db.statistics("s.known", "now").max == 2
         assert db.scan("s.known", at_version=1).read_all().column_names == ["before"]
 
 
-def test_a_large_batch_that_says_less_about_nulls_than_announced_arrives() -> None:
+def test_large_batch_with_different_nullability_than_announced_arrives() -> None:
     builder = CatalogBuilder("demo")
     schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 

@@ -1,5 +1,5 @@
-"""The recorded conversations of DuckDB's Airport extension, held again: its requests with our server, and our client
-made to say what it said."""
+"""The recorded conversations of DuckDB's Airport extension, replayed: its requests against our server, and the same
+statements with our client, which must make the same requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ READS = {
     "ListFlights",
 }
 
-# Where the recorded server answered otherwise than with its best.
+# Where the recorded server did not send its best response.
 BETTER = {
     "SELECT * FROM airport_databases('grpc://127.0.0.1:50777')": "OK",
     "CALL airport_action('grpc://127.0.0.1:50777','no_such_action','body text')": "UNIMPLEMENTED",
@@ -66,20 +66,20 @@ def recorder() -> Recorder:
 
 @pytest.fixture(scope="module")
 def location(catalog: RecordedCatalog, recorder: Recorder) -> Iterator[str]:
-    with recording(service(catalog), recorder) as found:
-        yield found
+    with recording(service(catalog), recorder) as address:
+        yield address
 
 
-# -- their requests, our server -----------------------------------------------------------------------------------------
+# -- recorded requests, our server --------------------------------------------------------------------------------------
 
 
 def reads() -> list[Conversation]:
-    return [told for told in conversations() if any(call.name in READS for call in told.calls)]
+    return [conversation for conversation in conversations() if any(call.name in READS for call in conversation.calls)]
 
 
 @dataclass
 class Replay:
-    """One conversation held with our server: what was asked by scan, and the tickets that were given out."""
+    """One conversation replayed with our server: the requests of each scan, and the tickets issued."""
 
     channel: grpc.Channel
     descriptors: dict[tuple[str, ...], flight.FlightDescriptor]
@@ -90,7 +90,7 @@ class Replay:
         return self.descriptors.get(tuple(theirs(descriptor).path), descriptor)
 
     def request(self, call: Call) -> bytes:
-        """The recorded bytes, but for the descriptor or ticket, which are the server's own."""
+        """The recorded bytes, except the descriptor or ticket, which must be our server's own."""
         data = call.requests[0] if call.requests else b""
         if call.method == "DoGet":
             return flight.Ticket(ticket=self.tickets[call.header("airport-trace-id")]).SerializeToString()
@@ -118,7 +118,7 @@ class Replay:
         return "/".join(self.ours(plain(value.split("/"))).path) if key == "airport-flight-path" else value
 
     def check(self, call: Call, answers: list[bytes]) -> None:
-        """Our answer means what the recorded one means."""
+        """Check that our response has the same meaning as the recorded one."""
         if call.method == "DoGet":
             self.check_rows(call, answers)
         elif call.method == "GetFlightInfo":
@@ -139,16 +139,16 @@ class Replay:
         assert decode(body, VersionInfo, "").is_fixed is False
 
     def check_list_schemas(self, call: Call, body: bytes) -> None:
-        recorded, found = listing(call.result()), listing(body)
-        made_then = {key: facts for key, facts in recorded.items() if key in found or key[0] not in ("s1", "w", "ty")}
-        assert {key: found.get(key) for key in made_then} == made_then
+        recorded, actual = listing(call.result()), listing(body)
+        expected = {key: facts for key, facts in recorded.items() if key in actual or key[0] not in ("s1", "w", "ty")}
+        assert {key: actual.get(key) for key in expected} == expected
 
     def check_column_statistics(self, call: Call, body: bytes) -> None:
-        told = pa.ipc.open_stream(body).read_all()
+        actual = pa.ipc.open_stream(body).read_all()
         recorded = pa.ipc.open_stream(call.result()).read_all()
         for name in ("min", "max", "has_null", "has_not_null", "distinct_count"):
-            assert told.column(name).to_pylist() == recorded.column(name).to_pylist()
-            assert told.schema.field(name).type == recorded.schema.field(name).type, "DuckDB dies of another type"
+            assert actual.column(name).to_pylist() == recorded.column(name).to_pylist()
+            assert actual.schema.field(name).type == recorded.schema.field(name).type, "DuckDB crashes on another type"
 
     def check_endpoints(self, call: Call, body: bytes) -> None:
         (part,) = decode(body, list[bytes], "")
@@ -156,8 +156,8 @@ class Replay:
         assert [place.uri for place in endpoint.location] == ["arrow-flight-reuse-connection://?"]
         trace = call.header("airport-trace-id")
         self.tickets[trace] = endpoint.ticket.ticket
-        asked = decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "")
-        self.columns[trace] = asked.parameters.column_ids
+        request = decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "")
+        self.columns[trace] = request.parameters.column_ids
 
     def check_flight_info(self, call: Call, body: bytes) -> None:
         self.check_info(call, body, call.result())
@@ -165,26 +165,30 @@ class Replay:
     check_table_function_flight_info = check_flight_info
 
     def check_info(self, call: Call, ours: bytes, recorded: bytes) -> None:
-        told, then = flight.FlightInfo.FromString(ours), flight.FlightInfo.FromString(recorded)
-        assert told.flight_descriptor == self.ours(then.flight_descriptor), "DuckDB compares it with the one it sent"
-        schemas = [pa.ipc.read_schema(pa.py_buffer(info.schema)) for info in (told, then)]
+        actual, expected = flight.FlightInfo.FromString(ours), flight.FlightInfo.FromString(recorded)
+        assert actual.flight_descriptor == self.ours(expected.flight_descriptor), (
+            "DuckDB compares it with the one it sent"
+        )
+        schemas = [pa.ipc.read_schema(pa.py_buffer(info.schema)) for info in (actual, expected)]
         assert schemas[0].equals(schemas[1], check_metadata=False)
         assert [sorted(f.metadata or {}) for f in schemas[0]] == [sorted(f.metadata or {}) for f in schemas[1]]
 
     def check_rows(self, call: Call, answers: list[bytes]) -> None:
         reader = BatchReader(iter(answers))
-        told = pa.Table.from_batches(list(reader), reader.schema)
-        then = BatchReader(iter(call.answers)).schema if call.cut else call.table()
-        assert told.schema.names == (then.names if call.cut else then.schema.names)
+        actual = pa.Table.from_batches(list(reader), reader.schema)
+        expected = BatchReader(iter(call.answers)).schema if call.cut else call.table()
+        assert actual.schema.names == (expected.names if call.cut else expected.schema.names)
         for number in self.columns[call.header("airport-trace-id")]:
-            column = told.column(_position(told.schema, number))
-            if isinstance(then, pa.Table):
-                assert column.to_pylist() == then.column(_position(told.schema, number)).to_pylist()
+            column = actual.column(_position(actual.schema, number))
+            if isinstance(expected, pa.Table):
+                assert column.to_pylist() == expected.column(_position(actual.schema, number)).to_pylist()
             else:
                 assert column.null_count == 0
-        for position, name in enumerate(told.schema.names):
-            if _number(told.schema, position) not in self.columns[call.header("airport-trace-id")]:
-                assert told.column(name).null_count == told.num_rows, "a column that was not asked for costs nothing"
+        for position, name in enumerate(actual.schema.names):
+            if _number(actual.schema, position) not in self.columns[call.header("airport-trace-id")]:
+                assert actual.column(name).null_count == actual.num_rows, (
+                    "a column that was not requested costs nothing"
+                )
 
 
 def _position(schema: pa.Schema, number: int) -> int:
@@ -198,16 +202,16 @@ def _number(schema: pa.Schema, position: int) -> int:
 
 
 def many_rows() -> pa.Table:
-    """`w.t` after 2048, 2049 and 5000 rows were inserted beside the four that were left; the recording is cut there."""
+    """`w.t` after inserts of 2048, 2049 and 5000 rows in addition to the four remaining ones; truncated in the recording."""
     ids = [1, 2, 7, 8, *range(2048), *range(2049), *range(5000)]
     return pa.table(
         {"id": ids, "name": [f"n{i}" for i in ids], "v": [i / 3 for i in ids], "rowid": range(len(ids))}, WRITTEN
     )
 
 
-def as_it_was(catalog: RecordedCatalog, told: Conversation) -> None:
-    """The written tables as they were when the statement read them."""
-    for call in told.calls:
+def restore_state(catalog: RecordedCatalog, conversation: Conversation) -> None:
+    """Put the written tables into the state that the statement read."""
+    for call in conversation.calls:
         path = call.header("airport-flight-path")
         if call.method == "DoGet" and path.startswith("demo/w/"):
             table, schema = (catalog.written, WRITTEN) if path.endswith("/t") else (catalog.keyed, KEYED)
@@ -222,27 +226,27 @@ def descriptors(location: str) -> dict[tuple[str, ...], flight.FlightDescriptor]
         return {tuple(ours(item.descriptor).path): item.descriptor for item in objects}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("told", reads(), ids=str)
-def test_recorded_reads_are_answered_in_meaning_as_they_were(
-    told: Conversation,
+@pytest.mark.parametrize("conversation", reads(), ids=str)
+def test_responses_to_recorded_reads_have_the_recorded_meaning(
+    conversation: Conversation,
     catalog: RecordedCatalog,
     location: str,
     descriptors: dict[tuple[str, ...], flight.FlightDescriptor],
 ) -> None:
-    as_it_was(catalog, told)
+    restore_state(catalog, conversation)
     with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
         replay = Replay(channel, descriptors)
-        for call in told.calls:
+        for call in conversation.calls:
             if call.name in READS:
                 status, answers = replay.answers(call)
                 as_recorded = call.status in ("OK", "UNAUTHENTICATED")
-                assert status == (call.status if as_recorded else BETTER[told.sql])
+                assert status == (call.status if as_recorded else BETTER[conversation.sql])
                 if call.status == "OK":
                     replay.check(call, answers)
 
 
-def test_no_kind_of_recorded_read_is_left_out() -> None:
-    names = {call.name for told in conversations() for call in told.calls}
+def test_every_kind_of_recorded_read_is_covered() -> None:
+    names = {call.name for conversation in conversations() for call in conversation.calls}
     assert names >= READS
     written = {"DoExchange"} | {
         name for name in names if name.startswith(("create_s", "create_ta", "drop_", "rename_"))
@@ -252,7 +256,7 @@ def test_no_kind_of_recorded_read_is_left_out() -> None:
     assert names - READS == written
 
 
-# -- their statements, our client ---------------------------------------------------------------------------------------
+# -- recorded statements, our client ------------------------------------------------------------------------------------
 
 Rows = list[list[str]]
 
@@ -275,24 +279,24 @@ def done(results: list[bytes]) -> Rows:
 
 
 def join(db: AirportClient) -> Rows:
-    """DuckDB binds both tables, plans both, then reads the one to build with before the other."""
+    """DuckDB binds both tables, plans both, then reads the build side before the other."""
     with db.transaction():
         people = db.bind(EMPLOYEES, columns=["age", "name"])
         numbers = db.bind(CHUNK, columns=["id"])
         people.plan()
         numbers.plan()
         ids = set(numbers.read().read_all().column("id").to_pylist())
-        found = people.read().read_all()
-    return [[name, str(age)] for age, name in zip(*found.to_pydict().values(), strict=True) if age in ids]
+        rows = people.read().read_all()
+    return [[name, str(age)] for age, name in zip(*rows.to_pydict().values(), strict=True) if age in ids]
 
 
 def least_and_greatest(db: AirportClient) -> Rows:
-    found = db.scan(EMPLOYEES, columns=["age", "salary", "start_date"]).read_all()
-    return one(*(pc.min_max(found.column(i))[end].as_py() for i, end in enumerate(("min", "max", "min"))))
+    rows = db.scan(EMPLOYEES, columns=["age", "salary", "start_date"]).read_all()
+    return one(*(pc.min_max(rows.column(i))[end].as_py() for i, end in enumerate(("min", "max", "min"))))
 
 
 def prepare(db: AirportClient) -> Rows:
-    """PREPARE binds and plans, and reads nothing."""
+    """PREPARE binds and plans without reading."""
     db.bind(EMPLOYEES, columns=["age", "name"]).plan()
     return []
 
@@ -375,7 +379,7 @@ STATEMENTS: dict[str, Callable[[AirportClient], Rows]] = {
     ),
 }
 
-# Statements that are about other things than this client's, or are driven below.
+# Statements that do not concern this client, or that have their own tests below.
 OTHERWISE = {
     "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name='d' ORDER BY ALL",
     f"SELECT * FROM airport_flights({HERE})",
@@ -383,46 +387,50 @@ OTHERWISE = {
 }
 
 
-def driven() -> list[Conversation]:
-    return [told for told in conversations() if told.sql in STATEMENTS and _has_a_token(told)]
+def covered() -> list[Conversation]:
+    return [
+        conversation
+        for conversation in conversations()
+        if conversation.sql in STATEMENTS and _has_a_token(conversation)
+    ]
 
 
-def _has_a_token(told: Conversation) -> bool:
-    return told.session not in ("no token", "token in ATTACH only")
+def _has_a_token(conversation: Conversation) -> bool:
+    return conversation.session not in ("no token", "token in ATTACH only")
 
 
 @contextlib.contextmanager
-def attached(location: str, told: Conversation, *, loaded: bool) -> Iterator[AirportClient]:
-    """The client as the session had it, with the same token."""
-    token = told.calls[0].header("authorization").removeprefix("Bearer ")
+def attached(location: str, conversation: Conversation, *, loaded: bool) -> Iterator[AirportClient]:
+    """The client with the configuration of the session, including its token."""
+    token = conversation.calls[0].header("authorization").removeprefix("Bearer ")
     with AirportClient(location, "demo", token=token) as db:
         if loaded:
             db.schemas()
         yield db
 
 
-@pytest.mark.parametrize("told", driven(), ids=str)
-def test_client_says_what_duckdb_said_and_gives_the_rows_it_gave(
-    told: Conversation, catalog: RecordedCatalog, location: str, recorder: Recorder
+@pytest.mark.parametrize("conversation", covered(), ids=str)
+def test_client_makes_the_same_requests_and_returns_the_same_rows_as_duckdb(
+    conversation: Conversation, catalog: RecordedCatalog, location: str, recorder: Recorder
 ) -> None:
-    as_it_was(catalog, told)
-    actions = {call.action for call in told.calls}
-    begun = "catalog_version" in actions and "create_transaction" not in actions  # by a statement before it
-    with attached(location, told, loaded="list_schemas" not in actions) as db, contextlib.ExitStack() as stack:
+    restore_state(catalog, conversation)
+    actions = {call.action for call in conversation.calls}
+    begun = "catalog_version" in actions and "create_transaction" not in actions  # by an earlier statement
+    with attached(location, conversation, loaded="list_schemas" not in actions) as db, contextlib.ExitStack() as stack:
         if begun:
             stack.enter_context(db.transaction())
             db.count("w.k")
         recorder.calls.clear()
-        rows = STATEMENTS[told.sql](db)
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
-    assert rows == [list(values) for values in told.rows]
+        rows = STATEMENTS[conversation.sql](db)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
+    assert rows == [list(values) for values in conversation.rows]
 
 
-def test_every_statement_that_reads_is_driven() -> None:
+def test_every_statement_that_reads_is_covered() -> None:
     reading = {
-        told.sql
-        for told in conversations()
-        if told.calls and {call.name for call in told.calls} <= READS and _has_a_token(told)
+        conversation.sql
+        for conversation in conversations()
+        if conversation.calls and {call.name for call in conversation.calls} <= READS and _has_a_token(conversation)
     }
     only_bound = {sql for sql in reading if sql.startswith(("CREATE", "DROP", "ALTER", "COMMENT", "MERGE", "INSERT"))}
     assert reading - only_bound - OTHERWISE == set(STATEMENTS)
@@ -430,8 +438,8 @@ def test_every_statement_that_reads_is_driven() -> None:
 
 def test_discovery_is_one_call_and_lists_what_duckdb_listed(location: str, recorder: Recorder) -> None:
     session = conversations("discovery and reading")
-    tables = next(told for told in session if "duckdb_tables()" in told.sql)
-    functions = next(told for told in session if "duckdb_functions()" in told.sql)
+    tables = next(conversation for conversation in session if "duckdb_tables()" in conversation.sql)
+    functions = next(conversation for conversation in session if "duckdb_functions()" in conversation.sql)
     with attached(location, tables, loaded=False) as db:
         recorder.calls.clear()
         schemas = [schema for schema in db.schemas() if schema.name not in ("w", "tt")]
@@ -445,52 +453,58 @@ def test_discovery_is_one_call_and_lists_what_duckdb_listed(location: str, recor
     assert named == [list(values) for values in functions.rows]
 
 
-def test_flights_are_asked_for_as_duckdb_asks(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_flights({HERE})"]
-    with attached(location, told, loaded=False) as db:
+def test_flights_are_listed_as_in_duckdb(location: str, recorder: Recorder) -> None:
+    (conversation,) = [
+        conversation for conversation in conversations() if conversation.sql == f"SELECT * FROM airport_flights({HERE})"
+    ]
+    with attached(location, conversation, loaded=False) as db:
         recorder.calls.clear()
         flights = list(db.flights())
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
     assert ("demo", "static_data", "employees") in [flight.path for flight in flights]
 
 
-def test_databases_are_asked_for_as_duckdb_asks(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations() if told.sql == f"SELECT * FROM airport_databases({HERE})"]
-    with attached(location, told, loaded=False) as db:
+def test_databases_are_listed_as_in_duckdb(location: str, recorder: Recorder) -> None:
+    (conversation,) = [
+        conversation
+        for conversation in conversations()
+        if conversation.sql == f"SELECT * FROM airport_databases({HERE})"
+    ]
+    with attached(location, conversation, loaded=False) as db:
         recorder.calls.clear()
         names = db.databases().column("name").to_pylist()
-    assert meaning(recorder.calls[:1], ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls[:1], ours) == meaning(conversation.calls, theirs)
     assert recorder.names() == ["GetFlightInfo", "endpoints", "DoGet"]
     assert names == ["demo"]
 
 
-def test_without_a_token_the_first_call_is_refused(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations("no token") if told.calls]
+def test_first_call_without_a_token_is_rejected(location: str, recorder: Recorder) -> None:
+    (conversation,) = [conversation for conversation in conversations("no token") if conversation.calls]
     recorder.calls.clear()
     with AirportClient(location, "demo") as db, pytest.raises(Unauthorized, match="CREATE SECRET"):
         db.scan(EMPLOYEES)
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
 
 
-def test_token_of_attach_alone_does_not_reach_scans(location: str, recorder: Recorder) -> None:
-    (told,) = [told for told in conversations("token in ATTACH only") if told.calls]
+def test_token_given_only_to_attach_is_not_sent_with_scans(location: str, recorder: Recorder) -> None:
+    (conversation,) = [conversation for conversation in conversations("token in ATTACH only") if conversation.calls]
     recorder.calls.clear()
     with (
         AirportClient(location, "demo", token="tok-in-attach", token_on_scans=False) as db,
         pytest.raises(Unauthorized),
     ):
         db.count(EMPLOYEES)
-    assert meaning(recorder.calls, ours) == meaning(told.calls, theirs)
+    assert meaning(recorder.calls, ours) == meaning(conversation.calls, theirs)
 
 
-def test_recorded_filters_hold_what_is_compared() -> None:
-    """The comparison above would be worth little if all filters were empty."""
+def test_recorded_filters_are_not_empty() -> None:
+    """The comparison above would be meaningless if all filters were empty."""
     filters = [
         json.loads(
             decode(flight.Action.FromString(call.requests[0]).body, EndpointsRequest, "").parameters.json_filters
         )
-        for told in driven()
-        for call in told.calls
+        for conversation in covered()
+        for call in conversation.calls
         if call.action == "endpoints"
     ]
     assert sum(bool(document["filters"]) for document in filters) >= 5

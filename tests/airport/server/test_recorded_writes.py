@@ -1,7 +1,7 @@
-"""The recorded conversations that write, define and call, held again: DuckDB's requests with our server, whose answers
-must be right where the recorded ones were not, and our client made to say what DuckDB said.
+"""The recorded conversations with DML, DDL and function calls, replayed against our server, whose responses must be
+correct even where the recorded ones were not.
 
-What is right is what DuckDB itself does for the same SQL in a database of its own.
+The expected result is what DuckDB itself does for the same SQL in a local database.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ from skiway.client import AirportClient
 from skiway.model import flight_pb2 as flight
 
 WRITTEN = ("ddl", "dml", "time travel")
-TYPES = [session for session in dict.fromkeys(told.session for told in conversations()) if "types" in session]
+TYPES = [
+    session for session in dict.fromkeys(conversation.session for conversation in conversations()) if "types" in session
+]
 NOT_HERE = {
     "reset",
     "create_database",
@@ -60,18 +62,18 @@ NOT_HERE = {
 }
 
 
-def changes(told: Conversation) -> list[Call]:
+def changes(conversation: Conversation) -> list[Call]:
     """The calls that change something: at most one action and one exchange."""
     reads = NOT_HERE | {"create_transaction", "catalog_version", "list_schemas", "endpoints", "DoGet"}
-    return [call for call in told.calls if call.name not in reads]
+    return [call for call in conversation.calls if call.name not in reads]
 
 
-# -- their requests, our server ---------------------------------------------------------------------------------------
+# -- recorded requests, our server --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Answered:
-    """What our server said to one statement."""
+    """Our server's responses to one statement."""
 
     status: str = "OK"
     details: bytes = b""
@@ -82,23 +84,23 @@ class Answered:
 
 @dataclass
 class Replay:
-    """Recorded requests, sent again byte by byte but for what is the server's own: descriptors, tickets, row ids."""
+    """Recorded requests, sent again byte by byte except for server-specific parts: descriptors, tickets, row ids."""
 
     channel: grpc.Channel
     rename: Rename
     row_ids: Callable[[Conversation, list[int]], list[int | None]]
     tickets: dict[str, bytes] = field(default_factory=dict)
 
-    def hold(self, told: Conversation) -> Answered:
-        """All calls of a statement. Its exchange is open while it scans, as it was then."""
+    def run(self, conversation: Conversation) -> Answered:
+        """Replay all calls of a statement. Its exchange is open while it scans, as in the recording."""
         answered = Answered()
-        calls = [call for call in told.calls if call.name not in NOT_HERE]
+        calls = [call for call in conversation.calls if call.name not in NOT_HERE]
         try:
             before = [call for call in calls if call.name not in ("endpoints", "DoGet", "DoExchange")]
             for call in before:
                 self.plain_call(call)
             with contextlib.ExitStack() as stack:
-                exchanges = [Exchange(self, told, call) for call in calls if call.method == "DoExchange"]
+                exchanges = [Exchange(self, conversation, call) for call in calls if call.method == "DoExchange"]
                 for exchange in exchanges:
                     stack.callback(exchange.call.cancel)
                 for call in calls:
@@ -127,17 +129,17 @@ class Replay:
         return action.SerializeToString()
 
     def metadata(self, call: Call) -> list[tuple[str, str]]:
-        def value(key: str, told: str) -> str:
-            return "/".join(self.rename(plain(told.split("/"))).path) if key == headers.FLIGHT_PATH else told
+        def value(key: str, recorded: str) -> str:
+            return "/".join(self.rename(plain(recorded.split("/"))).path) if key == headers.FLIGHT_PATH else recorded
 
-        return [(key, value(key, told)) for key, told in call.headers]
+        return [(key, value(key, recorded)) for key, recorded in call.headers]
 
 
 class Exchange:
-    """One recorded exchange in lock-step with our server, opened by making it."""
+    """One recorded exchange in lock-step with our server, opened by the constructor."""
 
-    def __init__(self, replay: Replay, told: Conversation, recorded: Call) -> None:
-        self._replay, self._told, self._recorded = replay, told, recorded
+    def __init__(self, replay: Replay, conversation: Conversation, recorded: Call) -> None:
+        self._replay, self._conversation, self._recorded = replay, conversation, recorded
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         invoke: Any = replay.channel.stream_stream(f"/{headers.SERVICE}/DoExchange")
         self.call = invoke(iter(self._queue.get, None), metadata=replay.metadata(recorded), timeout=30)
@@ -147,11 +149,11 @@ class Exchange:
             self._queue.put(data)
         self._rows = self._frames[schema + 1 :]
         self._reader = BatchReader(self.call)
-        self._schema = self._reader.schema  # ours comes before their first batch goes
+        self._schema = self._reader.schema  # our schema arrives before the first recorded batch is sent
         self._answers = self._reader.with_metadata()
 
     def finish(self, answered: Answered) -> None:
-        """The batches, each answered as the operation demands, and the end."""
+        """Send the batches, check the response to each, and finish the exchange."""
         operation = self._recorded.header(headers.OPERATION)
         returned: list[pa.RecordBatch] = []
         for data in self._with_our_row_ids() if operation in ("update", "delete") else self._rows:
@@ -184,23 +186,23 @@ class Exchange:
         raise AssertionError("the stream ended within a chunk")
 
     def _with_our_row_ids(self) -> Iterator[bytes]:
-        """Their batches with our row ids; a row that only their server had is left out."""
+        """The recorded batches with our row ids, without rows that only the recorded server had."""
         reader = BatchReader(iter(self._recorded.requests))
         writer = FrameWriter(reader.schema)
         batches = list(reader)
         recorded = [i for batch in batches for i in batch["rowid"].to_pylist()]
-        translated = dict(zip(recorded, self._replay.row_ids(self._told, recorded), strict=True))
+        translated = dict(zip(recorded, self._replay.row_ids(self._conversation, recorded), strict=True))
         for batch in batches:
             ids = pa.array([translated[i] for i in batch["rowid"].to_pylist()], pa.int64())
-            here = batch.set_column(batch.num_columns - 1, "rowid", ids).filter(ids.is_valid())
-            if here.num_rows:
-                yield from writer.batch(here)
+            translated_batch = batch.set_column(batch.num_columns - 1, "rowid", ids).filter(ids.is_valid())
+            if translated_batch.num_rows:
+                yield from writer.batch(translated_batch)
 
 
-# -- what is right ------------------------------------------------------------------------------------------------------
+# -- the expected results -----------------------------------------------------------------------------------------------
 
-# What the wire does not tell: IF NOT EXISTS, the name of a new field, CASCADE.
-NOT_TOLD = {
+# What the protocol does not transmit: IF NOT EXISTS, the name of a new field, CASCADE.
+NOT_TRANSMITTED = {
     "CREATE SCHEMA IF NOT EXISTS d.s1": "ALREADY_EXISTS",
     "ALTER TABLE d.s1.t ADD COLUMN s.z DOUBLE": "UNIMPLEMENTED",
     "DROP SCHEMA d.s1 CASCADE": "FAILED_PRECONDITION",
@@ -208,7 +210,7 @@ NOT_TOLD = {
 
 
 class Model:
-    """DuckDB with a database of its own in place of the attached catalog."""
+    """DuckDB with a local database in place of the attached catalog."""
 
     def __init__(self) -> None:
         self.db = duckdb.connect()
@@ -230,7 +232,7 @@ class Model:
 
 
 def announced(location: str) -> set[tuple[Any, ...]]:
-    """All columns as a client finds them, in DuckDB's types."""
+    """All columns as a client sees them, in DuckDB's types."""
     with AirportClient(location, "demo", token="t") as db:
         return {
             (
@@ -272,7 +274,7 @@ def location(catalog: MemoryCatalog, recorder: Recorder) -> Iterator[str]:
 
 
 def tables_by_path(descriptor: flight.FlightDescriptor) -> flight.FlightDescriptor:
-    """Our descriptor for the recorded one of a table."""
+    """Our descriptors of tables by the recorded ones."""
     match list(theirs(descriptor).path):
         case [catalog, schema, "table", name]:
             return plain([catalog, schema, name])
@@ -281,65 +283,67 @@ def tables_by_path(descriptor: flight.FlightDescriptor) -> flight.FlightDescript
 
 
 def translator(catalog: MemoryCatalog) -> Callable[[Conversation, list[int]], list[int | None]]:
-    """Our ids for the recorded ones: of the row with the same key, or where that is cut away, of any row it can be."""
+    """Our row ids for the recorded ones: of the row with the same key, or if that is truncated, of any matching row."""
 
-    def translate(told: Conversation, recorded: list[int]) -> list[int | None]:
-        (get,) = [call for call in told.calls if call.method == "DoGet"]
+    def translate(conversation: Conversation, recorded: list[int]) -> list[int | None]:
+        (get,) = [call for call in conversation.calls if call.method == "DoGet"]
         _, schema, _, name = theirs(plain([get.header(headers.FLIGHT_PATH)])).path
         table = catalog.schema(schema).table(name)  # type: ignore[union-attr]
         rows = table.scan(ScanOptions()).read_all()  # type: ignore[union-attr]
         if get.cut:
-            about = pc.less(rows["id"], 3000) if "id < 3000" in told.sql else pa.array([True] * rows.num_rows)
+            about = pc.less(rows["id"], 3000) if "id < 3000" in conversation.sql else pa.array([True] * rows.num_rows)
             return rows.filter(about)["rowid"].to_pylist()  # type: ignore[no-any-return]
-        here = dict(zip(rows["id"].to_pylist(), rows["rowid"].to_pylist(), strict=True))
-        there = get.table()
-        keys = dict(zip(there["rowid"].to_pylist(), there["id"].to_pylist(), strict=True))
-        return [here.get(keys[i]) for i in recorded]
+        our_ids = dict(zip(rows["id"].to_pylist(), rows["rowid"].to_pylist(), strict=True))
+        recorded_rows = get.table()
+        keys = dict(zip(recorded_rows["rowid"].to_pylist(), recorded_rows["id"].to_pylist(), strict=True))
+        return [our_ids.get(keys[i]) for i in recorded]
 
     return translate
 
 
 @pytest.mark.parametrize("session", WRITTEN)
-def test_recorded_writes_have_the_effects_that_duckdb_gives_them(
+def test_recorded_writes_have_the_same_effects_as_in_duckdb(
     session: str, catalog: MemoryCatalog, location: str
 ) -> None:
     model, held = Model(), 0
     with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
         replay = Replay(channel, tables_by_path, translator(catalog))
-        for told in conversations(session):
-            if changes(told):
+        for conversation in conversations(session):
+            if changes(conversation):
                 held += 1
-                check(told, replay.hold(told), model)
-                assert announced(location) == model.columns(), told
-                assert contents(catalog) == {name: model.rows(*name) for name in contents(catalog)}, told
+                check(conversation, replay.run(conversation), model)
+                assert announced(location) == model.columns(), conversation
+                assert contents(catalog) == {name: model.rows(*name) for name in contents(catalog)}, conversation
     assert held == {"ddl": 31, "dml": 29, "time travel": 5}[session]
 
 
-def check(told: Conversation, answered: Answered, model: Model) -> None:
-    """The same success or failure, count and returned rows as DuckDB's own."""
-    if told.sql in NOT_TOLD:
-        assert answered.status == NOT_TOLD[told.sql], told
+def check(conversation: Conversation, answered: Answered, model: Model) -> None:
+    """Check for the same success or failure, count and returned rows as in DuckDB."""
+    if conversation.sql in NOT_TRANSMITTED:
+        assert answered.status == NOT_TRANSMITTED[conversation.sql], conversation
         return
-    right = model.run(told.sql)
-    if isinstance(right, duckdb.Error):
-        assert answered.status == failure(right), told
-        if isinstance(right, duckdb.ConstraintException):
+    expected = model.run(conversation.sql)
+    if isinstance(expected, duckdb.Error):
+        assert answered.status == failure(expected), conversation
+        if isinstance(expected, duckdb.ConstraintException):
             assert decode(answered.details, TypedError, "").exception_type == "ConstraintException"
         return
-    assert answered.status == "OK", told
-    _, returning, wanted = told.sql.partition(" RETURNING ")
+    assert answered.status == "OK", conversation
+    _, returning, columns = conversation.sql.partition(" RETURNING ")
     if returning:
-        assert answered.count == len(right), told
+        assert answered.count == len(expected), conversation
         returned = answered.returned
         assert returned is not None
-        if told.sql.startswith("UPDATE"):
-            (exchange,) = [call for call in told.calls if call.method == "DoExchange"]
-            assert returned.schema.names == BatchReader(iter(exchange.requests)).schema.names, "DuckDB goes by position"
+        if conversation.sql.startswith("UPDATE"):
+            (exchange,) = [call for call in conversation.calls if call.method == "DoExchange"]
+            assert returned.schema.names == BatchReader(iter(exchange.requests)).schema.names, (
+                "DuckDB matches columns by position"
+            )
         visible = returned.select(["id", "name", "v"])  # noqa: F841  (DuckDB finds it by its name)
-        found = duckdb.sql(f"SELECT {wanted} FROM visible").fetchall()
-        assert sorted(map(str, found)) == sorted(map(str, right)), told
+        actual = duckdb.sql(f"SELECT {columns} FROM visible").fetchall()
+        assert sorted(map(str, actual)) == sorted(map(str, expected)), conversation
     elif answered.count is not None:
-        assert [(answered.count,)] == right, told
+        assert [(answered.count,)] == expected, conversation
 
 
 def failure(error: duckdb.Error) -> str:
@@ -350,7 +354,7 @@ def failure(error: duckdb.Error) -> str:
 
 # -- types --------------------------------------------------------------------------------------------------------------
 
-# What the wire does not tell of a type: always, and under DuckDB's default settings.
+# What the protocol does not transmit of a type: always, and with DuckDB's default settings.
 ENUMS = {"ENUM('x','y')": "VARCHAR"}
 BY_DEFAULT = {
     "HUGEINT": "DECIMAL(38,0)",
@@ -363,22 +367,22 @@ BY_DEFAULT = {
 SPELLED = {"TIMETZ": "TIME WITH TIME ZONE", "TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE"}
 
 
-def recorded_columns(told: Conversation) -> pa.Schema:
+def recorded_columns(conversation: Conversation) -> pa.Schema:
     """The columns of a recorded CREATE TABLE."""
-    (call,) = changes(told)
-    asked = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
-    return pa.ipc.read_schema(pa.py_buffer(binary(asked.arrow_schema)))
+    (call,) = changes(conversation)
+    request = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
+    return pa.ipc.read_schema(pa.py_buffer(binary(request.arrow_schema)))
 
 
-def declared(told: Conversation) -> tuple[str, str] | None:
+def declared(conversation: Conversation) -> tuple[str, str] | None:
     """Table and type of `CREATE TABLE d.ty.t0 (v BOOLEAN)`."""
-    found = re.fullmatch(r"CREATE TABLE d\.ty\.(t\d+) \(v (.*)\)", told.sql)
-    return (found[1], found[2]) if found and changes(told) else None
+    match = re.fullmatch(r"CREATE TABLE d\.ty\.(t\d+) \(v (.*)\)", conversation.sql)
+    return (match[1], match[2]) if match and changes(conversation) else None
 
 
-def expected_type(told: Conversation, sql_type: str, *, lossless: bool) -> str:
-    """The type that DuckDB makes of what the wire told."""
-    was_sent = duckdb_type(recorded_columns(told).field(0))
+def expected_type(conversation: Conversation, sql_type: str, *, lossless: bool) -> str:
+    """The type that DuckDB derives from what was transmitted."""
+    was_sent = duckdb_type(recorded_columns(conversation).field(0))
     if not lossless or was_sent == BY_DEFAULT.get(sql_type):  # single statements ignored the setting
         sql_type = BY_DEFAULT.get(sql_type, sql_type)
     sql_type = ENUMS.get(sql_type, sql_type)
@@ -386,28 +390,30 @@ def expected_type(told: Conversation, sql_type: str, *, lossless: bool) -> str:
 
 
 @pytest.mark.parametrize("session", TYPES)
-def test_every_type_is_taken_and_announced_as_duckdb_can_take_it(
+def test_every_type_is_accepted_and_announced_in_a_form_duckdb_supports(
     session: str, catalog: MemoryCatalog, location: str
 ) -> None:
     created, inserted = 0, 0
     with grpc.insecure_channel(location.removeprefix("grpc://")) as channel:
         replay = Replay(channel, tables_by_path, translator(catalog))
-        for told in conversations(session):
-            if not changes(told):
+        for conversation in conversations(session):
+            if not changes(conversation):
                 continue
-            answered = replay.hold(told)
-            assert answered.status == "OK", told
-            if (found := declared(told)) is not None:
+            answered = replay.run(conversation)
+            assert answered.status == "OK", conversation
+            if (match := declared(conversation)) is not None:
                 created += 1
-                name, sql_type = found
+                name, sql_type = match
                 types = {column[1]: column[3] for column in announced(location)}
-                assert types[name] == expected_type(told, sql_type, lossless="true" in session), told
-            elif told.sql.startswith("INSERT"):
+                assert types[name] == expected_type(conversation, sql_type, lossless="true" in session), conversation
+            elif conversation.sql.startswith("INSERT"):
                 inserted += 1
-                assert answered.count == 1, told
-                assert contents(catalog)["ty", told.sql.split()[2].rpartition(".")[2]] == ["(None,)"], told
+                assert answered.count == 1, conversation
+                assert contents(catalog)["ty", conversation.sql.split()[2].rpartition(".")[2]] == ["(None,)"], (
+                    conversation
+                )
     assert (created, inserted) == (39, 38), (
-        "all but VARIANT; the recorded server refused UNION, so nothing was inserted"
+        "all but VARIANT; the recorded server rejected UNION, so nothing was inserted"
     )
 
 
@@ -415,7 +421,7 @@ def test_every_type_is_taken_and_announced_as_duckdb_can_take_it(
 
 
 def renaming(catalog_location: str) -> Rename:
-    """Our descriptors for the recorded ones, of tables and functions alike."""
+    """Our descriptors of tables and functions by the recorded ones."""
     with AirportClient(catalog_location, "demo", token="t") as db:
         objects = [item for schema in db.schemas() for item in (*schema.tables, *schema.functions)]
     known = {tuple(ours(item.descriptor).path): item.descriptor for item in objects}  # type: ignore[attr-defined]
@@ -434,33 +440,37 @@ def functions(functions_recorder: Recorder) -> Iterator[str]:
 
 
 def called() -> list[Conversation]:
-    return [told for told in conversations("functions") if any(call.method == "DoExchange" for call in told.calls)]
+    return [
+        conversation
+        for conversation in conversations("functions")
+        if any(call.method == "DoExchange" for call in conversation.calls)
+    ]
 
 
-@pytest.mark.parametrize("told", called(), ids=str)
-def test_recorded_calls_of_functions_give_what_they_gave(told: Conversation, functions: str) -> None:
+@pytest.mark.parametrize("conversation", called(), ids=str)
+def test_recorded_function_calls_return_the_recorded_results(conversation: Conversation, functions: str) -> None:
     with grpc.insecure_channel(functions.removeprefix("grpc://")) as channel:
-        answered = Replay(channel, renaming(functions), lambda _told, ids: list(ids)).hold(told)
+        answered = Replay(channel, renaming(functions), lambda _, ids: list(ids)).run(conversation)
     assert answered.status == "OK"
     assert answered.returned is not None
-    assert shown(told, answered.returned) == [list(values) for values in told.rows]
-    if "in_out" in told.sql:
+    assert shown(conversation, answered.returned) == [list(values) for values in conversation.rows]
+    if "in_out" in conversation.sql:
         assert answered.marks[-1] == b"chunk_finished"
 
 
-def shown(told: Conversation, made: pa.Table) -> list[list[str]]:
-    """The statement's rows, of what its function gave."""
-    found = made
-    if "test_time" in told.sql:
-        return [list(values) for values in told.rows] if made.num_rows == 1 else []
-    if (outer := re.match(r"SELECT (count\(.*?\)|sum)", told.sql)) is not None:
+def shown(conversation: Conversation, result: pa.Table) -> list[list[str]]:
+    """The statement's rows, computed from the function's results."""
+    rows = result
+    if "test_time" in conversation.sql:
+        return [list(values) for values in conversation.rows] if result.num_rows == 1 else []
+    if (outer := re.match(r"SELECT (count\(.*?\)|sum)", conversation.sql)) is not None:
         expression = outer[1] if outer[1].startswith("count") else "sum(result)"
-        found = duckdb.sql(f"SELECT {expression} FROM made").arrow().read_all()
-    return [[str(value) for value in values.values()] for values in found.to_pylist()]
+        rows = duckdb.sql(f"SELECT {expression} FROM result").arrow().read_all()
+    return [[str(value) for value in values.values()] for values in rows.to_pylist()]
 
 
-def test_all_that_was_recorded_is_replayed_here_or_among_the_reads() -> None:
-    """No statement that writes or calls is passed over."""
-    sessions = {told.session for told in conversations() if changes(told)}
+def test_every_recorded_statement_is_replayed() -> None:
+    """No statement that writes or calls a function is skipped."""
+    sessions = {conversation.session for conversation in conversations() if changes(conversation)}
     assert sessions == {*WRITTEN, *TYPES, "functions"}
-    assert {told.session for told in called()} == {"functions"}
+    assert {conversation.session for conversation in called()} == {"functions"}

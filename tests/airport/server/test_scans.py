@@ -1,4 +1,4 @@
-"""Scans over a real socket: sizes, projection, what a scan may return, and how it ends."""
+"""Scans over a real socket: sizes, projection, return types of a scan, and cleanup."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_all_rows_arrive(rows: int) -> None:
 def test_one_column_of_a_hundred_costs_a_twentieth() -> None:
     table = pa.table({f"c{i}": pa.array(range(i, i + 100_000), pa.int64()) for i in range(100)})
     with serving(table.schema, lambda scan: table) as server, Raw(server.location) as raw:
-        (all_of_it,) = raw.endpoints("demo", "s", "t", columns=range(100))
+        (all_columns,) = raw.endpoints("demo", "s", "t", columns=range(100))
         (one,) = raw.endpoints("demo", "s", "t", columns=[7])
-        whole = sum(map(len, raw.get(all_of_it.ticket.ticket)))
+        wide = sum(map(len, raw.get(all_columns.ticket.ticket)))
         narrow = sum(map(len, raw.get(one.ticket.ticket)))
         scanned = raw.scan("demo", "s", "t", columns=[7])
-    assert narrow < 0.05 * whole
+    assert narrow < 0.05 * wide
     assert scanned.schema.equals(table.schema)
     assert scanned["c7"].to_pylist() == table["c7"].to_pylist()
     assert scanned["c8"].null_count == scanned.num_rows
@@ -66,7 +66,7 @@ def test_a_batch_of_mostly_real_data_is_not_compressed() -> None:
         assert raw.scan("demo", "s", "t", columns=[1])["large"].to_pylist() == table["large"].to_pylist()
 
 
-def test_the_scan_is_told_the_columns_each_once_in_the_clients_order() -> None:
+def test_scan_gets_each_column_once_in_the_clients_order() -> None:
     seen: list[ScanOptions] = []
     schema = pa.schema([pa.field("a", pa.int64()), ROWID, pa.field("b", pa.int64())])
 
@@ -80,7 +80,7 @@ def test_the_scan_is_told_the_columns_each_once_in_the_clients_order() -> None:
     assert [options.columns for options in seen] == [["b", "rowid", "a"], None]
 
 
-def test_rowid_stands_at_its_place_and_does_not_count_as_a_column() -> None:
+def test_rowid_is_at_its_position_and_not_counted_as_a_column() -> None:
     schema = pa.schema([pa.field("a", pa.int64()), ROWID, pa.field("b", pa.string())])
     table = pa.table({"a": [1], "rowid": [7], "b": ["x"]}, schema)
     with serving(schema, lambda scan: table) as server, Raw(server.location) as raw:
@@ -90,7 +90,7 @@ def test_rowid_stands_at_its_place_and_does_not_count_as_a_column() -> None:
     assert only_rowid.to_pylist() == [{"a": None, "rowid": 7, "b": None}]
 
 
-def test_a_column_id_out_of_range_is_refused() -> None:
+def test_column_id_out_of_range_is_rejected() -> None:
     with serving(pa.schema({"a": pa.int64()}), lambda scan: ()) as server, Raw(server.location) as raw:
         code, message = code_of(lambda: raw.endpoints("demo", "s", "t", columns=[5]))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -140,14 +140,14 @@ def test_a_missing_column_arrives_as_nulls() -> None:
 
 
 @pytest.mark.parametrize("wrong", [42, None, "rows", b"rows", ["row"]])
-def test_a_scan_that_returns_no_arrow_data_is_an_error_that_says_so(wrong: object) -> None:
+def test_scan_that_returns_no_arrow_data_is_a_clear_error(wrong: object) -> None:
     with serving(pa.schema({"id": pa.int64()}), lambda scan: wrong) as server, Raw(server.location) as raw:
         code, message = code_of(lambda: raw.scan("demo", "s", "t"))
     assert code is grpc.StatusCode.INTERNAL
     assert "a scan must return Arrow data or batches of it, not" in message
 
 
-def test_a_column_of_an_impossible_type_is_an_error_that_names_it() -> None:
+def test_column_of_an_incompatible_type_is_an_error_that_names_it() -> None:
     with (
         serving(pa.schema({"id": pa.int64()}), lambda scan: pa.table({"id": ["x"]})) as server,
         Raw(server.location) as raw,
@@ -158,7 +158,7 @@ def test_a_column_of_an_impossible_type_is_an_error_that_names_it() -> None:
     assert "int64" in message
 
 
-def test_an_error_half_way_through_a_scan_reaches_the_client() -> None:
+def test_error_in_the_middle_of_a_scan_reaches_the_client() -> None:
     def scan(options: ScanOptions):
         yield pa.record_batch({"id": [1]})
         raise PreconditionFailed("the tape broke at row 2")
@@ -174,7 +174,7 @@ def test_an_error_half_way_through_a_scan_reaches_the_client() -> None:
     assert failed.value.details() == "the tape broke at row 2"
 
 
-def test_an_early_stop_of_the_client_frees_the_reader() -> None:
+def test_reader_is_closed_when_the_client_stops_early() -> None:
     closed = threading.Event()
 
     def scan(options: ScanOptions):
@@ -193,21 +193,21 @@ def test_an_early_stop_of_the_client_frees_the_reader() -> None:
         assert closed.wait(10)
 
 
-def test_the_data_of_a_finished_scan_is_not_kept() -> None:
-    kept: list[weakref.ref[pa.Table]] = []
+def test_data_of_a_finished_scan_is_released() -> None:
+    references: list[weakref.ref[pa.Table]] = []
 
     def scan(options: ScanOptions) -> pa.Table:
         table = pa.table({"id": range(10)})
-        kept.append(weakref.ref(table))
+        references.append(weakref.ref(table))
         return table
 
     with serving(pa.schema({"id": pa.int64()}), scan) as server, Raw(server.location) as raw:
         raw.scan("demo", "s", "t")
     gc.collect()
-    assert kept[0]() is None
+    assert references[0]() is None
 
 
-def test_wide_batches_leave_in_pieces_of_bounded_size() -> None:
+def test_wide_batches_are_split_into_messages_of_bounded_size() -> None:
     table = pa.table({"v": pa.array(["x" * 1000] * 50_000)}).combine_chunks()
     with serving(table.schema, lambda scan: table) as server, Raw(server.location) as raw:
         (endpoint,) = raw.endpoints("demo", "s", "t")
@@ -216,7 +216,7 @@ def test_wide_batches_leave_in_pieces_of_bounded_size() -> None:
     assert max(sizes) < 10 * 1024 * 1024
 
 
-def test_progress_is_told_where_the_number_of_rows_is_known() -> None:
+def test_progress_is_reported_where_the_row_count_is_known() -> None:
     class Counted(pa_table_of(pa.table({"id": range(4)}))):  # type: ignore[misc]
         def row_count(self) -> int:
             return 4
@@ -242,7 +242,7 @@ def pa_table_of(table: pa.Table):
     return Fixed
 
 
-def test_the_filter_reaches_the_scan_parsed_once_it_is_asked_for() -> None:
+def test_scan_gets_the_filter_parsed_on_demand() -> None:
     seen: list[ScanOptions] = []
 
     def scan(options: ScanOptions):
@@ -266,7 +266,7 @@ def test_the_filter_reaches_the_scan_parsed_once_it_is_asked_for() -> None:
     assert not seen[1].filter
 
 
-def test_a_handler_sees_who_asks_and_for_what() -> None:
+def test_handler_sees_the_caller_and_the_request() -> None:
     seen = []
 
     def scan(options: ScanOptions):

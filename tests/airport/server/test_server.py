@@ -1,4 +1,4 @@
-"""The server: addresses, catalogs that come and go, routing, TLS, limits, and a clean end."""
+"""The server: addresses, adding and removing catalogs, routing, TLS, limits and clean shutdown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def where(raw: Raw, *path: str) -> str:
 # -- addresses --------------------------------------------------------------------------------------------------------
 
 
-def test_port_zero_picks_a_free_port_and_location_tells_it() -> None:
+def test_port_zero_picks_a_free_port_and_location_reports_it() -> None:
     with Server(catalog_named("demo"), port=0) as one, Server(catalog_named("demo"), port=0) as two:
         assert one.port != two.port > 0
         assert one.location == f"grpc://127.0.0.1:{one.port}"
@@ -67,7 +67,7 @@ def test_a_port_in_use_is_an_error() -> None:
         Server(catalog_named("b"), port=first.port).start()
 
 
-def test_a_port_can_be_shared_when_asked_for() -> None:
+def test_port_can_be_shared_on_request() -> None:
     shared = {"port": 0, "share_port": True, "ticket_key": b"k" * 32}
     with Server(catalog_named("a"), **shared) as first:
         again = {**shared, "port": first.port}
@@ -76,12 +76,12 @@ def test_a_port_can_be_shared_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_only_loopback_is_served_in_the_clear(host: str) -> None:
+def test_only_loopback_is_served_without_tls_by_default(host: str) -> None:
     with pytest.raises(InvalidArgument, match="insecure=True"):
         Server(catalog_named("demo"), host=host)
 
 
-def test_all_interfaces_may_be_served_in_the_clear_when_said_so() -> None:
+def test_all_interfaces_can_be_served_without_tls_explicitly() -> None:
     with Server(catalog_named("demo"), host="0.0.0.0", port=0, insecure=True) as server:
         assert where(Raw(f"grpc://127.0.0.1:{server.port}"), "demo", "s", "t") == "demo"
 
@@ -100,7 +100,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
             assert where(raw, "demo", "s", "t") == "demo"
 
 
-def test_a_server_starts_once() -> None:
+def test_server_can_only_be_started_once() -> None:
     with Server(catalog_named("demo"), port=0) as server, pytest.raises(InvalidArgument, match="started before"):
         server.start()
 
@@ -118,12 +118,12 @@ def test_endpoints_reuse_the_connection_unless_a_public_location_is_given() -> N
 
 
 @pytest.mark.parametrize("location", ["127.0.0.1:1", "http://h:1", "grpc://h", "grpc://", "grpc+tls://h"])
-def test_serve_refuses_what_is_not_a_location(location: str) -> None:
+def test_serve_rejects_an_invalid_location(location: str) -> None:
     with pytest.raises(InvalidArgument, match="grpc://host:port"):
         serve(catalog_named("demo"), location)
 
 
-def test_serve_refuses_tls_without_a_certificate() -> None:
+def test_serve_rejects_tls_without_a_certificate() -> None:
     with pytest.raises(InvalidArgument, match="Tls"):
         serve(catalog_named("demo"), "grpc+tls://127.0.0.1:1")
 
@@ -152,20 +152,20 @@ def listed_schema_catalog(raw: Raw, named: str) -> str:
     return flight.FlightInfo.FromString(info).flight_descriptor.path[0]
 
 
-def test_the_only_catalog_is_served_to_who_names_none_under_the_name_it_used() -> None:
+def test_only_catalog_is_the_default_under_the_name_the_client_used() -> None:
     with Server(catalog_named("demo"), port=0) as server, Raw(server.location) as raw:
         assert listed_schema_catalog(raw, "") == ""
         assert where(raw) == "demo"
 
 
-def test_names_are_unique_also_the_empty_one() -> None:
+def test_catalog_names_are_unique_including_the_empty_one() -> None:
     with pytest.raises(AlreadyExists, match="'demo'"):
         Server([catalog_named("demo"), catalog_named("demo")])
     with pytest.raises(AlreadyExists, match="''"):
         Server([catalog_named(""), catalog_named("")])
 
 
-def test_catalogs_come_and_go_while_calls_in_flight_finish() -> None:
+def test_catalogs_can_be_added_and_removed_while_calls_are_running() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(scan):
@@ -198,9 +198,9 @@ def test_a_resolver_finds_catalogs_per_request() -> None:
 
     auth = BearerAuth(lambda token: token)
     with Server(catalogs=resolve, port=0, auth=auth) as server:
-        for who in ("ada", "grace"):
-            with Raw(server.location, (*AIRPORT, ("authorization", f"Bearer {who}"))) as raw:
-                assert where(raw, "home", "s", "t") == f"{who}'s home"
+        for user in ("ada", "grace"):
+            with Raw(server.location, (*AIRPORT, ("authorization", f"Bearer {user}"))) as raw:
+                assert where(raw, "home", "s", "t") == f"{user}'s home"
                 assert code_of(lambda: where(raw, "other", "s", "t"))[0] is Code.NOT_FOUND
         with pytest.raises(Unsupported):
             server.add_catalog(catalog_named("x"))
@@ -228,7 +228,7 @@ def test_airport_databases_lists_the_catalogs_that_the_caller_may_use() -> None:
 # -- raw actions, listings --------------------------------------------------------------------------------------------
 
 
-def test_an_authors_own_actions() -> None:
+def test_custom_actions() -> None:
     got: list[tuple[bytes, str]] = []
 
     def reset(body: bytes) -> None:
@@ -249,23 +249,23 @@ def test_an_authors_own_actions() -> None:
     assert described["endpoints"]
 
 
-def test_an_own_action_cannot_take_one_of_airports_names() -> None:
+def test_custom_action_cannot_use_a_reserved_name() -> None:
     with pytest.raises(AlreadyExists, match="endpoints"):
         Server(catalog_named("demo"), actions={"endpoints": lambda body: None})
 
 
-def test_list_flights_tells_all_or_what_its_headers_ask_for() -> None:
+def test_list_flights_lists_all_or_what_its_headers_select() -> None:
     with Server([catalog_named("a"), catalog_named("b")], port=0) as server, Raw(server.location) as raw:
-        everything = [flight.FlightInfo.FromString(data) for data in raw.stream("ListFlights", b"")]
+        flights = [flight.FlightInfo.FromString(data) for data in raw.stream("ListFlights", b"")]
         headers = (("airport-list-flights-filter-catalog", "b"), ("airport-list-flights-filter-schema", "s"))
         some = [flight.FlightInfo.FromString(data) for data in raw.stream("ListFlights", b"", *headers)]
         none = list(raw.stream("ListFlights", b"", headers[0], ("airport-list-flights-filter-schema", "x")))
-    assert [list(info.flight_descriptor.path) for info in everything] == [["a", "s", "t"], ["b", "s", "t"]]
+    assert [list(info.flight_descriptor.path) for info in flights] == [["a", "s", "t"], ["b", "s", "t"]]
     assert [list(info.flight_descriptor.path) for info in some] == [["b", "s", "t"]]
     assert none == []
 
 
-def test_get_flight_info_and_get_schema_tell_the_schema_and_echo_the_descriptor() -> None:
+def test_get_flight_info_and_get_schema_return_the_schema_and_the_descriptor() -> None:
     with (
         Server(catalog_named("demo"), port=0) as server,
         Raw(server.location, (*AIRPORT, ("airport-catalog", "demo"))) as raw,
@@ -301,15 +301,15 @@ def test_tls(tmp_path: Path) -> None:
             assert code_of(lambda: where(raw, "demo", "s", "t"))[0] is Code.UNAVAILABLE
 
 
-def test_mutual_tls_wants_a_certificate_of_the_right_authority(tmp_path: Path) -> None:
+def test_mutual_tls_requires_a_certificate_from_the_right_authority(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     pair, ada, eve = authority.issue("server"), authority.issue("ada"), stranger.issue("eve")
     root = authority.certificate.read_bytes()
     with Server(
         catalog_named("demo"), port=0, tls=Tls(pair.certificate, pair.key, client_ca=authority.certificate)
     ) as server:
-        known = grpc.ssl_channel_credentials(root, ada.key.read_bytes(), ada.certificate.read_bytes())
-        with Raw(server.location, credentials=known) as raw:
+        credentials = grpc.ssl_channel_credentials(root, ada.key.read_bytes(), ada.certificate.read_bytes())
+        with Raw(server.location, credentials=credentials) as raw:
             assert where(raw, "demo", "s", "t") == "demo"
         foreign = grpc.ssl_channel_credentials(root, eve.key.read_bytes(), eve.certificate.read_bytes())
         for credentials in (foreign, grpc.ssl_channel_credentials(root)):
@@ -317,7 +317,7 @@ def test_mutual_tls_wants_a_certificate_of_the_right_authority(tmp_path: Path) -
                 assert code_of(lambda: where(raw, "demo", "s", "t"))[0] is Code.UNAVAILABLE
 
 
-def test_tls_lets_other_interfaces_be_served(tmp_path: Path) -> None:
+def test_other_interfaces_can_be_served_with_tls(tmp_path: Path) -> None:
     pair = Authority(tmp_path).issue("server")
     with Server(catalog_named("demo"), host="0.0.0.0", port=0, tls=Tls(pair.certificate, pair.key)) as server:
         assert server.port
@@ -326,7 +326,7 @@ def test_tls_lets_other_interfaces_be_served(tmp_path: Path) -> None:
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_exchanges_never_take_the_threads_of_scans_and_are_refused_beyond_their_limit() -> None:
+def test_exchanges_do_not_use_scan_threads_and_are_rejected_beyond_their_limit() -> None:
     builder = CatalogBuilder("demo")
     schema = builder.schema("s")
     schema.table(schema=pa.schema({"where": pa.string()}), name="t")(lambda scan: pa.table({"where": ["here"]}))
@@ -350,7 +350,7 @@ def test_exchanges_never_take_the_threads_of_scans_and_are_refused_beyond_their_
 
         held = [raw.exchange(held_open(), header) for _ in range(3)]
         for call in held:
-            next(call)  # its schema came, so it runs
+            next(call)  # its schema arrived, so it is running
         code, message = code_of(raw.exchange([opening], header))
         assert code is Code.RESOURCE_EXHAUSTED
         assert "3 exchanges" in message
@@ -361,7 +361,7 @@ def test_exchanges_never_take_the_threads_of_scans_and_are_refused_beyond_their_
         assert len(list(raw.exchange([opening, FrameWriter(pa.schema({"text": pa.string()})).begin()], header))) == 1
 
 
-def test_more_scans_than_threads_wait_their_turn() -> None:
+def test_scans_beyond_the_number_of_threads_are_queued() -> None:
     few = Limits(calls=2, scans=2)
     with (
         Server(catalog_named("demo"), port=0, limits=few) as server,
@@ -371,7 +371,7 @@ def test_more_scans_than_threads_wait_their_turn() -> None:
         assert list(pool.map(lambda _: where(raw, "demo", "s", "t"), range(100))) == ["demo"] * 100
 
 
-def test_the_arrow_memory_pool_is_the_one_given() -> None:
+def test_given_arrow_memory_pool_is_used() -> None:
     pool = pa.system_memory_pool()
     before = pool.total_bytes_allocated() if hasattr(pool, "total_bytes_allocated") else 0
     with Server(catalog_named("demo"), port=0, memory_pool=pool) as server, Raw(server.location) as raw:
@@ -379,10 +379,10 @@ def test_the_arrow_memory_pool_is_the_one_given() -> None:
     assert pool.max_memory() > before
 
 
-# -- beside other services --------------------------------------------------------------------------------------------
+# -- with other services ----------------------------------------------------------------------------------------------
 
 
-def test_the_service_lives_beside_others_on_one_grpcio_server() -> None:
+def test_service_can_share_a_grpcio_server_with_others() -> None:
     host = grpc.server(ThreadPoolExecutor(2))
     AirportService(catalog_named("demo")).add_to(host)
     echo = grpc.unary_unary_rpc_method_handler(lambda data, context: data)
@@ -398,16 +398,16 @@ def test_the_service_lives_beside_others_on_one_grpcio_server() -> None:
         host.stop(0).wait()
 
 
-# -- the end ----------------------------------------------------------------------------------------------------------
+# -- shutdown ---------------------------------------------------------------------------------------------------------
 
 
-def test_stop_lets_calls_in_flight_finish() -> None:
+def test_stop_lets_running_calls_finish() -> None:
     begun = threading.Event()
 
     def slow(scan):
         yield pa.record_batch({"where": ["begun"]})
         begun.set()
-        time.sleep(0.3)  # the work itself takes this long
+        time.sleep(0.3)  # the call itself takes this long
         yield pa.record_batch({"where": ["finished"]})
 
     server = Server(catalog_named("demo", slow), port=0).start()
@@ -419,7 +419,7 @@ def test_stop_lets_calls_in_flight_finish() -> None:
         assert code_of(lambda: where(raw, "demo", "s", "t"))[0] is Code.UNAVAILABLE
 
 
-def test_stop_cancels_what_does_not_finish_in_time() -> None:
+def test_stop_cancels_calls_that_do_not_finish_in_time() -> None:
     begun, closed = threading.Event(), threading.Event()
 
     def endless(scan):
@@ -442,7 +442,7 @@ def test_stop_cancels_what_does_not_finish_in_time() -> None:
         assert closed.wait(10)
 
 
-def test_the_logger_hears_failures_that_are_ours_with_their_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_errors_are_logged_with_their_traceback(caplog: pytest.LogCaptureFixture) -> None:
     def broken(scan):
         raise ZeroDivisionError("oops")
 
@@ -472,7 +472,7 @@ serve(demo.build(), sys.argv[1], processes=int(sys.argv[2]))
 
 @contextlib.contextmanager
 def script_running(folder: Path, processes: int) -> Iterator[tuple[subprocess.Popen[str], str, set[int]]]:
-    """The script in a process of its own; gives also its location, and the processes that answer there."""
+    """Run the script in its own process; also yields its location and the processes that serve it."""
     (folder / "server.py").write_text(SCRIPT)
     location = f"grpc://127.0.0.1:{free_port()}"
     command = [sys.executable, str(folder / "server.py"), location, str(processes)]
@@ -493,7 +493,7 @@ def script_running(folder: Path, processes: int) -> Iterator[tuple[subprocess.Po
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_serve_runs_until_it_is_told_to_end(processes: int, number: signal.Signals, tmp_path: Path) -> None:
+def test_serve_runs_until_it_is_stopped(processes: int, number: signal.Signals, tmp_path: Path) -> None:
     with script_running(tmp_path, processes) as (running, _, pids):
         assert len(pids) == processes
         running.send_signal(number)
@@ -502,10 +502,10 @@ def test_serve_runs_until_it_is_told_to_end(processes: int, number: signal.Signa
 
 
 def test_a_signal_at_any_moment_ends_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it comes just while the main thread begins to wait: a lock taken in a handler would hang there."""
+    """Even while the main thread is starting to wait: a lock acquired in a signal handler would deadlock there."""
     from skiway.airport.server import server as serving
 
-    def told_at_once(server: Server) -> None:
+    def signal_immediately(server: Server) -> None:
         sys.settrace(interrupting)
 
     sent: list[int] = []
@@ -518,7 +518,7 @@ def test_a_signal_at_any_moment_ends_serve(monkeypatch: pytest.MonkeyPatch) -> N
             os.kill(os.getpid(), signal.SIGINT)
         return interrupting
 
-    monkeypatch.setattr(serving, "_say_what_to_type", told_at_once)
+    monkeypatch.setattr(serving, "_say_what_to_type", signal_immediately)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     later = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
     later.start()
@@ -531,14 +531,14 @@ def test_a_signal_at_any_moment_ends_serve(monkeypatch: pytest.MonkeyPatch) -> N
             signal.signal(number, handler)
 
 
-def test_serve_ends_when_one_of_its_processes_does(tmp_path: Path) -> None:
+def test_serve_exits_when_one_of_its_processes_exits(tmp_path: Path) -> None:
     with script_running(tmp_path, 2) as (running, _, pids):
         os.kill(min(pids), signal.SIGKILL)
         assert running.wait(20) == 1
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_serve_says_in_one_line_that_a_port_is_in_use(caplog: pytest.LogCaptureFixture) -> None:
+def test_serve_reports_a_port_in_use_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with Server(catalog_named("demo"), port=0) as server:
         for processes in (1, 2):
             with pytest.raises(SystemExit) as ended:
@@ -552,6 +552,6 @@ def test_serve_needs_the_main_thread() -> None:
         pool.submit(serve, catalog_named("demo"), "grpc://127.0.0.1:0").result()
 
 
-def test_a_certificate_that_is_not_there_is_named() -> None:
+def test_missing_certificate_is_named() -> None:
     with pytest.raises(InvalidArgument, match=r"key of Tls at nowhere\.key"):
         Server(catalog_named("demo"), port=0, tls=Tls("nowhere.pem", "nowhere.key")).start()

@@ -1,4 +1,4 @@
-"""Descriptors: what is not sayable in a header is never a path, and every name is found again."""
+"""Descriptors: a name that cannot be sent in a header is never a path, and every name is found again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, m
 
 
 @given(names, names, names, st.sampled_from(["", "id@1"]))
-def test_an_object_is_found_by_its_descriptor(catalog: str, schema: str, name: str, binding: str) -> None:
+def test_object_is_found_by_its_descriptor(catalog: str, schema: str, name: str, binding: str) -> None:
     path = ObjectPath(catalog, schema, name, signature=binding)
     assert object_path(FlightDescriptor.FromString(path.descriptor().SerializeToString())) == path
 
@@ -30,20 +30,20 @@ def test_a_path_can_be_repeated_in_a_header(schema: str, name: str) -> None:
     assert headers.can_carry("/".join(ObjectPath("c", schema, name).descriptor().path))
 
 
-def test_plain_names_are_a_path_that_people_can_type() -> None:
+def test_plain_names_form_a_readable_path() -> None:
     assert list(ObjectPath("demo", "sales", "people").descriptor().path) == ["demo", "sales", "people"]
     typed = FlightDescriptor(type=FlightDescriptor.CMD, cmd='["demo", "sales", "Größe"]'.encode())
     assert object_path(typed) == ObjectPath("demo", "sales", "Größe")
 
 
 @pytest.mark.parametrize("command", [b"", b"q", b"{}", b"[]", b"[1]", b'["a"', b'["a"]', b'["a","b","c","d"]', b"\xff"])
-def test_other_commands_are_refused(command: bytes) -> None:
+def test_other_commands_are_rejected(command: bytes) -> None:
     with pytest.raises(InvalidArgument, match=r"name a table as \[catalog, schema, table\]"):
         object_path(FlightDescriptor(type=FlightDescriptor.CMD, cmd=command))
 
 
 @pytest.mark.parametrize("name", ["Größe", "表", "🛬", "a\nb", "x" * 5000])
-def test_tables_and_functions_of_any_name_are_reached(name: str) -> None:
+def test_tables_and_functions_with_any_name_are_reachable(name: str) -> None:
     catalog = CatalogBuilder("c")
     schema = catalog.schema(name)
 
@@ -61,7 +61,7 @@ def test_tables_and_functions_of_any_name_are_reached(name: str) -> None:
         assert not db.table((name, name)).descriptor.path
 
 
-def test_a_memory_of_such_names_takes_all_statements() -> None:
+def test_in_memory_catalog_with_such_names_supports_all_statements() -> None:
     with Server(MemoryCatalog("c"), port=0) as server, AirportClient(server.location, "c") as db:
         db.create_schema("Größe")
         table = ("Größe", "🛬")

@@ -52,21 +52,21 @@ def info(raw: Raw, unit: str, value: str) -> flight.FlightInfo:
 @pytest.mark.parametrize(
     ("unit", "value", "version"), [("VERSION", "1", 1), ("VERSION", "2", 2), ("TIMESTAMP", "2022-05-01 10:00:00", 2)]
 )
-def test_schema_and_rows_are_those_of_then(raw: Raw, unit: str, value: str, version: int) -> None:
-    told = info(raw, unit, value)
-    assert pa.ipc.read_schema(pa.py_buffer(told.schema)) == STATES[version].schema
-    assert told.flight_descriptor.SerializeToString() == descriptor("demo", "s", "t")
-    assert told.app_metadata
+def test_schema_and_rows_are_those_of_the_requested_time(raw: Raw, unit: str, value: str, version: int) -> None:
+    flight_info = info(raw, unit, value)
+    assert pa.ipc.read_schema(pa.py_buffer(flight_info.schema)) == STATES[version].schema
+    assert flight_info.flight_descriptor.SerializeToString() == descriptor("demo", "s", "t")
+    assert flight_info.app_metadata
     ids = range(len(STATES[version].schema))
     scanned = raw.scan("demo", "s", "t", columns=ids, at_unit=unit, at_value=value)
     assert scanned.equals(STATES[version])
 
 
-def test_now_is_without_a_point(raw: Raw) -> None:
+def test_current_state_is_read_without_a_time_point(raw: Raw) -> None:
     assert raw.scan("demo", "s", "t", columns=[0, 1]).equals(STATES[3])
 
 
-def test_column_ids_count_in_the_schema_of_then(raw: Raw) -> None:
+def test_column_ids_refer_to_the_schema_of_that_time(raw: Raw) -> None:
     only_name = raw.scan("demo", "s", "t", columns=[1], at_unit="VERSION", at_value="2")
     assert only_name.to_pylist() == [{"id": None, "name": "Ada"}, {"id": None, "name": "Grace"}]
     assert (
@@ -75,18 +75,18 @@ def test_column_ids_count_in_the_schema_of_then(raw: Raw) -> None:
     )
 
 
-def test_a_time_before_the_table(raw: Raw) -> None:
+def test_time_before_the_table_existed(raw: Raw) -> None:
     code, message = code_of(lambda: info(raw, "VERSION", "9"))
     assert code is grpc.StatusCode.NOT_FOUND
     assert "version 9" in message
 
 
 @pytest.mark.parametrize(("unit", "value"), [("VERSION", "x"), ("TIMESTAMP", "yesterday"), ("", "1")])
-def test_points_that_make_no_sense(raw: Raw, unit: str, value: str) -> None:
+def test_invalid_time_points(raw: Raw, unit: str, value: str) -> None:
     assert code_of(lambda: info(raw, unit, value))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_time_points_read_duckdbs_texts() -> None:
+def test_time_points_parse_duckdbs_timestamps() -> None:
     assert TimePoint.parse("", "") is None
     assert TimePoint.parse("VERSION", "3") == TimePoint("version", "3")
     assert TimePoint.parse("snapshot", "abc") == TimePoint("snapshot", "abc")

@@ -1,4 +1,4 @@
-"""Clients that die in the midst of a statement, and clients that write all at once: nothing half done, nothing lost."""
+"""Clients that die during a statement, and clients that write concurrently: no partial writes, no lost updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from skiway.errors import Conflict
 ROWS = 10_000
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.float64())])
 
-# Sends two batches of a statement, says so, and waits for its end.
+# Sends two batches of a statement, reports it, and waits to be killed.
 CHILD = """
 import sys, threading
 import pyarrow as pa
@@ -70,14 +70,14 @@ def filled() -> MemoryCatalog:
 
 @pytest.fixture
 def location(recorder: Recorder) -> Iterator[str]:
-    """A server with room for one exchange: one that a dead client leaves behind would be in everybody's way."""
+    """A server with room for one exchange: one that a dead client leaves behind would block all others."""
     with recording(AirportService(filled(), limits=Limits(exchanges=1)), recorder) as found:
         yield found
 
 
 @pytest.mark.parametrize("returning", ["returning", "silent"])
 @pytest.mark.parametrize("operation", ["insert", "update", "delete", "json insert"])
-def test_client_killed_half_way_leaves_no_trace(
+def test_client_killed_during_a_statement_changes_nothing(
     location: str, recorder: Recorder, operation: str, returning: str
 ) -> None:
     method = "DoPut" if operation.startswith("json") else "DoExchange"
@@ -87,18 +87,20 @@ def test_client_killed_half_way_leaves_no_trace(
     with child:
         assert child.stdout is not None
         assert child.stdout.readline() == "half\n"
-        recorder.wait_until_heard(3)  # a descriptor, a schema or a batch more: rows are there in any case
+        recorder.wait_for_messages(
+            3
+        )  # plus a descriptor, a schema or another batch: some rows have arrived in any case
         child.kill()
     recorder.wait_for(method)
     with AirportClient(location, "m", timeout_s=30) as db:
         rows = db.scan("s.t").read_all()
         assert rows["id"].to_pylist() == list(range(ROWS))
         assert pc.unique(rows["v"]).to_pylist() == [0.0]
-        assert db.insert("s.t", pa.table({"id": [-1], "v": [1.0]})).count == 1, "and nobody is locked out"
+        assert db.insert("s.t", pa.table({"id": [-1], "v": [1.0]})).count == 1, "and no other client is blocked"
 
 
-def test_as_many_updates_as_there_are_exchanges_run_while_they_scan(recorder: Recorder) -> None:
-    """All hold their exchange open at the same moment, and all scan the same table then."""
+def test_updates_up_to_the_exchange_limit_scan_concurrently(recorder: Recorder) -> None:
+    """All hold their exchanges open at the same time, and scan the same table meanwhile."""
     together = 4
     limits = Limits(exchanges=together, scans=together)
     with (
@@ -122,8 +124,8 @@ def test_as_many_updates_as_there_are_exchanges_run_while_they_scan(recorder: Re
     assert found == {i: i // 1000 + 1.0 if i < 4000 else 0.0 for i in range(ROWS)}
 
 
-def test_writers_of_one_row_lose_no_update(recorder: Recorder) -> None:
-    """Those that come second are told, and try again."""
+def test_concurrent_writers_of_one_row_lose_no_update(recorder: Recorder) -> None:
+    """Later writers get a conflict and retry."""
     with recording(AirportService(filled()), recorder) as location:
 
         def add_one(_: int) -> None:

@@ -1,4 +1,4 @@
-"""INSERT, UPDATE and DELETE in lock-step, for every form of writing that a table may have."""
+"""INSERT, UPDATE and DELETE in lock-step, for every write interface that a table may implement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VISIBLE = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 class Rows(Table):
-    """A table of rows by id, the plainest store there is."""
+    """A table of rows by id, as simple as possible."""
 
     name = "t"
     schema = SCHEMA
@@ -72,8 +72,8 @@ class Rows(Table):
         )
 
     def drop(self, ids: list[int]) -> pa.Table:
-        gone = [self.rows.pop(number) for number in ids]
-        return pa.table({"id": [row[0] for row in gone], "name": [row[1] for row in gone]}, VISIBLE)
+        deleted = [self.rows.pop(number) for number in ids]
+        return pa.table({"id": [row[0] for row in deleted], "name": [row[1] for row in deleted]}, VISIBLE)
 
 
 def result(rows: pa.Table, count: int, options: DmlOptions) -> DmlResult:
@@ -81,7 +81,7 @@ def result(rows: pa.Table, count: int, options: DmlOptions) -> DmlResult:
 
 
 class Simple(Rows, Insertable, Updatable, Deletable):
-    """Ids and values apart."""
+    """Row ids and values as separate arguments."""
 
     def insert(self, rows, options):
         table = rows.read_all()
@@ -101,7 +101,7 @@ class Simple(Rows, Insertable, Updatable, Deletable):
 
 
 class InBatches(Rows, Insertable, UpdatableBatch, DeletableBatch, Updatable, Deletable):
-    """Both forms; the one with the row id inside is preferred."""
+    """Both interfaces; the one with the row id in the batch is preferred."""
 
     insert = Simple.insert
 
@@ -126,8 +126,8 @@ def ids(table: pa.Table) -> list[int]:
     return table.column(find_rowid_column(table.schema)).to_pylist()
 
 
-class Whole(Rows, Writable):
-    """Whole statements, all or nothing."""
+class Statements(Rows, Writable):
+    """Complete statements, all or nothing."""
 
     def __init__(self, rows: Iterable[tuple[int, str | None]] = ()) -> None:
         super().__init__(rows)
@@ -137,11 +137,11 @@ class Whole(Rows, Writable):
 
     def write(self, write: Write) -> Statement:
         self.opened.set()
-        return WholeStatement(self, write)
+        return CompleteStatement(self, write)
 
 
-class WholeStatement(Statement):
-    def __init__(self, table: Whole, write: Write) -> None:
+class CompleteStatement(Statement):
+    def __init__(self, table: Statements, write: Write) -> None:
         self.table, self.write, self.batches, self.count = table, write, [], 0
         self.copy = Rows()
         with table.lock:
@@ -183,8 +183,8 @@ def serving(table: Table) -> Server:
 
 
 PATH = ("demo", "s", "t")
-FORMS = [Simple, InBatches, Whole]
-UPDATE = pa.schema([("name", pa.string()), ("id", pa.int64()), ("rowid", pa.int64())])  # as the client orders them
+FORMS = [Simple, InBatches, Statements]
+UPDATE = pa.schema([("name", pa.string()), ("id", pa.int64()), ("rowid", pa.int64())])  # in the client's order
 DELETE = pa.schema([("rowid", pa.int64())])
 
 
@@ -215,14 +215,14 @@ def test_insert_update_delete_of_any_number_of_rows(form, returning: bool, rows:
         assert [row[1] for row in table.rows.values()] == [f"row {i}!" for i in range(rows)]
 
         delete = Exchange(raw, PATH, DELETE, "delete", returning=returning)
-        gone = written(delete, in_vectors(pa.table({"rowid": row_ids})), returning)
-        assert gone == changed.select(["id", "name"]).to_pylist() * returning
+        deleted = written(delete, in_vectors(pa.table({"rowid": row_ids})), returning)
+        assert deleted == changed.select(["id", "name"]).to_pylist() * returning
         assert delete.finish() == rows
         assert table.rows == {}
 
 
 def written(exchange: Exchange, batches: list[pa.RecordBatch], returning: bool) -> list[dict[str, object]]:
-    """Send all batches; with RETURNING, the rows that came back, one batch for each."""
+    """Send all batches; with RETURNING, returns one batch of rows for each."""
     returned: list[dict[str, object]] = []
     for batch in batches:
         if returning:
@@ -234,7 +234,7 @@ def written(exchange: Exchange, batches: list[pa.RecordBatch], returning: bool) 
     return returned
 
 
-def test_without_returning_a_reader_form_gets_the_whole_statement_at_once() -> None:
+def test_reader_interface_without_returning_gets_the_entire_statement_at_once() -> None:
     table = InBatches()
     with serving(table) as server, Raw(server.location) as raw:
         insert = Exchange(raw, PATH, VISIBLE, "insert", returning=False)
@@ -250,7 +250,7 @@ def test_without_returning_a_reader_form_gets_the_whole_statement_at_once() -> N
 
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
-def test_a_read_only_table_says_so(operation: str) -> None:
+def test_writing_to_a_read_only_table_is_a_clear_error(operation: str) -> None:
     schema = {"insert": VISIBLE, "update": UPDATE, "delete": DELETE}[operation]
     with serving(ReadOnly()) as server, Raw(server.location) as raw, pytest.raises(grpc.RpcError) as failed:
         Exchange(raw, PATH, schema, operation, returning=False).finish()
@@ -284,7 +284,7 @@ class OnlyDeletable(Rows, Deletable):
         (InBatches, True, True),
     ],
 )
-def test_each_ability_gives_its_own_statement_only(form, updates: bool, deletes: bool) -> None:
+def test_each_interface_enables_only_its_own_statement(form, updates: bool, deletes: bool) -> None:
     for operation, schema, allowed in (("update", UPDATE, updates), ("delete", DELETE, deletes)):
         with serving(form([(1, "a")])) as server, Raw(server.location) as raw:
             rows = pa.record_batch({"name": ["b"], "id": [1], "rowid": [0]}, UPDATE).select(schema.names)
@@ -315,7 +315,7 @@ def failure(raw: Raw, operation: str, batch: pa.RecordBatch, *, returning: bool 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("returning", [False, True])
 @pytest.mark.parametrize("operation", ["update", "delete"])
-def test_bad_row_ids_change_nothing(form, operation: str, returning: bool) -> None:
+def test_invalid_row_ids_change_nothing(form, operation: str, returning: bool) -> None:
     table = form([(1, "a"), (2, "b")])
     before = dict(table.rows)
     with serving(table) as server, Raw(server.location) as raw:
@@ -337,7 +337,7 @@ def test_bad_row_ids_change_nothing(form, operation: str, returning: bool) -> No
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("data_type", [pa.int64(), pa.int32(), pa.uint64()])
 @pytest.mark.parametrize("marked", [False, True])
-def test_row_ids_of_the_allowed_types_found_by_name_or_mark(form, data_type: pa.DataType, marked: bool) -> None:
+def test_row_ids_of_allowed_types_are_found_by_name_or_metadata(form, data_type: pa.DataType, marked: bool) -> None:
     table = form([(1, "a")])
     field = pa.field("key", data_type, metadata={"is_rowid": "1"}) if marked else pa.field("rowid", data_type)
     schema = pa.schema([pa.field("name", pa.string()), field])
@@ -348,7 +348,7 @@ def test_row_ids_of_the_allowed_types_found_by_name_or_mark(form, data_type: pa.
     assert table.rows == {0: (1, "z")}
 
 
-# -- the lock-step guards itself --------------------------------------------------------------------------------------
+# -- violations of the lock-step --------------------------------------------------------------------------------------
 
 
 class Miscounting(Rows, Insertable):
@@ -363,7 +363,7 @@ class Miscounting(Rows, Insertable):
 
 
 @pytest.mark.parametrize("off_by", [-1, 1])
-def test_too_few_or_too_many_returned_rows_are_an_error_never_a_hang(off_by: int) -> None:
+def test_too_few_or_too_many_returned_rows_are_an_error_not_a_hang(off_by: int) -> None:
     with serving(Miscounting(off_by)) as server, Raw(server.location) as raw:
         code, message = failure(raw, "insert", pa.record_batch({"id": [1, 2], "name": ["a", "b"]}), returning=True)
     assert code is Code.INTERNAL
@@ -382,7 +382,7 @@ def test_a_returned_batch_without_a_column_is_an_error() -> None:
     assert "'name'" in message
 
 
-def test_returned_rows_in_many_chunks_are_one_batch() -> None:
+def test_returned_rows_in_many_chunks_are_sent_as_one_batch() -> None:
     class Chunky(Rows, Insertable):
         def insert(self, rows, options):
             table = rows.read_all()
@@ -394,8 +394,8 @@ def test_returned_rows_in_many_chunks_are_one_batch() -> None:
         assert exchange.finish() == 2
 
 
-def test_an_error_in_a_statement_is_typed_for_duckdb_and_aborts_it() -> None:
-    table = Whole()
+def test_error_in_a_statement_has_a_duckdb_type_and_aborts_it() -> None:
+    table = Statements()
     with serving(table) as server, Raw(server.location) as raw:
         exchange = Exchange(raw, PATH, VISIBLE, "insert", returning=True)
         exchange.ask(pa.record_batch({"id": [1], "name": ["fine"]}, VISIBLE))
@@ -410,20 +410,20 @@ def test_an_error_in_a_statement_is_typed_for_duckdb_and_aborts_it() -> None:
 
 
 @pytest.mark.parametrize("returning", [False, True])
-def test_a_client_that_vanishes_half_way_leaves_no_effect(returning: bool) -> None:
-    table = Whole()
+def test_client_that_disconnects_during_a_statement_changes_nothing(returning: bool) -> None:
+    table = Statements()
     with serving(table) as server, Raw(server.location) as raw:
         exchange = Exchange(raw, PATH, VISIBLE, "insert", returning=returning)
         written(exchange, in_vectors(numbered(4096)), returning)
-        assert table.opened.wait(10)  # who vanishes before has left nothing to be undone
+        assert table.opened.wait(10)  # a client that disconnects earlier leaves nothing to undo
         exchange.call.cancel()
         assert table.aborted.wait(10)
     assert table.rows == {}
     assert table.ended == ["abort"]
 
 
-@pytest.mark.parametrize("form", [Simple, Whole])
-def test_as_many_updates_as_there_are_threads_scan_while_they_are_open(form) -> None:
+@pytest.mark.parametrize("form", [Simple, Statements])
+def test_as_many_updates_as_threads_can_scan_while_they_are_open(form) -> None:
     from skiway.airport import Limits
 
     table = form([(i, "a") for i in range(8)])
@@ -441,7 +441,7 @@ def test_as_many_updates_as_there_are_threads_scan_while_they_are_open(form) -> 
         assert [exchange.finish() for exchange in open_updates] == [1] * 8
 
 
-def test_a_table_that_has_seen_enough_does_not_make_the_client_wait() -> None:
+def test_table_that_stops_reading_early_does_not_block_the_client() -> None:
     class Lazy(Rows, Insertable):
         def insert(self, rows, options):
             return DmlResult(next(iter(rows)).num_rows)
@@ -452,7 +452,7 @@ def test_a_table_that_has_seen_enough_does_not_make_the_client_wait() -> None:
         assert exchange.finish() == 2048
 
 
-def test_too_few_columns_for_the_announced_schema_are_refused() -> None:
+def test_too_few_columns_for_the_announced_schema_are_rejected() -> None:
     table = Simple()
     with serving(table) as server, Raw(server.location) as raw:
         frames = [metadata_frame(descriptor=descriptor(*PATH)), FrameWriter(VISIBLE).begin()]

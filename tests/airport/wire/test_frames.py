@@ -1,4 +1,4 @@
-"""FlightData frames: what the codec writes it reads, and what pyarrow's own Flight code reads too."""
+"""FlightData frames round-trip through the codec, and are compatible with pyarrow's own Flight code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BIT = pa.opaque(pa.binary(), "bit", "DuckDB")
 TIME_TZ = pa.opaque(pa.binary(8), "time_tz", "DuckDB")
 BIGNUM = pa.opaque(pa.binary(), "bignum", "DuckDB")
 
-# every type of the protocol's two tables, with values at its edges
+# every type of the protocol's two tables, with boundary values
 TYPES: dict[str, tuple[pa.DataType, list[object]]] = {
     "null": (pa.null(), [None, None]),
     "bool": (pa.bool_(), [True, False, None]),
@@ -95,29 +95,29 @@ def round_trip(batches: list[pa.RecordBatch], **options: Any) -> list[pa.RecordB
 
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_every_type_survives(name: str, compression: str | None) -> None:
+def test_every_type_round_trips(name: str, compression: str | None) -> None:
     column = array_of(*TYPES[name])
     batch = pa.record_batch([column], names=["v"])
     assert round_trip([batch], compression=compression) == [batch]
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_type_survives_in_large_batches(name: str) -> None:
+def test_every_type_round_trips_in_large_batches(name: str) -> None:
     column = array_of(*TYPES[name])
     large = pa.concat_arrays([column] * (20_000 // len(column)))
     batch = pa.record_batch([large, pa.array(range(len(large)))], names=["v", "i"])
     assert round_trip([batch]) == [batch]
 
 
-def test_a_union_survives() -> None:
+def test_union_round_trips() -> None:
     batch = pa.record_batch([sparse_union()], names=["u"])
     assert round_trip([batch])[0].to_pydict() == batch.to_pydict()
 
 
 def test_dictionaries_may_change_between_batches() -> None:
-    words = [["a", "b"], ["c", "a"], ["c", "c"]]
-    batches = [pa.record_batch([pa.array(w).dictionary_encode()], names=["d"]) for w in words]
-    assert [b.to_pydict()["d"] for b in round_trip(batches)] == words
+    values = [["a", "b"], ["c", "a"], ["c", "c"]]
+    batches = [pa.record_batch([pa.array(w).dictionary_encode()], names=["d"]) for w in values]
+    assert [b.to_pydict()["d"] for b in round_trip(batches)] == values
 
 
 def test_an_unchanged_dictionary_is_sent_once() -> None:
@@ -132,7 +132,7 @@ def test_an_empty_dictionary_is_still_sent() -> None:
     assert round_trip([batch])[0].to_pydict() == {"d": [None, None]}
 
 
-def test_metadata_stands_on_the_rows_not_on_their_dictionary() -> None:
+def test_metadata_is_sent_with_the_rows_not_with_their_dictionary() -> None:
     batch = pa.record_batch([pa.array(["a"]).dictionary_encode()], names=["d"])
     dictionary, rows = FrameWriter(batch.schema).batch(batch, app_metadata=b"m")
     assert (parse_frame(dictionary).app_metadata, parse_frame(rows).app_metadata) == (b"", b"m")
@@ -162,19 +162,19 @@ def test_metadata_only_messages_before_and_among_batches() -> None:
 def test_nothing_is_read_ahead() -> None:
     writer = FrameWriter(pa.schema({"v": pa.dictionary(pa.int8(), pa.string())}))
     batch = pa.record_batch([pa.array(["a"], pa.dictionary(pa.int8(), pa.string()))], names=["v"])
-    taken: list[int] = []
+    read: list[int] = []
 
     def frames():
         for number, frame in enumerate([writer.begin(), *writer.batch(batch), *writer.batch(batch)]):
-            taken.append(number)
+            read.append(number)
             yield frame
 
     rows = iter(BatchReader(frames()))
     next(rows)
-    assert taken == [0, 1, 2]  # schema, dictionary, first batch
+    assert read == [0, 1, 2]  # schema, dictionary, first batch
 
 
-def test_slices_send_only_their_own_rows() -> None:
+def test_slices_contain_only_their_own_rows() -> None:
     column = pa.array([f"row {i}" for i in range(100_000)])
     batch = pa.record_batch([column], names=["v"]).slice(50_000, 10)
     (frame,) = FrameWriter(batch.schema).batch(batch)
@@ -188,7 +188,7 @@ def test_pyarrow_reads_our_messages_and_we_read_its() -> None:
     assert pa.ipc.read_record_batch(pa.py_buffer(parse_frame(frame).message()), batch.schema) == batch
 
 
-def test_a_message_just_below_the_limit_of_an_int32_length_is_announced_right() -> None:
+def test_length_of_a_message_just_below_the_int32_limit_is_correct() -> None:
     batch = pa.record_batch([pa.array([b"x" * (1 << 20)] * 64, pa.large_binary())], names=["v"])
     (frame,) = FrameWriter(batch.schema).batch(batch)
     parsed = parse_frame(frame)
@@ -197,7 +197,7 @@ def test_a_message_just_below_the_limit_of_an_int32_length_is_announced_right() 
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_refused_or_parsed_never_worse(data: bytes) -> None:
+def test_random_bytes_are_parsed_or_rejected(data: bytes) -> None:
     try:
         parse_frame(data)
         list(BatchReader(iter([data, data])))
@@ -206,7 +206,7 @@ def test_random_bytes_are_refused_or_parsed_never_worse(data: bytes) -> None:
 
 
 @given(st.data())
-def test_damaged_batches_are_refused_or_read_never_worse(data: st.DataObject) -> None:
+def test_damaged_batches_are_read_or_rejected(data: st.DataObject) -> None:
     batch = pa.record_batch({"v": ["a", "bb", None], "n": [1, 2, 3]})
     writer = FrameWriter(batch.schema)
     (frame,) = writer.batch(batch)
@@ -219,13 +219,13 @@ def test_damaged_batches_are_refused_or_read_never_worse(data: st.DataObject) ->
         pass
 
 
-def test_a_truncated_frame_says_what_is_missing() -> None:
+def test_truncated_frame_is_a_clear_error() -> None:
     frame = FrameWriter(pa.schema({"v": pa.int64()})).begin()
     with pytest.raises(InvalidArgument, match="field 2 should have"):
         parse_frame(frame[:40])
 
 
-def test_a_body_shorter_than_its_header_announces_is_refused() -> None:
+def test_body_shorter_than_declared_is_rejected() -> None:
     batch = pa.record_batch({"v": range(10)})
     writer = FrameWriter(batch.schema)
     frame = parse_frame(next(writer.batch(batch)))
@@ -235,6 +235,6 @@ def test_a_body_shorter_than_its_header_announces_is_refused() -> None:
         list(BatchReader(iter([writer.begin(), cut])))
 
 
-def test_a_stream_without_schema_is_refused() -> None:
+def test_stream_without_a_schema_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="before a schema"):
         _ = BatchReader(iter([metadata_frame(b"x")])).schema

@@ -20,13 +20,13 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def one_piece_per_write(patch: pytest.MonkeyPatch) -> None:
-    """A writer that hands over everything it wrote for a batch as one piece."""
+    """A writer that passes on everything it wrote for a batch as one piece."""
     take = messages._PieceSink.take
     patch.setattr(messages._PieceSink, "take", lambda self: [b"".join(take(self))])
 
 
 def more_pieces(patch: pytest.MonkeyPatch) -> None:
-    """A writer that hands over its pieces in halves."""
+    """A writer that splits each piece into halves."""
     take = messages._PieceSink.take
 
     def halves(self: Any) -> list[bytes]:
@@ -37,18 +37,18 @@ def more_pieces(patch: pytest.MonkeyPatch) -> None:
 
 
 def other_order_of_fields(patch: pytest.MonkeyPatch) -> None:
-    """A header whose fields have other numbers."""
+    """A header whose fields have different numbers."""
     field = messages._field
     patch.setattr(messages, "_field", lambda data, table, number: field(data, table, number ^ 1))
 
 
 def other_mark_of_uncompressed_buffers(patch: pytest.MonkeyPatch) -> None:
-    """A reader that expects another mark before uncompressed buffers."""
+    """A reader that expects a different marker before uncompressed buffers."""
     patch.setattr(messages, "_UNCOMPRESSED", b"\xfe" * 8)
 
 
 def failing_kernel(patch: pytest.MonkeyPatch) -> None:
-    """A pyarrow in which a function the check needs is missing."""
+    """A pyarrow version without a function that the check needs."""
     patch.setattr(messages.SparseBatches, "message", lambda _, __: (_ for _ in ()).throw(AttributeError("gone")))
 
 
@@ -72,7 +72,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.usefixtures("fresh")
-def test_it_passes_with_the_installed_pyarrow(caplog: pytest.LogCaptureFixture) -> None:
+def test_self_check_passes_with_the_installed_pyarrow(caplog: pytest.LogCaptureFixture) -> None:
     assert messages.self_check.passes()
     assert isinstance(messages.message_stream(pa.schema({"a": pa.int64()}), None), messages.MessageStream)
     assert messages.sparse_batches(pa.schema({"a": pa.int64()}), (0,)) is not None
@@ -80,7 +80,7 @@ def test_it_passes_with_the_installed_pyarrow(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.usefixtures("fresh")
-def test_it_runs_once_even_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_check_runs_once_even_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
     check = messages._run_check
     monkeypatch.setattr(messages, "_run_check", lambda: runs.append(1) is None and check())
@@ -95,7 +95,7 @@ def test_it_runs_once_even_from_many_threads(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
-def test_scans_are_right_with_another_layout_and_one_warning_is_logged(
+def test_scans_are_correct_with_another_layout_and_one_warning_is_logged(
     layout: Break, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     layout(monkeypatch)
@@ -127,7 +127,7 @@ def test_scans_are_right_with_another_layout_and_one_warning_is_logged(
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_every_type_survives_on_the_plain_path(
+def test_every_type_round_trips_on_the_fallback_path(
     name: str, compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_piece_per_write(monkeypatch)
@@ -143,7 +143,7 @@ def test_every_type_survives_on_the_plain_path(
 
 
 @pytest.mark.usefixtures("fresh")
-def test_unrequested_columns_still_take_almost_no_space_on_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrequested_columns_take_almost_no_space_on_the_fallback_path(monkeypatch: pytest.MonkeyPatch) -> None:
     one_piece_per_write(monkeypatch)
     rows = 50_000
     columns = [pa.array(range(rows), pa.int64()), *(pa.nulls(rows, pa.int64()) for _ in range(9))]

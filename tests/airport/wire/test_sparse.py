@@ -1,4 +1,4 @@
-"""Batches of which most columns are NULL: the same rows arrive, and the NULL columns weigh nothing."""
+"""Batches in which most columns are NULL: the same rows arrive, and the NULL columns take no space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skiway.airport.wire.messages import SparseBatches
 
 
 def among_nulls(column: pa.Array, rows: int) -> pa.RecordBatch:
-    """A column between NULL columns of all types that its neighbours may have."""
+    """A column between NULL columns of all types."""
     values = pa.concat_arrays([column] * (rows // len(column) + 1)).slice(0, rows)
     kinds = [pa.int64(), pa.string(), pa.list_(pa.struct([("x", pa.float64())])), pa.bool_(), pa.decimal128(20, 2)]
     nulls = [pa.nulls(rows, kind) for kind in kinds]
@@ -23,15 +23,15 @@ NULLED = (0, 1, 3, 4, 5)
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "nested_dictionary"])
-def test_every_type_survives_between_nulls(name: str) -> None:
+def test_every_type_round_trips_between_nulls(name: str) -> None:
     column = array_of(*TYPES[name])
     batches = [among_nulls(column, rows) for rows in (1, 4096, 4096, 3777)]
     assert round_trip(batches, null_columns=NULLED) == batches
 
 
-def test_a_part_of_a_larger_batch_survives() -> None:
-    whole = among_nulls(pa.array(["one", None, "three", "four"]), 30_000)
-    parts = [whole.slice(7, 10_001), whole.slice(10_008)]
+def test_slice_of_a_larger_batch_round_trips() -> None:
+    batch = among_nulls(pa.array(["one", None, "three", "four"]), 30_000)
+    parts = [batch.slice(7, 10_001), batch.slice(10_008)]
     assert round_trip(parts, null_columns=NULLED) == parts
 
 
@@ -40,22 +40,22 @@ def test_all_columns_may_be_null() -> None:
     assert round_trip([batch], null_columns=(0, 1)) == [batch]
 
 
-def test_columns_without_any_bytes_survive() -> None:
+def test_columns_without_buffers_round_trip() -> None:
     rows = 20_000
     empty = pa.array([{}] * rows, pa.struct([]))
     batch = pa.record_batch([pa.nulls(rows, pa.int64()), empty], names=["a", "asked"])
     assert round_trip([batch], null_columns=(0,)) == [batch]
 
 
-def test_null_columns_weigh_nothing_and_the_others_are_sent_as_they_are() -> None:
+def test_null_columns_take_no_space_and_the_others_are_unchanged() -> None:
     rows = 50_000
-    asked = pa.array(range(rows), pa.int64())
-    batch = pa.record_batch([asked, *(pa.nulls(rows, pa.int64()) for _ in range(9))], names=list("abcdefghij"))
+    column = pa.array(range(rows), pa.int64())
+    batch = pa.record_batch([column, *(pa.nulls(rows, pa.int64()) for _ in range(9))], names=list("abcdefghij"))
     (frame,) = FrameWriter(batch.schema).batch(batch, null_columns=tuple(range(1, 10)))
-    assert asked.buffers()[1].to_pybytes() in frame
-    assert len(frame) < asked.nbytes * 1.1
+    assert column.buffers()[1].to_pybytes() in frame
+    assert len(frame) < column.nbytes * 1.1
 
 
-def test_views_whose_buffers_vary_in_number_are_left_to_arrow() -> None:
+def test_views_with_a_variable_number_of_buffers_are_encoded_by_arrow() -> None:
     batch = among_nulls(pa.array(["a text that is longer than twelve bytes"], pa.string_view()), 10)
     assert SparseBatches(batch.schema, NULLED).message(batch) is None

@@ -1,4 +1,4 @@
-"""Where the contents of a schema come from: inline, a bundle, a web address, or ListFlights."""
+"""The sources of a schema's contents: inline, a bundle, a URL, or ListFlights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def db(server: Scripted) -> Iterator[AirportClient]:
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    """A web server that has the contents."""
+    """A web server that serves the contents."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -62,21 +62,21 @@ def test_inline_contents_need_no_hash(server: Scripted, db: AirportClient) -> No
     assert names(db) == ["t"]
 
 
-def test_bundle_holds_contents_by_their_hash(server: Scripted, db: AirportClient) -> None:
+def test_bundle_contains_contents_by_hash(server: Scripted, db: AirportClient) -> None:
     bundle = encode([["0" * 64, b"other"], [HASH, SEALED]])
     listing = root(contents=Contents(sha256=HASH), bundle=Contents.inline(bundle))
     server.answers["list_schemas"] = [result(listing)]
     assert names(db) == ["t"]
 
 
-def test_bundle_that_lies_about_a_hash_is_the_servers_fault(server: Scripted, db: AirportClient) -> None:
+def test_bundle_with_a_wrong_hash_is_a_server_error(server: Scripted, db: AirportClient) -> None:
     bundle = encode([[HASH, seal([])]])
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH), bundle=Contents.inline(bundle)))]
     with pytest.raises(Internal, match="sent data with hash"):
         db.schemas()
 
 
-def test_contents_at_a_web_address_are_fetched_and_checked(server: Scripted, db: AirportClient, web: str) -> None:
+def test_contents_at_a_url_are_fetched_and_verified(server: Scripted, db: AirportClient, web: str) -> None:
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH, url=f"{web}/s")))]
     assert names(db) == ["t"]
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256="0" * 64, url=f"{web}/s")))]
@@ -85,19 +85,19 @@ def test_contents_at_a_web_address_are_fetched_and_checked(server: Scripted, db:
         db.schemas()
 
 
-def test_web_address_that_fails_is_named(server: Scripted, db: AirportClient, web: str) -> None:
+def test_failing_url_is_named(server: Scripted, db: AirportClient, web: str) -> None:
     server.answers["list_schemas"] = [result(root(contents=Contents(sha256=HASH, url=f"{web}/gone")))]
     with pytest.raises(Internal, match=r"cannot download .*/gone': HTTP Error 404"):
         db.schemas()
 
 
-def test_stale_inline_contents_give_way_to_the_address(server: Scripted, db: AirportClient, web: str) -> None:
+def test_url_replaces_stale_inline_contents(server: Scripted, db: AirportClient, web: str) -> None:
     contents = Contents(sha256=HASH, url=f"{web}/s", serialized=b"stale")
     server.answers["list_schemas"] = [result(root(contents=contents))]
     assert names(db) == ["t"]
 
 
-def test_schema_without_contents_is_listed_by_flights(server: Scripted, db: AirportClient) -> None:
+def test_schema_without_contents_is_listed_with_list_flights(server: Scripted, db: AirportClient) -> None:
     server.answers["list_schemas"] = [result(root(contents=Contents()))]
     server.answers["ListFlights"] = [table_info(COLUMNS), table_info(COLUMNS, "u")]
     assert names(db) == ["t", "u"]
@@ -117,7 +117,7 @@ def test_broken_schema_does_not_break_the_others(server: Scripted, db: AirportCl
         db.table("s.t")
 
 
-def test_letter_by_letter_wins_over_another_case(server: Scripted, db: AirportClient) -> None:
+def test_exact_match_is_preferred_over_another_case(server: Scripted, db: AirportClient) -> None:
     upper = pa.schema([("A", pa.string()), ("a", pa.int64())])
     server.answers["list_schemas"] = [result(root(table_info(upper, "T"), table_info(COLUMNS, "t")))]
     assert db.table("s.t").schema == COLUMNS
@@ -127,7 +127,7 @@ def test_letter_by_letter_wins_over_another_case(server: Scripted, db: AirportCl
     assert db.table("s.t").position("A") == 0
 
 
-def test_rowid_is_hidden_and_found_by_its_mark(server: Scripted, db: AirportClient) -> None:
+def test_rowid_is_hidden_and_found_by_its_metadata(server: Scripted, db: AirportClient) -> None:
     marked = pa.schema([pa.field("key", pa.int64(), metadata={"is_rowid": "1"}), ("a", pa.string())])
     server.answers["list_schemas"] = [result(root(table_info(marked)))]
     table = db.table("s.t")
@@ -147,7 +147,7 @@ def as_text(value: object) -> object:
     return {key: as_text(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
-def test_bytes_packed_as_text_are_read_too(server: Scripted, db: AirportClient) -> None:
+def test_bytes_packed_as_strings_are_accepted(server: Scripted, db: AirportClient) -> None:
     facts = {"type": "table_function", "catalog": "c", "schema": "s", "name": "f"}
     facts |= {"input_schema": COLUMNS.serialize().to_pybytes()}
     function = flight.FlightInfo(

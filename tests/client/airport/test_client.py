@@ -1,4 +1,4 @@
-"""The client end to end, with a server of our own on loopback."""
+"""The client end to end, with our own server on loopback."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_schemas_have_comments_tables_and_functions(db: AirportClient) -> None:
     assert str(added) == "utils.test_add"
 
 
-def test_schema_tells_its_tags_and_its_tables_comments() -> None:
+def test_schema_has_tags_and_comments_of_its_tables() -> None:
     builder = CatalogBuilder("demo")
     schema = builder.schema("t", comment="c", tags={"owner": "ada"})
 
@@ -65,8 +65,8 @@ def test_schema_tells_its_tags_and_its_tables_comments() -> None:
         return pa.table({"a": [1]})
 
     with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:
-        told = next(schema for schema in db.schemas() if schema.name == "t")
-        assert dict(told.tags) == {"owner": "ada"}
+        schema_t = next(schema for schema in db.schemas() if schema.name == "t")
+        assert dict(schema_t.tags) == {"owner": "ada"}
         assert db.table("t.rows").comment == "rows"
 
 
@@ -78,14 +78,14 @@ def test_catalog_is_loaded_once(db: AirportClient, recorder: Recorder) -> None:
     assert recorder.names() == ["list_schemas", *SCAN]
 
 
-def test_reload_asks_again(db: AirportClient, recorder: Recorder) -> None:
+def test_reload_loads_the_catalog_again(db: AirportClient, recorder: Recorder) -> None:
     db.schemas()
     db.reload()
     db.schemas()
     assert recorder.names() == ["list_schemas", "list_schemas"]
 
 
-def test_table_is_found_as_duckdb_finds_it(db: AirportClient) -> None:
+def test_table_names_are_resolved_as_in_duckdb(db: AirportClient) -> None:
     table = db.table(PEOPLE)
     assert (table.schema_name, table.name, str(table)) == ("static_data", "employees", PEOPLE)
     assert table.schema.names == EMPLOYEES.schema.names
@@ -100,12 +100,12 @@ def test_unknown_table_is_not_found(db: AirportClient) -> None:
             db.table(name)
 
 
-def test_name_without_a_schema_is_a_mistake(db: AirportClient) -> None:
+def test_name_without_a_schema_is_rejected(db: AirportClient) -> None:
     with pytest.raises(InvalidArgument, match=r"'employees' names no schema: write 'schema\.table'"):
         db.table("employees")
 
 
-def test_names_may_hold_dots() -> None:
+def test_names_may_contain_dots() -> None:
     builder = CatalogBuilder("demo")
     for schema_name, table_name in (("a.b", "c"), ("a", "b.d")):
 
@@ -124,11 +124,11 @@ def test_unknown_catalog_is_not_found(location: str) -> None:
         db.schemas()
 
 
-def test_version_is_told(db: AirportClient) -> None:
+def test_version_is_returned(db: AirportClient) -> None:
     assert db.version() == CatalogVersion(1, fixed=False)
 
 
-def test_fixed_catalog_is_not_asked_for_its_version() -> None:
+def test_version_of_a_fixed_catalog_is_not_requested() -> None:
     answers = ordinary(pa.table({"a": [1]}))
     answers["list_schemas"] = [result(root(table_info(pa.schema([("a", pa.int64())])), fixed=True))]
     server = Scripted(answers)
@@ -140,18 +140,18 @@ def test_fixed_catalog_is_not_asked_for_its_version() -> None:
 # -- reading ------------------------------------------------------------------------------------------------------------
 
 
-def test_scan_gives_just_the_asked_columns_in_their_order(db: AirportClient) -> None:
+def test_scan_returns_only_the_requested_columns_in_order(db: AirportClient) -> None:
     rows = db.scan(PEOPLE, columns=["balance", "name"])
     assert rows.schema.names == ["balance", "name"]
     assert rows.read_all() == EMPLOYEES.select(["balance", "name"])
 
 
-def test_scan_without_columns_gives_the_visible_ones(db: AirportClient, world: RecordedCatalog) -> None:
+def test_scan_without_columns_returns_the_visible_ones(db: AirportClient, world: RecordedCatalog) -> None:
     assert db.scan(PEOPLE).read_all().cast(EMPLOYEES.schema) == EMPLOYEES
     assert db.scan("tt.v").schema.names == ["a", "b"]
 
 
-def test_filter_is_applied_though_the_server_sends_more(db: AirportClient) -> None:
+def test_filter_is_applied_even_if_the_server_sends_more_rows(db: AirportClient) -> None:
     assert db.scan(PEOPLE, columns=["name"], where=col("age") > 30).read_all().to_pylist() == [{"name": "Amy"}]
     by_id = col("id") == uuid.UUID("b975e418-7a6d-4afd-b1a4-1f7174ce1805")
     assert db.scan(PEOPLE, columns=["name"], where=by_id).read_all().to_pylist() == [{"name": "Emily"}]
@@ -169,7 +169,9 @@ def test_filter_and_columns_reach_the_server() -> None:
     with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:
         assert db.scan("s.t", columns=["b"], where=col("a") == 2).read_all().to_pylist() == [{"b": "y"}]
         raw = db.bind("s.t", where=col("a") == 2).selection.json_filters()
-        assert db.scan("s.t", columns=["b"], where=raw).read_all().num_rows == 2, "text is the server's business"
+        assert db.scan("s.t", columns=["b"], where=raw).read_all().num_rows == 2, (
+            "filter text is only applied by the server"
+        )
     assert seen[0].columns == ["a", "b"]  # type: ignore[attr-defined]
     assert filters.to_sql(seen[0].filter).replace('"', "") == "a = 2"  # type: ignore[attr-defined]
     assert seen[1].columns == ["b"]  # type: ignore[attr-defined]
@@ -189,23 +191,23 @@ def test_unknown_column_is_named(db: AirportClient) -> None:
         db.scan(PEOPLE, columns="name")
 
 
-def test_mistaken_filter_shows_before_anything_is_read(db: AirportClient, recorder: Recorder) -> None:
+def test_invalid_filter_fails_before_anything_is_read(db: AirportClient, recorder: Recorder) -> None:
     with pytest.raises(InvalidArgument, match="column 'age' is INTEGER"):
         db.scan(PEOPLE, where=col("age") > "thirty")
     assert "endpoints" not in recorder.names()
 
 
-def test_statistics_are_a_small_value(db: AirportClient) -> None:
+def test_statistics_are_returned_as_a_value(db: AirportClient) -> None:
     assert db.statistics(PEOPLE, "age") == ColumnStatistics(30, 32, False, True, 2)
     assert db.statistics(PEOPLE, "Nickname").has_null is True
 
 
-def test_table_without_statistics_says_so(db: AirportClient) -> None:
+def test_missing_statistics_are_a_clear_error(db: AirportClient) -> None:
     with pytest.raises(Unsupported, match="has no statistics"):
         db.statistics("static_data.big_chunk", "id")
 
 
-def test_plan_may_be_left_out(db: AirportClient, recorder: Recorder) -> None:
+def test_planning_can_be_skipped(db: AirportClient, recorder: Recorder) -> None:
     db.scan(PEOPLE, columns=["age"], plan=False).read_all()
     assert "column_statistics" not in recorder.names()
     db.scan(PEOPLE, columns=["age"]).read_all()
@@ -240,10 +242,10 @@ def test_table_function_is_called(db: AirportClient) -> None:
 
 
 class Fountain:
-    """A table of a thousand megabytes that counts how many it gave, and knows when it was left."""
+    """A table of a thousand megabytes that counts how many were read, and notices when its reader is closed."""
 
     def __init__(self) -> None:
-        self.given = 0
+        self.produced = 0
         self.closed = threading.Event()
         builder = CatalogBuilder("demo")
         builder.schema("s").table(schema=pa.schema([("a", pa.int64())]), name="t")(self.rows)
@@ -253,22 +255,22 @@ class Fountain:
         batch = pa.record_batch({"a": pa.array(range(131_072), pa.int64())})
         try:
             for _ in range(1000):
-                self.given += 1
+                self.produced += 1
                 yield batch
         finally:
             self.closed.set()
 
 
-def test_closing_early_frees_the_servers_reader() -> None:
+def test_closing_early_closes_the_servers_reader() -> None:
     fountain = Fountain()
     with Server(fountain.catalog, port=0) as server, AirportClient(server.location, "demo") as db:
         with db.scan("s.t") as rows:
             assert rows.read_next_batch().num_rows == 131_072
         assert fountain.closed.wait(20)
-        assert fountain.given < 1000
+        assert fountain.produced < 1000
 
 
-def test_forgotten_rows_free_the_servers_reader() -> None:
+def test_garbage_collected_rows_close_the_servers_reader() -> None:
     fountain = Fountain()
     with Server(fountain.catalog, port=0) as server, AirportClient(server.location, "demo") as db:
         rows = db.scan("s.t")
@@ -284,12 +286,12 @@ def test_server_is_not_drained_ahead_of_the_reader() -> None:
         with db.scan("s.t") as rows:
             for _ in range(20):
                 rows.read_next_batch()
-            assert fountain.given < 100
+            assert fountain.produced < 100
             assert pa.total_allocated_bytes() - before < 64 * 1024 * 1024
         assert fountain.closed.wait(20)
 
 
-def test_rows_are_arrow_data_for_everyone(db: AirportClient) -> None:
+def test_rows_can_be_read_by_any_arrow_consumer(db: AirportClient) -> None:
     assert pa.table(db.scan(PEOPLE, columns=["age"])).column("age").to_pylist() == [30, 32]
     reader = db.scan(PEOPLE, columns=["age"]).to_reader()
     assert isinstance(reader, pa.RecordBatchReader)
@@ -327,7 +329,7 @@ def test_one_client_serves_many_threads(db: AirportClient, recorder: Recorder) -
 def test_statements_of_a_transaction_share_its_id(db: AirportClient, recorder: Recorder) -> None:
     db.schemas()
     with db.transaction():
-        assert recorder.names() == ["list_schemas"], "it begins with its first statement"
+        assert recorder.names() == ["list_schemas"], "it starts with its first statement"
         db.count("w.t")
         db.count("w.t")
     db.count("w.t")
@@ -336,7 +338,7 @@ def test_statements_of_a_transaction_share_its_id(db: AirportClient, recorder: R
         pass
 
 
-def test_transaction_id_goes_where_duckdb_sends_it() -> None:
+def test_transaction_id_is_sent_with_the_same_calls_as_in_duckdb() -> None:
     columns = pa.schema([("a", pa.int64())], metadata={"can_produce_statistics": "1"})
     server = Scripted(ordinary(pa.table({"a": [1]}), identifier="tx-1"))
     statistics = pa.record_batch(
@@ -377,7 +379,7 @@ def test_every_scan_has_one_trace_id_and_every_process_one_session_id(db: Airpor
     assert uuid.UUID(sessions.pop())
 
 
-def test_server_sees_who_asks() -> None:
+def test_server_sees_the_caller() -> None:
     seen = []
     builder = CatalogBuilder("demo")
 
@@ -419,7 +421,7 @@ def test_empty_catalog_name_is_not_sent_as_header() -> None:
 # -- ad hoc -------------------------------------------------------------------------------------------------------------
 
 
-def test_own_actions_are_called_with_raw_bytes() -> None:
+def test_custom_actions_are_called_with_raw_bytes() -> None:
     def echo(body: bytes) -> list[bytes]:
         return [body, b"again " + body]
 
@@ -434,7 +436,7 @@ def test_own_actions_are_called_with_raw_bytes() -> None:
             db.action("nope")
 
 
-def test_any_flight_may_be_taken(db: AirportClient, recorder: Recorder) -> None:
+def test_any_flight_can_be_read(db: AirportClient, recorder: Recorder) -> None:
     rows = db.take_flight(
         ["demo", "static_data", "employees"], columns=["name"], where=col("age") > 30, headers={"x-mine": "1"}
     ).read_all()
@@ -444,7 +446,7 @@ def test_any_flight_may_be_taken(db: AirportClient, recorder: Recorder) -> None:
     assert {call.header("airport-catalog") for call in recorder.calls} == {""}
 
 
-def test_text_is_a_command(db: AirportClient) -> None:
+def test_string_is_sent_as_a_command(db: AirportClient) -> None:
     with pytest.raises(InvalidArgument, match="not a path"):
         db.take_flight("SELECT 1")
 

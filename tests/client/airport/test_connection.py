@@ -1,4 +1,4 @@
-"""How servers are reached: TCP, TLS with and without client certificates, Unix sockets; and when they are not."""
+"""Connections to servers: TCP, TLS with and without client certificates, Unix sockets, and unreachable servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def catalog() -> Catalog:
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority that lives for a test."""
+    """A certificate authority for one test."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
@@ -44,12 +44,12 @@ class Authority:
     @classmethod
     def make(cls, folder: Path, name: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        made = cls(folder, key, _certificate(name, key, name, key, is_authority=True))
-        (folder / f"{name}.pem").write_bytes(made.certificate.public_bytes(PEM))
-        return made
+        authority = cls(folder, key, _certificate(name, key, name, key, is_authority=True))
+        (folder / f"{name}.pem").write_bytes(authority.certificate.public_bytes(PEM))
+        return authority
 
     def sign(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key of someone, as files."""
+        """The certificate and key of a subject, as files."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
         certificate = _certificate(name, key, str(issuer), self.key, is_authority=False)
@@ -107,7 +107,7 @@ def test_tls_server_of_unknown_authority_is_not_trusted(authority: Authority) ->
         db.schemas()
 
 
-def test_server_may_demand_a_client_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_server_may_require_a_client_certificate(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.sign("server")
     root = authority.folder / "authority.pem"
     own_certificate, own_key = authority.sign("somebody")
@@ -123,7 +123,7 @@ def test_server_may_demand_a_client_certificate(authority: Authority, tmp_path: 
                 db.schemas()
 
 
-def test_certificate_without_key_is_a_mistake(authority: Authority) -> None:
+def test_certificate_without_a_key_is_rejected(authority: Authority) -> None:
     certificate, _ = authority.sign("half")
     with (
         AirportClient("grpc+tls://127.0.0.1:1", tls=TlsOptions(client_certificate=certificate)) as db,
@@ -147,7 +147,7 @@ def test_unix_socket_is_reached(tmp_path: Path) -> None:
             assert db.count("s.t") == 3
 
 
-def test_catalog_and_token_may_stand_in_the_location() -> None:
+def test_location_may_contain_catalog_and_token() -> None:
     with (
         Server(catalog(), port=0) as server,
         AirportClient(f"{server.location}/demo?auth_token=T") as db,
@@ -167,22 +167,22 @@ def test_catalog_and_token_may_stand_in_the_location() -> None:
         ("grpc+unix:///tmp/x", ("grpc+unix:///tmp/x", None, None)),
     ],
 )
-def test_location_is_taken_apart_as_duckdb_does(text: str, parts: tuple[str, str | None, str | None]) -> None:
+def test_location_is_parsed_as_in_duckdb(text: str, parts: tuple[str, str | None, str | None]) -> None:
     assert split_url(text) == parts
 
 
-def test_arguments_win_over_the_location() -> None:
+def test_arguments_take_precedence_over_the_location() -> None:
     with AirportClient("grpc://127.0.0.1:1/there", "here") as db:
         assert db.catalog == "here"
 
 
 @pytest.mark.parametrize("text", ["", "host:1", "http://h:1", "grpc://h", "grpc://h:x", "grpc+unix://", "grpc://:1"])
-def test_location_that_is_none_is_refused(text: str) -> None:
+def test_invalid_location_is_rejected(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is not a location: write grpc://host:port"):
         AirportClient(text)
 
 
-def test_unknown_option_in_the_location_is_refused() -> None:
+def test_unknown_option_in_the_location_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="unknown option 'secret'"):
         AirportClient("grpc://h:1/c?secret=x")
 
@@ -191,7 +191,7 @@ def test_ipv6_address_keeps_its_brackets() -> None:
     assert Location.parse("grpc://[::1]:50051").target == "[::1]:50051"
 
 
-def test_server_that_is_not_there_is_unavailable() -> None:
+def test_unreachable_server_is_unavailable() -> None:
     with (
         AirportClient("grpc://127.0.0.1:1", "demo", timeout_s=20) as db,
         pytest.raises(Unavailable, match=r"cannot reach grpc://127\.0\.0\.1:1"),
@@ -199,7 +199,7 @@ def test_server_that_is_not_there_is_unavailable() -> None:
         db.schemas()
 
 
-def test_client_outlives_a_restart_of_its_server() -> None:
+def test_client_survives_a_restart_of_its_server() -> None:
     with Server(catalog(), port=0) as server:
         db = AirportClient(server.location, "demo")
         assert db.count("s.t") == 3
@@ -211,7 +211,7 @@ def test_client_outlives_a_restart_of_its_server() -> None:
 
 
 def wait_for_version(db: AirportClient) -> int:
-    """gRPC tries a lost server again after a while of its own; each call until then says so at once."""
+    """gRPC reconnects to a lost server after a delay; calls until then fail immediately."""
     deadline = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30)
     while True:
         try:
@@ -221,7 +221,7 @@ def wait_for_version(db: AirportClient) -> int:
                 raise
 
 
-def test_a_token_that_no_header_can_carry_is_refused_without_being_told() -> None:
+def test_token_that_cannot_be_sent_in_a_header_is_rejected_without_showing_it() -> None:
     with (
         AirportClient("grpc://127.0.0.1:1", "c", token="geheim-ß") as db,
         pytest.raises(

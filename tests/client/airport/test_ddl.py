@@ -1,4 +1,4 @@
-"""CREATE, DROP and ALTER from Python: the server changes, and the client's own listing with it."""
+"""CREATE, DROP and ALTER from Python: they change the server, and the client's own listing too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def db() -> Iterator[AirportClient]:
 
 @pytest.fixture
 def other(db: AirportClient) -> Iterator[AirportClient]:
-    """Another client: what it loads is what the server has."""
+    """Another client, which loads the state of the server."""
     with AirportClient(db.location, "m", timeout_s=30) as client:
         yield client
 
@@ -48,17 +48,17 @@ def described(db: AirportClient, name: str = "s.t") -> list[tuple[str, str]]:
 
 
 def same(db: AirportClient, other: AirportClient) -> bool:
-    """Both know the same, the client by its own changes, the other one by asking the server."""
+    """Check that the client's own listing equals what another client loads from the server."""
     other.reload()
     listed = [{(s.name, s.comment, t.name, str(t.schema)) for s in c.schemas() for t in s.tables} for c in (db, other)]
     names = [{s.name for s in c.schemas()} for c in (db, other)]
     return listed[0] == listed[1] and names[0] == names[1]
 
 
-def test_schemas_come_and_go(db: AirportClient, other: AirportClient) -> None:
+def test_schemas_are_created_and_dropped(db: AirportClient, other: AirportClient) -> None:
     db.create_schema("new", comment="a comment", tags={"k": "v"})
-    (made,) = [schema for schema in db.schemas() if schema.name == "new"]
-    assert (made.comment, made.tags, made.tables) == ("a comment", {"k": "v"}, ())
+    (created,) = [schema for schema in db.schemas() if schema.name == "new"]
+    assert (created.comment, created.tags, created.tables) == ("a comment", {"k": "v"}, ())
     assert same(db, other)
     db.create_schema("new", if_not_exists=True)
     with pytest.raises(AlreadyExists):
@@ -70,14 +70,14 @@ def test_schemas_come_and_go(db: AirportClient, other: AirportClient) -> None:
     assert same(db, other)
 
 
-def test_schema_that_holds_tables_is_not_dropped(db: AirportClient, other: AirportClient) -> None:
+def test_schema_with_tables_is_not_dropped(db: AirportClient, other: AirportClient) -> None:
     with pytest.raises(SchemaNotEmpty, match="still contains 1 tables"):
         db.drop_schema("s")
     assert db.count("s.t") == 2
     assert same(db, other)
 
 
-def test_table_is_created_with_all_its_rules(db: AirportClient, other: AirportClient) -> None:
+def test_table_is_created_with_all_its_constraints(db: AirportClient, other: AirportClient) -> None:
     columns = pa.schema(
         [
             pa.field("id", pa.int64()),
@@ -86,12 +86,12 @@ def test_table_is_created_with_all_its_rules(db: AirportClient, other: AirportCl
             pa.field("high", pa.int32(), metadata={"default": "7", "comment": "the upper end"}),
         ]
     )
-    made = db.create_table(
+    created = db.create_table(
         "s.r", columns, not_null=["low"], primary_key=["id"], unique=["Code", ("low", "Code")], checks=["low < high"]
     )
-    assert [field.nullable for field in made.schema][:4] == [False, False, False, True]
-    assert made.schema.field("high").metadata[b"default"] == b"7"
-    assert db.table("s.r") == made
+    assert [field.nullable for field in created.schema][:4] == [False, False, False, True]
+    assert created.schema.field("high").metadata[b"default"] == b"7"
+    assert db.table("s.r") == created
     assert same(db, other)
     db.insert("s.r", pa.table({"id": [1], "Code": ["a"], "low": [1], "high": [2]}))
     for bad in (
@@ -113,7 +113,7 @@ def test_composite_primary_key_is_kept(db: AirportClient) -> None:
         db.insert("s.r", pa.table({"a": [1], "b": [2]}))
 
 
-def test_table_in_the_way_is_an_error_kept_or_replaced(db: AirportClient, other: AirportClient) -> None:
+def test_existing_table_is_an_error_kept_or_replaced(db: AirportClient, other: AirportClient) -> None:
     narrow = pa.schema([("only", pa.int32())])
     with pytest.raises(AlreadyExists):
         db.create_table("s.t", narrow)
@@ -141,7 +141,7 @@ def test_table_is_dropped_and_renamed(db: AirportClient, other: AirportClient) -
     assert same(db, other)
 
 
-def test_columns_come_change_and_go(db: AirportClient, other: AirportClient) -> None:
+def test_columns_are_added_changed_and_removed(db: AirportClient, other: AirportClient) -> None:
     db.add_column("s.t", pa.field("c", pa.int32(), metadata={"default": "5"}))
     db.add_column("s.t", pa.field("c", pa.int32()), if_not_exists=True)
     assert db.scan("s.t", columns=["c"]).read_all()["c"].to_pylist() == [5, 5]
@@ -155,7 +155,7 @@ def test_columns_come_change_and_go(db: AirportClient, other: AirportClient) -> 
     assert same(db, other)
 
 
-def test_rules_of_columns_change(db: AirportClient, other: AirportClient) -> None:
+def test_column_constraints_are_changed(db: AirportClient, other: AirportClient) -> None:
     db.set_not_null("s.t", "a")
     with pytest.raises(ConstraintViolation):
         db.set_not_null("s.t", "b")
@@ -173,7 +173,7 @@ def test_rules_of_columns_change(db: AirportClient, other: AirportClient) -> Non
     assert same(db, other)
 
 
-def test_column_under_a_constraint_goes_with_cascade_only(db: AirportClient) -> None:
+def test_column_of_a_constraint_is_only_removed_with_cascade(db: AirportClient) -> None:
     db.add_constraint("s.t", "CHECK (a < 100)")
     with pytest.raises(SkiwayError):
         db.remove_column("s.t", "a")
@@ -181,7 +181,7 @@ def test_column_under_a_constraint_goes_with_cascade_only(db: AirportClient) -> 
     assert db.table("s.t").columns == ("b", "s")
 
 
-def test_members_of_structs_come_change_and_go(db: AirportClient, other: AirportClient) -> None:
+def test_struct_members_are_added_changed_and_removed(db: AirportClient, other: AirportClient) -> None:
     db.add_field("s.t", ["s"], pa.field("z", pa.float64()))
     db.add_field("s.t", ["s"], pa.field("z", pa.float64()), if_not_exists=True)
     db.rename_field("s.t", ["s", "x"], "xx")
@@ -216,7 +216,7 @@ def test_members_of_structs_come_change_and_go(db: AirportClient, other: Airport
         (lambda db: db.rename_field("s.t", ["s", "x"], "y"), AlreadyExists, "y"),
     ],
 )  # fmt: skip
-def test_bad_definitions_are_refused_and_nothing_is_changed(
+def test_invalid_ddl_is_rejected_and_changes_nothing(
     db: AirportClient, other: AirportClient, statement: Any, error: type[SkiwayError], message: str
 ) -> None:
     before = described(db)
@@ -228,7 +228,7 @@ def test_bad_definitions_are_refused_and_nothing_is_changed(
     assert same(db, other)
 
 
-def test_altering_a_table_that_is_not_there_may_be_forgiven(db: AirportClient) -> None:
+def test_altering_a_missing_table_can_be_ignored(db: AirportClient) -> None:
     version = db.version()
     db.rename_table("s.gone", "x", if_exists=True)
     db.add_column("s.gone", pa.field("x", pa.int8()), if_exists=True)
@@ -236,7 +236,7 @@ def test_altering_a_table_that_is_not_there_may_be_forgiven(db: AirportClient) -
     assert db.version() == version
 
 
-def test_catalog_that_is_fixed_says_so() -> None:
+def test_ddl_on_a_fixed_catalog_is_a_clear_error() -> None:
     builder = CatalogBuilder("demo")
     builder.schema("s").table(schema=COLUMNS, name="t")(lambda scan: COLUMNS.empty_table())
     with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:

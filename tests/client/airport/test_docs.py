@@ -1,4 +1,4 @@
-"""The page about the client is true: its programs run, and it names all there is."""
+"""The page about the client: its programs run, and it documents every method and option."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_programs_on_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
         for server in names.keys() & {"server", "scratch"}:
             names[server].stop(0)
     printed = capsys.readouterr().out
-    for shown in re.findall(
+    for expected in re.findall(
         r"# (sales \['people'\].*|table sales\.nobody not found; schemas of catalog 'demo')", PAGE.read_text()
     ):
-        assert shown in printed
+        assert expected in printed
 
 
 def test_page_names_every_method_and_option() -> None:

@@ -1,4 +1,4 @@
-"""Where rows are: several endpoints, other servers, and files that DuckDB reads for the client."""
+"""Endpoints: several of them, on other servers, and files that DuckDB reads for the client."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def db(server: Scripted) -> Iterator[AirportClient]:
         yield client
 
 
-def test_rows_of_all_endpoints_are_added_up(server: Scripted, db: AirportClient) -> None:
+def test_rows_of_all_endpoints_are_concatenated(server: Scripted, db: AirportClient) -> None:
     server.answers["endpoints"] = endpoints(headers.REUSE_CONNECTION, headers.REUSE_CONNECTION)
     assert db.scan("s.t", columns=["a"]).read_all().column("a").to_pylist() == [1, 2, 3, 1, 2, 3]
 
 
-def test_no_endpoints_are_no_rows(server: Scripted, db: AirportClient) -> None:
+def test_no_endpoints_give_no_rows(server: Scripted, db: AirportClient) -> None:
     server.answers["endpoints"] = endpoints()
     assert db.scan("s.t").read_all() == TABLE.slice(0, 0)
 
 
-def test_ticket_is_redeemed_as_it_was_given(server: Scripted, db: AirportClient) -> None:
+def test_ticket_is_sent_back_unchanged(server: Scripted, db: AirportClient) -> None:
     server.answers["endpoints"] = endpoints(headers.REUSE_CONNECTION, ticket=b"\xff\x00 ticket")
     assert db.endpoints("s.t") == [Endpoint(b"\xff\x00 ticket")]
     db.scan("s.t").read_all()
@@ -66,7 +66,7 @@ def test_rows_on_another_server_are_fetched_there_with_the_same_headers(server: 
     assert "DoGet" not in server.recorder.names()
 
 
-def test_other_server_that_is_not_there_is_named(server: Scripted, db: AirportClient) -> None:
+def test_unreachable_other_server_is_named(server: Scripted, db: AirportClient) -> None:
     server.answers["endpoints"] = endpoints("grpc://127.0.0.1:1")
     with pytest.raises(Unavailable, match=r"cannot reach grpc://127\.0\.0\.1:1"):
         db.scan("s.t").read_all()
@@ -118,7 +118,7 @@ def parquet(tmp_path: Path) -> str:
     return str(tmp_path / "a.parquet")
 
 
-def test_function_call_can_be_looked_at(parquet: str) -> None:
+def test_function_call_can_be_inspected(parquet: str) -> None:
     call = ServedCall("read_parquet", [parquet, parquet], union_by_name=True)
     with (
         Server(Lake(Files(lambda: [call])), port=0) as server,
@@ -139,7 +139,7 @@ def test_files_are_read_by_duckdb(parquet: str) -> None:
         assert db.count("s.files") == 9
 
 
-def test_file_columns_are_cast_to_the_tables_types(tmp_path: Path) -> None:
+def test_file_columns_are_cast_to_the_table_schema(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a;b\n1;x\n2;y\n")
     schema = pa.schema([("a", pa.float64()), ("b", pa.string())])
     call = ServedCall("read_csv", str(tmp_path / "a.csv"), header=True, delim=";")
@@ -151,7 +151,7 @@ def test_file_columns_are_cast_to_the_tables_types(tmp_path: Path) -> None:
     assert found == pa.table({"a": [1.0, 2.0], "b": ["x", "y"]})
 
 
-def test_missing_file_is_told_by_duckdb(tmp_path: Path) -> None:
+def test_missing_file_is_reported_by_duckdb(tmp_path: Path) -> None:
     call = ServedCall("read_parquet", str(tmp_path / "nope.parquet"))
     with (
         Server(Lake(Files(lambda: [call])), port=0) as server,
@@ -170,21 +170,21 @@ def uri(name: str, arguments: pa.RecordBatch) -> str:
 
 
 @pytest.mark.parametrize("name", ["query", "system", "read_parquet(); DROP TABLE x; --", "getenv"])
-def test_only_readers_of_files_are_run(server: Scripted, db: AirportClient, name: str) -> None:
+def test_only_file_readers_are_run(server: Scripted, db: AirportClient, name: str) -> None:
     server.answers["endpoints"] = endpoints(uri(name, pa.record_batch({"arg_0": ["SELECT 1"]})))
     assert db.endpoints("s.t")[0].call == FunctionCall(name, ("SELECT 1",))
     with pytest.raises(PermissionDenied, match="not one of the file readers"):
         db.scan("s.t").read_all()
 
 
-def test_name_of_an_argument_is_no_way_to_inject_sql(server: Scripted, db: AirportClient, parquet: str) -> None:
+def test_argument_name_cannot_inject_sql(server: Scripted, db: AirportClient, parquet: str) -> None:
     arguments = pa.record_batch({"arg_0": [parquet], 'x" = 1) UNION SELECT 1, 2 --': [True]})
     server.answers["endpoints"] = endpoints(uri("read_parquet", arguments))
     with pytest.raises(Internal, match="DuckDB could not run read_parquet"):
         db.scan("s.t").read_all()
 
 
-def test_arguments_keep_their_order_beyond_ten(server: Scripted, db: AirportClient) -> None:
+def test_more_than_ten_arguments_keep_their_order(server: Scripted, db: AirportClient) -> None:
     arguments = pa.record_batch({f"arg_{i}": [i] for i in range(12)})
     server.answers["endpoints"] = endpoints(uri("read_csv", arguments))
     (endpoint,) = db.endpoints("s.t")
@@ -201,7 +201,7 @@ def test_arguments_must_be_one_row(
         db.endpoints("s.t")
 
 
-def test_parquet_file_as_location_is_a_call(server: Scripted, db: AirportClient, parquet: str) -> None:
+def test_parquet_file_as_location_is_a_function_call(server: Scripted, db: AirportClient, parquet: str) -> None:
     body = base64.b64encode(encode({"format": "parquet", "uri": parquet})).decode()
     server.answers["endpoints"] = endpoints(f"data:application/msgpack;base64,{body}")
     assert db.endpoints("s.t")[0].call == FunctionCall("parquet_scan", (parquet,))
@@ -215,7 +215,7 @@ def test_other_file_formats_are_not_read(server: Scripted, db: AirportClient) ->
         db.endpoints("s.t")
 
 
-def test_without_duckdb_the_call_is_refused_with_what_to_install(
+def test_call_without_duckdb_is_rejected_with_what_to_install(
     server: Scripted, db: AirportClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answers["endpoints"] = endpoints(uri("read_parquet", pa.record_batch({"arg_0": ["x"]})))
@@ -224,5 +224,5 @@ def test_without_duckdb_the_call_is_refused_with_what_to_install(
         db.scan("s.t").read_all()
 
 
-def test_client_runs_what_our_server_may_hand_out() -> None:
+def test_client_runs_every_function_our_server_may_send() -> None:
     assert READERS == ALLOWED

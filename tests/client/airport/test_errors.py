@@ -1,4 +1,4 @@
-"""Errors come back as they were raised: the same class, message, key and parameters."""
+"""Errors reach the client as they were raised: with the same class, message, key and parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def db() -> Iterator[AirportClient]:
 
 
 @pytest.mark.parametrize("kind", EVERY_CLASS)
-def test_error_of_an_action_comes_back_whole(db: AirportClient, kind: type[errors.SkiwayError]) -> None:
+def test_error_of_an_action_is_complete(db: AirportClient, kind: type[errors.SkiwayError]) -> None:
     sent = raised(kind)
     with pytest.raises(errors.SkiwayError) as caught:
         db.action("fail", kind.__name__)
@@ -59,7 +59,7 @@ def test_error_of_an_action_comes_back_whole(db: AirportClient, kind: type[error
 
 
 @pytest.mark.parametrize("kind", EVERY_CLASS)
-def test_error_of_a_scan_comes_back_with_class_and_message(db: AirportClient, kind: type[errors.SkiwayError]) -> None:
+def test_error_of_a_scan_has_its_class_and_message(db: AirportClient, kind: type[errors.SkiwayError]) -> None:
     rows = db.scan(f"s.{kind.__name__}")
     with pytest.raises(errors.SkiwayError) as caught:
         rows.read_all()
@@ -78,13 +78,13 @@ def test_codes_map_back_to_the_classes_they_came_from() -> None:
         assert BY_STATUS.get(code, errors.Internal) is expected
 
 
-def test_class_that_nobody_knows_is_taken_by_its_code(server: Scripted, foreign: AirportClient) -> None:
+def test_unknown_class_is_mapped_by_its_code(server: Scripted, foreign: AirportClient) -> None:
     server.answers["list_schemas"] = Refusal(grpc.StatusCode.NOT_FOUND, "gone", (("skiway-error", "__import__"),))
     with pytest.raises(errors.NotFound, match="gone"):
         foreign.schemas()
 
 
-# -- servers that are not ours ------------------------------------------------------------------------------------------
+# -- other servers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_status_of_another_server_is_mapped_by_its_code(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("raw", "expected"),
     [
         ("Timestamp not supported. Detail: Failed", "Timestamp not supported"),
         ("No credentials. Detail: Unauthenticated. gRPC client debug context: {x\ny}", "No credentials"),
@@ -119,16 +119,16 @@ def test_status_of_another_server_is_mapped_by_its_code(
         ("Detail: of the matter", "Detail: of the matter"),
     ],
 )
-def test_what_arrow_adds_to_a_message_is_cut_off(
-    server: Scripted, foreign: AirportClient, said: str, told: str
+def test_text_that_arrow_adds_to_a_message_is_removed(
+    server: Scripted, foreign: AirportClient, raw: str, expected: str
 ) -> None:
-    server.answers["list_schemas"] = Refusal(grpc.StatusCode.UNKNOWN, said)
+    server.answers["list_schemas"] = Refusal(grpc.StatusCode.UNKNOWN, raw)
     with pytest.raises(errors.Internal) as caught:
         foreign.schemas()
-    assert caught.value.message == told
+    assert caught.value.message == expected
 
 
-def test_status_without_a_message_still_says_something(server: Scripted, foreign: AirportClient) -> None:
+def test_status_without_a_message_gets_a_default_one(server: Scripted, foreign: AirportClient) -> None:
     server.answers["list_schemas"] = Refusal(grpc.StatusCode.NOT_FOUND)
     with pytest.raises(errors.NotFound, match="failed without a message"):
         foreign.schemas()
@@ -144,14 +144,14 @@ DETAILS = {
 
 
 @pytest.mark.parametrize("details", DETAILS.values(), ids=DETAILS.keys())
-def test_details_of_another_kind_are_passed_over(server: Scripted, foreign: AirportClient, details: bytes) -> None:
+def test_details_of_another_kind_are_ignored(server: Scripted, foreign: AirportClient, details: bytes) -> None:
     trailers = (("grpc-status-details-bin", details), ("x-arrow-status", "4"))
     server.answers["DoGet"] = Refusal(grpc.StatusCode.NOT_FOUND, "that went wrong", trailers)
     with pytest.raises(errors.NotFound, match=r"^that went wrong$"):
         foreign.scan("s.t").read_all()
 
 
-def test_details_may_not_turn_a_refusal_into_something_milder(server: Scripted, foreign: AirportClient) -> None:
+def test_details_cannot_downgrade_a_permission_error(server: Scripted, foreign: AirportClient) -> None:
     details = json.dumps({"code": "MC_ABORT_RETRYABLE", "key": "rowid.null", "row": 7}).encode()
     server.answers["list_schemas"] = Refusal(
         grpc.StatusCode.PERMISSION_DENIED, "no", (("grpc-status-details-bin", details),)
@@ -170,7 +170,7 @@ def test_parameter_named_like_an_argument_of_the_error_is_kept(server: Scripted,
 
 
 def test_every_code_has_a_class() -> None:
-    """The table is derived from the tree, so that a new class with a code of its own is mapped without a change."""
+    """The table is derived from the error tree, so that a new class with its own code is mapped automatically."""
     assert BY_CODE.keys() == {kind.code for kind in EVERY_CLASS}
     assert BY_CODE[errors.SkiwayError.code] is errors.Internal
     for code, kind in BY_CODE.items():

@@ -31,7 +31,7 @@ def db(recorder: Recorder) -> Iterator[AirportClient]:
         yield client
 
 
-def test_scalar_function_gives_a_value_for_each_row(db: AirportClient) -> None:
+def test_scalar_function_returns_a_value_for_each_row(db: AirportClient) -> None:
     assert db.call_scalar("utils.test_uppercase", pa.array(["a", None, "c"])).to_pylist() == ["A", None, "C"]
     batch = pa.record_batch({"x": pa.array([1, 2], pa.int8()), "y": [3, 4]})
     assert db.call_scalar("utils.test_add", batch).to_pylist() == [4, 6]
@@ -41,23 +41,23 @@ def test_scalar_function_gives_a_value_for_each_row(db: AirportClient) -> None:
 @pytest.mark.parametrize("count", [0, 1, 2048, 2049, 5000])
 def test_scalar_function_over_any_number_of_rows(db: AirportClient, count: int) -> None:
     numbers = pa.array(range(count), pa.int64())
-    made = db.call_scalar("utils.test_add", numbers, numbers)
-    assert made.to_pylist() == [2 * i for i in range(count)]
-    assert made.type == pa.int64()
-    assert all(len(chunk) <= 2048 for chunk in made.chunks)
+    result = db.call_scalar("utils.test_add", numbers, numbers)
+    assert result.to_pylist() == [2 * i for i in range(count)]
+    assert result.type == pa.int64()
+    assert all(len(chunk) <= 2048 for chunk in result.chunks)
 
 
-def test_function_of_anything_is_sent_the_callers_type(db: AirportClient) -> None:
+def test_function_of_any_receives_the_callers_type(db: AirportClient) -> None:
     assert db.call_scalar("utils.test_any_type", pa.array([1.5, None])).to_pylist() == ["1.5", None]
     assert db.call_scalar("utils.test_any_type", pa.array([7], pa.int8())).to_pylist() == ["7"]
 
 
-def test_function_without_arguments_is_called_for_so_many_rows(db: AirportClient) -> None:
+def test_function_without_arguments_is_called_for_a_number_of_rows(db: AirportClient) -> None:
     assert len(db.call_scalar("utils.test_time")) == 1
     assert len(db.call_scalar("utils.test_time", rows=3000)) == 3000
 
 
-def test_overload_of_the_callers_types_is_chosen() -> None:
+def test_overload_is_selected_by_argument_types() -> None:
     builder = CatalogBuilder("demo")
     schema = builder.schema("s")
 
@@ -97,19 +97,19 @@ def test_overload_of_the_callers_types_is_chosen() -> None:
         (lambda db: db.call("utils.test_table_in_out_echo", rows=pa.table({"a": [1]}), columns=["b"]), NotFound, "column 'b' not found"),
     ],
 )  # fmt: skip
-def test_bad_calls_are_refused(db: AirportClient, call: Any, error: type[SkiwayError], message: str) -> None:
+def test_invalid_calls_are_rejected(db: AirportClient, call: Any, error: type[SkiwayError], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         call(db)
     assert type(caught.value) is error
 
 
 @pytest.mark.parametrize("count", [0, 1, 2048, 2049, 4096, 5000])
-def test_function_over_rows_gives_rows(db: AirportClient, count: int) -> None:
+def test_function_over_rows_returns_rows(db: AirportClient, count: int) -> None:
     given = pa.table({"n": pa.array(range(count), pa.int64()), "t": [str(i) for i in range(count)]})
     assert db.call("utils.test_table_in_out_echo", rows=given).read_all().to_pydict() == given.to_pydict()
 
 
-def test_function_over_rows_may_give_more_and_a_last_word(db: AirportClient) -> None:
+def test_function_over_rows_may_return_more_rows_and_a_final_batch(db: AirportClient) -> None:
     rows = db.call("utils.test_table_in_out", "p", rows=pa.table({"x": ["a", "b"]}))
     assert rows.read_all().to_pydict() == {"input": ["p", "p", "last"], "x": ["a", "b", "row"]}
     huge = db.call("utils.test_table_in_out_huge", rows=pa.table({"x": [1]})).read_all()
@@ -117,7 +117,7 @@ def test_function_over_rows_may_give_more_and_a_last_word(db: AirportClient) -> 
     assert pc.unique(huge["value"]).to_pylist() == [*range(10), -1, -2, -3]
 
 
-def test_columns_and_predicate_apply_to_what_comes_back(db: AirportClient) -> None:
+def test_columns_and_predicate_apply_to_the_result(db: AirportClient) -> None:
     given = pa.table({"n": range(10), "t": [str(i) for i in range(10)]})
     rows = db.call("utils.test_table_in_out_echo", rows=given, columns=["t"], where=col("n") >= 8)
     assert rows.schema.names == ["t"]
@@ -125,21 +125,21 @@ def test_columns_and_predicate_apply_to_what_comes_back(db: AirportClient) -> No
 
 
 def test_rows_are_sent_as_the_output_is_read(db: AirportClient) -> None:
-    taken = []
+    read = []
 
     def source() -> Iterator[pa.RecordBatch]:
         for i in range(5):
-            taken.append(i)
+            read.append(i)
             yield pa.record_batch({"n": [i]})
 
     with db.call("utils.test_table_in_out_echo", rows=source()) as rows:
-        assert taken == [0], "for the columns"
+        assert read == [0], "to learn the columns"
         assert rows.read_next_batch()["n"].to_pylist() == [0]
         assert rows.read_next_batch()["n"].to_pylist() == [1]
-        assert taken == [0, 1]
+        assert read == [0, 1]
 
 
-def test_function_that_raises_is_an_error_of_its_class_and_the_server_lives() -> None:
+def test_exception_in_a_function_keeps_its_class_and_the_server_running() -> None:
     builder = CatalogBuilder("demo")
     schema = builder.schema("s")
 
@@ -160,7 +160,7 @@ def test_function_that_raises_is_an_error_of_its_class_and_the_server_lives() ->
         assert client.call_scalar("s.picky", pa.array([1])).to_pylist() == [1]
 
 
-def test_batch_without_a_mark_is_nonsense() -> None:
+def test_batch_without_a_chunk_marker_is_malformed() -> None:
     batch = pa.record_batch({"a": [1]})
     parameters = pa.schema([pa.field("rows", pa.null(), metadata={"is_table_type": "1"})]).serialize().to_pybytes()
     function = table_info(batch.schema, "f", type="table_function", input_schema=parameters)

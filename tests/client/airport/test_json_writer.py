@@ -1,4 +1,4 @@
-"""Writing by the JSON contract from Python."""
+"""Writing with the JSON contract from Python."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_rows_are_deleted(db: AirportClient, *, returning: bool) -> None:
     assert content(db) == rows(2).to_pydict()
 
 
-def test_requests_are_those_of_the_contract(db: AirportClient, recorder: Recorder) -> None:
+def test_requests_match_the_contract(db: AirportClient, recorder: Recorder) -> None:
     db.json.insert("s.t", rows(1))
     db.json.delete("s.t", [0], returning=True)
     put, delete = recorder.calls
@@ -107,7 +107,7 @@ def test_requests_are_those_of_the_contract(db: AirportClient, recorder: Recorde
     assert {call.header("x-transaction-id") for call in recorder.calls} == {""}
 
 
-def test_transaction_is_told_in_its_own_header(db: AirportClient, recorder: Recorder) -> None:
+def test_transaction_is_sent_in_its_own_header(db: AirportClient, recorder: Recorder) -> None:
     with contextlib.suppress(RuntimeError), db.transaction(explicit=True) as transaction:
         db.json.insert("s.t", rows(1))
         assert db.count("s.t") == 1
@@ -138,7 +138,7 @@ def test_transaction_is_told_in_its_own_header(db: AirportClient, recorder: Reco
         (lambda j: j.delete("s.t", ["x"]), InvalidArgument, "row ids must be integers"),
     ],
 )
-def test_bad_statements_are_refused_and_nothing_is_changed(
+def test_invalid_statements_are_rejected_and_change_nothing(
     db: AirportClient, statement: Any, error: type[SkiwayError], message: str
 ) -> None:
     db.json.insert("s.t", rows(1))
@@ -153,7 +153,7 @@ def test_bad_statements_are_refused_and_nothing_is_changed(
     [[], [b"\xff"], [PutResult(app_metadata=b"what").SerializeToString()]],
     ids=["nothing", "no message", "no outcome"],
 )
-def test_nonsense_is_told_as_such(answers: list[bytes]) -> None:
+def test_malformed_response_is_reported(answers: list[bytes]) -> None:
     def put(messages: Iterator[bytes]) -> list[bytes]:
         list(messages)
         return answers

@@ -1,4 +1,4 @@
-"""Servers that answer sent a malformed response: a clear error, never a hang, never a giant allocation."""
+"""Servers that send malformed responses: a clear error, never a hang, never a huge allocation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def db(server: Scripted) -> Iterator[AirportClient]:
         yield client
 
 
-def test_the_ordinary_answers_are_read(db: AirportClient) -> None:
+def test_valid_responses_are_read(db: AirportClient) -> None:
     assert db.scan("s.t").read_all() == TABLE
 
 
@@ -51,13 +51,13 @@ LISTINGS = {
 
 
 @pytest.mark.parametrize("listing", LISTINGS.values(), ids=LISTINGS.keys())
-def test_malformed_listing_is_the_servers_fault(server: Scripted, db: AirportClient, listing: bytes) -> None:
+def test_malformed_listing_is_a_server_error(server: Scripted, db: AirportClient, listing: bytes) -> None:
     server.answers["list_schemas"] = [result(listing)]
     with pytest.raises(Internal, match="sent a malformed response to list_schemas"):
         db.schemas()
 
 
-def test_announced_gigabyte_is_not_allocated(server: Scripted, db: AirportClient) -> None:
+def test_declared_gigabyte_is_not_allocated(server: Scripted, db: AirportClient) -> None:
     server.answers["list_schemas"] = [result(LISTINGS["a gigabyte announced"])]
     tracemalloc.start()
     try:
@@ -89,7 +89,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize(("listing", "complaint"), CONTENTS.values(), ids=CONTENTS.keys())
-def test_malformed_contents_are_the_servers_fault(
+def test_malformed_contents_are_a_server_error(
     server: Scripted, db: AirportClient, listing: bytes, complaint: str
 ) -> None:
     server.answers["list_schemas"] = [result(listing)]
@@ -97,7 +97,7 @@ def test_malformed_contents_are_the_servers_fault(
         db.table("s.t")
 
 
-def test_flight_that_is_no_object_is_passed_over(server: Scripted, db: AirportClient) -> None:
+def test_flight_that_is_not_an_object_is_ignored(server: Scripted, db: AirportClient) -> None:
     nothing = flight.FlightInfo(schema=b"?").SerializeToString()
     server.answers["list_schemas"] = [result(root(nothing, table_info(TABLE.schema)))]
     assert [table.name for table in db.schemas()[0].tables] == ["t"]
@@ -106,7 +106,7 @@ def test_flight_that_is_no_object_is_passed_over(server: Scripted, db: AirportCl
 @pytest.mark.parametrize(
     "action", ["create_transaction", "list_schemas", "catalog_version", "endpoints", "flight_info"]
 )
-def test_action_without_a_result_is_the_servers_fault(server: Scripted, db: AirportClient, action: str) -> None:
+def test_action_without_a_result_is_a_server_error(server: Scripted, db: AirportClient, action: str) -> None:
     server.answers[action] = []
     with pytest.raises(Internal, match=f"sent no result for {action}"):
         db.scan("s.t", at_version=1 if action == "flight_info" else None)
@@ -114,19 +114,19 @@ def test_action_without_a_result_is_the_servers_fault(server: Scripted, db: Airp
 
 @pytest.mark.parametrize("action", ["create_transaction", "catalog_version", "endpoints"])
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x01", b"\x81\xa1", b"\xdd\xff\xff\xff\xff"], ids=repr)
-def test_malformed_answer_is_the_servers_fault(server: Scripted, db: AirportClient, action: str, body: bytes) -> None:
+def test_malformed_response_is_a_server_error(server: Scripted, db: AirportClient, action: str, body: bytes) -> None:
     server.answers[action] = [result(body)]
     with pytest.raises(Internal, match=f"sent a malformed response to {action}"):
         db.scan("s.t")
 
 
-def test_answer_that_is_no_result_message_is_the_servers_fault(server: Scripted, db: AirportClient) -> None:
+def test_response_that_is_not_a_result_message_is_a_server_error(server: Scripted, db: AirportClient) -> None:
     server.answers["create_transaction"] = [b"\xff\xff\xff"]
     with pytest.raises(Internal, match="not a Result"):
         db.scan("s.t")
 
 
-def test_endless_results_are_cut_off(server: Scripted, db: AirportClient) -> None:
+def test_endless_results_are_ignored(server: Scripted, db: AirportClient) -> None:
     def endless(_data: bytes) -> Iterator[bytes]:
         while True:
             yield result(encode({"identifier": None}))
@@ -135,7 +135,7 @@ def test_endless_results_are_cut_off(server: Scripted, db: AirportClient) -> Non
     assert db.scan("s.t").read_all() == TABLE
 
 
-def test_error_after_the_result_still_counts(server: Scripted, db: AirportClient) -> None:
+def test_error_after_the_result_is_raised(server: Scripted, db: AirportClient) -> None:
     def broken(_data: bytes) -> Iterator[bytes]:
         yield result(encode({"catalog_version": 1, "is_fixed": False}))
         raise RuntimeError("on second thought")
@@ -151,13 +151,13 @@ def other_descriptor() -> bytes:
     return info.SerializeToString()
 
 
-def test_info_about_another_flight_is_the_servers_fault(server: Scripted, db: AirportClient) -> None:
+def test_info_about_another_flight_is_a_server_error(server: Scripted, db: AirportClient) -> None:
     server.answers["GetFlightInfo"] = [other_descriptor()]
     with pytest.raises(Internal, match="was asked for 's/t' but described 's/other'"):
         db.take_flight(["s", "t"])
 
 
-def test_time_travel_without_a_schema_is_the_servers_fault(server: Scripted, db: AirportClient) -> None:
+def test_time_travel_without_a_schema_is_a_server_error(server: Scripted, db: AirportClient) -> None:
     server.answers["flight_info"] = [result(flight.FlightInfo().SerializeToString())]
     with pytest.raises(Internal, match="no valid Arrow schema"):
         db.scan("s.t", at_version=1)
@@ -179,13 +179,13 @@ STREAMS: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS.keys())
-def test_malformed_stream_is_the_servers_fault(server: Scripted, db: AirportClient, stream: list[bytes]) -> None:
+def test_malformed_stream_is_a_server_error(server: Scripted, db: AirportClient, stream: list[bytes]) -> None:
     server.answers["DoGet"] = stream
     with pytest.raises(Internal, match="sent a malformed response to DoGet"):
         db.scan("s.t").read_all()
 
 
-def test_stream_without_rows_has_none(server: Scripted, db: AirportClient) -> None:
+def test_stream_without_batches_has_no_rows(server: Scripted, db: AirportClient) -> None:
     server.answers["DoGet"] = [FrameWriter(TABLE.schema).begin()]
     assert db.scan("s.t").read_all() == TABLE.slice(0, 0)
 
@@ -207,13 +207,13 @@ ENDPOINTS: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("answer", ENDPOINTS.values(), ids=ENDPOINTS.keys())
-def test_malformed_endpoint_is_the_servers_fault(server: Scripted, db: AirportClient, answer: list[bytes]) -> None:
+def test_malformed_endpoint_is_a_server_error(server: Scripted, db: AirportClient, answer: list[bytes]) -> None:
     server.answers["endpoints"] = answer
     with pytest.raises(Internal, match="sent a malformed response to endpoints"):
         db.scan("s.t").read_all()
 
 
-def test_endpoint_that_is_no_message_is_the_servers_fault(server: Scripted, db: AirportClient) -> None:
+def test_endpoint_that_is_not_a_message_is_a_server_error(server: Scripted, db: AirportClient) -> None:
     server.answers["endpoints"] = [result(encode([b"\xff"]))]
     with pytest.raises(Internal, match="not a FlightEndpoint"):
         db.scan("s.t")
@@ -227,7 +227,7 @@ def test_endpoint_that_is_no_message_is_the_servers_fault(server: Scripted, db: 
         (bytes(TABLE.schema.serialize()), "not an Arrow stream of one row"),
     ],
 )
-def test_malformed_statistics_are_the_servers_fault(
+def test_malformed_statistics_are_a_server_error(
     server: Scripted, db: AirportClient, body: bytes, complaint: str
 ) -> None:
     server.answers["list_schemas"] = [result(root(table_info(STATISTICS)))]
@@ -236,7 +236,7 @@ def test_malformed_statistics_are_the_servers_fault(
         db.statistics("s.t", "a")
 
 
-def test_statistics_that_lack_a_member_are_the_servers_fault(server: Scripted, db: AirportClient) -> None:
+def test_statistics_with_a_missing_member_are_a_server_error(server: Scripted, db: AirportClient) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("min", pa.int64())])) as writer:
         writer.write_batch(pa.record_batch({"min": [1]}))
@@ -255,7 +255,7 @@ def test_message_over_the_limit_is_refused(server: Scripted) -> None:
         db.schemas()
 
 
-def test_server_that_says_nothing_is_left_when_the_time_is_up(server: Scripted) -> None:
+def test_silent_server_times_out(server: Scripted) -> None:
     def silent(_data: bytes) -> Iterator[bytes]:
         released.wait(20)
         yield from ()
@@ -275,7 +275,7 @@ def test_frame_of_a_stream_cannot_be_read_after_close(server: Scripted, db: Airp
     assert list(rows) == []
 
 
-def test_closed_client_says_so(server: Scripted) -> None:
+def test_using_a_closed_client_is_a_clear_error(server: Scripted) -> None:
     with server.serving() as location:
         db = AirportClient(location, "c")
         db.schemas()

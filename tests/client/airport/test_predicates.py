@@ -1,4 +1,4 @@
-"""Predicates: said as DuckDB says them, and meaning what DuckDB means."""
+"""Predicates: encoded as DuckDB encodes them, with the same meaning as in DuckDB."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ D = decimal.Decimal
 NAN, INF = float("nan"), float("inf")
 TEXT_UUID = "123e4567-e89b-12d3-a456-426614174000"
 
-# The table of the recorded filters, as its client knew it.
+# The table of the recorded filters, as the client saw it.
 COLUMNS = pa.schema(
     [
         ("i8", pa.int8()),
@@ -157,12 +157,12 @@ RECORDED = {line["predicate"]: line for line in recorded_lines()}
 
 
 def without_positions(json_filters: str) -> str:
-    """The same document, with positions in the SQL text struck out and numbers in one spelling; order counts."""
+    """The same document without positions in the SQL text and with normalized numbers; order matters."""
     return json.dumps(json.loads(re.sub(r'"query_location":\d+', '"query_location":0', json_filters)))
 
 
 @pytest.mark.parametrize("sql", SAID)
-def test_predicate_is_said_as_duckdb_says_it(sql: str) -> None:
+def test_predicate_is_encoded_as_in_duckdb(sql: str) -> None:
     line = RECORDED[sql]
     selection = Selection(TABLE, ["i32", "s"], SAID[sql])
     assert without_positions(selection.json_filters()) == without_positions(line["json_filters"])
@@ -203,7 +203,7 @@ VALUES: dict[str, list[Any]] = {
 
 @pytest.fixture(scope="module")
 def rows() -> pa.Table:
-    """Rows that hold each value above and NULL, side by side in changing company."""
+    """Rows with each value above and NULL, in varying combinations."""
     count = 77
     columns = []
     for field in COLUMNS:
@@ -239,23 +239,23 @@ def database(rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @pytest.mark.parametrize("sql", MEANT)
-def test_predicate_keeps_the_rows_that_duckdb_keeps(
+def test_predicate_selects_the_same_rows_as_duckdb(
     sql: str, rows: pa.Table, database: duckdb.DuckDBPyConnection
 ) -> None:
     selection = Selection(TABLE, ["rowid"], MEANT[sql])
-    kept = [selection.apply(batch).column(0) for batch in rows.to_batches()]
+    selected = [selection.apply(batch).column(0) for batch in rows.to_batches()]
     expected = database.execute(f"SELECT rowid FROM t WHERE {sql} ORDER BY rowid").fetchall()
-    assert pa.chunked_array(kept).to_pylist() == [number for (number,) in expected]
+    assert pa.chunked_array(selected).to_pylist() == [number for (number,) in expected]
 
 
-def test_filter_without_columns_of_the_result_only_counts(rows: pa.Table) -> None:
+def test_filter_with_no_result_columns_only_counts_rows(rows: pa.Table) -> None:
     (batch,) = rows.to_batches()
     counted = Selection(TABLE, [], i32 == 5)
     assert counted.column_ids() == [2]
     assert counted.apply(batch).num_rows == Selection(TABLE, ["i32"], i32 == 5).apply(batch).num_rows > 0
 
 
-# -- types and constants that the recordings do not show ----------------------------------------------------------------
+# -- types and constants missing from the recordings --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,16 +306,16 @@ def test_values_of_every_layout_are_compared(data_type: pa.DataType) -> None:
     batch = pa.record_batch([column, pa.array([0, 1, 2])], names=["c", "n"])
     table = Table("s", "t", batch.schema)
 
-    def kept(predicate: Predicate) -> list[int]:
+    def selected(predicate: Predicate) -> list[int]:
         return Selection(table, ["n"], predicate).apply(batch).column("n").to_pylist()
 
-    assert kept(col("c") == high) == [2]
-    assert kept(col("c") < high) == [0]
-    assert kept(col("c").isin([low, high])) == [0, 2]
-    assert kept(col("c").is_null()) == [1]
+    assert selected(col("c") == high) == [2]
+    assert selected(col("c") < high) == [0]
+    assert selected(col("c").isin([low, high])) == [0, 2]
+    assert selected(col("c").is_null()) == [1]
 
 
-def test_logical_types_of_nested_columns_are_those_recorded() -> None:
+def test_logical_types_of_nested_columns_match_the_recordings() -> None:
     seen: dict[str, Any] = {}
 
     def collect(node: Any) -> None:
@@ -336,7 +336,7 @@ def test_logical_types_of_nested_columns_are_those_recorded() -> None:
         assert json.dumps(logical_type(COLUMNS.field(name))) == json.dumps(recorded_type), name
 
 
-def test_union_and_json_and_geometry_are_spelled_as_duckdb_does() -> None:
+def test_union_json_and_geometry_types_are_encoded_as_in_duckdb() -> None:
     union = pa.sparse_union([pa.field("x", pa.int32())])
     tagged = logical_type(pa.field("u", union))["type_info"]["child_types"]
     assert [child["first"] for child in tagged] == ["", "x"]
@@ -345,7 +345,7 @@ def test_union_and_json_and_geometry_are_spelled_as_duckdb_does() -> None:
     assert logical_type(wkb)["id"] == "BLOB"
 
 
-# -- mistakes -----------------------------------------------------------------------------------------------------------
+# -- invalid predicates -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -369,30 +369,30 @@ def test_union_and_json_and_geometry_are_spelled_as_duckdb_does() -> None:
         ("tz", dt.datetime(2024, 1, 1)),
     ],
 )
-def test_value_that_does_not_fit_exactly_is_refused(column: str, value: object) -> None:
+def test_value_that_is_not_exactly_representable_is_rejected(column: str, value: object) -> None:
     with pytest.raises(InvalidArgument, match=f"column '{column}' is .* no value of that type"):
         Selection(TABLE, None, col(column) == value).json_filters()
 
 
-def test_text_that_is_no_uuid_is_refused() -> None:
+def test_invalid_uuid_text_is_rejected() -> None:
     table = Table("s", "t", pa.schema([("u", pa.uuid())]))
     with pytest.raises(InvalidArgument, match="'nope' is not a UUID"):
         Selection(table, None, col("u") == "nope").json_filters()
 
 
 @pytest.mark.parametrize("column", ["iv", "l", "a", "st", "m"])
-def test_comparison_of_a_type_without_order_is_refused(column: str) -> None:
+def test_comparison_of_an_unordered_type_is_rejected(column: str) -> None:
     with pytest.raises(Unsupported, match=f"column '{column}' is .* filter the rows yourself"):
         Selection(TABLE, None, col(column) == 5).json_filters()
 
 
-def test_null_is_compared_by_is_null_only() -> None:
+def test_null_can_only_be_compared_with_is_null() -> None:
     for wrong in (lambda: i32 == None, lambda: i32.between(1, None), lambda: i32.isin([None])):  # noqa: E711
         with pytest.raises(InvalidArgument, match="is_null"):
             wrong()
 
 
-def test_python_words_for_logic_are_refused() -> None:
+def test_python_boolean_operators_are_rejected() -> None:
     with pytest.raises(InvalidArgument, match=r"&, \| and ~"):
         bool((i32 > 1) and (i32 < 5))
     with pytest.raises(InvalidArgument, match="parentheses"):
@@ -401,7 +401,7 @@ def test_python_words_for_logic_are_refused() -> None:
         i32 == s  # noqa: B015
 
 
-def test_empty_list_is_refused() -> None:
+def test_empty_list_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="at least one value"):
         i32.isin([])
 
@@ -411,12 +411,12 @@ def test_unknown_column_in_a_filter_is_not_found() -> None:
         Selection(TABLE, None, col("nope") == 1).column_ids()
 
 
-def test_column_alone_must_be_boolean() -> None:
+def test_column_used_as_a_predicate_must_be_boolean() -> None:
     with pytest.raises(InvalidArgument, match="column 'i32' is INTEGER, not BOOLEAN"):
         Selection(TABLE, None, i32).json_filters()
 
 
-def test_filter_text_is_sent_as_it_is() -> None:
+def test_filter_text_is_sent_unchanged() -> None:
     text = '{"filters":[]}'
     assert Selection(TABLE, ["s"], text).json_filters() == text
     assert Selection(TABLE, ["s"], "").json_filters() == ""
@@ -425,7 +425,7 @@ def test_filter_text_is_sent_as_it_is() -> None:
             Selection(TABLE, ["s"], wrong).json_filters()
 
 
-def test_floats_are_widened_as_duckdb_widens_them() -> None:
+def test_floats_are_widened_as_in_duckdb() -> None:
     document = json.loads(Selection(TABLE, None, f == 0.1).json_filters())
     value = document["filters"][0]["right"]["value"]["value"]
     assert value != 0.1

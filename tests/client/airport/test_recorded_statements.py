@@ -1,6 +1,6 @@
-"""The client makes the requests that DuckDB made for the same statements: those that write, define and call.
+"""The client makes the same requests as DuckDB for the same statements: DML, DDL and function calls.
 
-`tests/airport/server/test_recorded_reads.py` has the ones that read.
+`tests/airport/server/test_recorded_reads.py` covers those that read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEYED = ("id", "n", "q")
 
 
 def refused(kind: type[SkiwayError], statement: Statement) -> Statement:
-    """A statement that has to fail."""
+    """A statement that must fail."""
 
     def run(db: AirportClient) -> None:
         with pytest.raises(kind):
@@ -113,7 +113,7 @@ DDL: dict[str, Statement] = {
     "DROP TABLE IF EXISTS d.s1.t2": lambda db: db.drop_table("s1.t2", if_exists=True),
     "DROP SCHEMA d.s1 CASCADE": refused(SchemaNotEmpty, lambda db: db.drop_schema("s1")),
 }
-# The same words once more, with another outcome.
+# The same statement again, with a different outcome.
 SECOND_TIME: dict[str, type[SkiwayError]] = {
     "CREATE SCHEMA d.s1": AlreadyExists,
     "DROP SCHEMA d.s1": NotFound,
@@ -130,7 +130,7 @@ def create_as(db: AirportClient, name: str, columns: pa.Schema, rows: Sequence[S
 
 
 def nothing_of_itself(db: AirportClient) -> Written:
-    """DuckDB binds the table it reads before it sees that nothing is to be read."""
+    """DuckDB binds the table before it notices that there is nothing to read."""
     with db.transaction():
         db.bind("w.t")
         return db.insert("w.t", [])
@@ -242,30 +242,30 @@ def ranged(count: int) -> pa.Table:
     return pa.table({"range": pa.array(range(count), I64)})
 
 
-# Statements that the client has no words for, or that DuckDB refuses without a request.
-WITHOUT_WORDS = re.compile(
+# Statements that the client cannot express, or that DuckDB rejects without a request.
+NOT_EXPRESSIBLE = re.compile(
     "CREATE OR REPLACE|ADD CONSTRAINT|CREATE VIEW|COMMENT ON|DROP DEFAULT|ON CONFLICT|MERGE|VARIANT"
 )
 
-# Where our server tells the client more than the recorded one told, so that it refuses, or finds less to delete.
-NOT_THE_SAME = {"INSERT INTO d.w.k VALUES (2,NULL,1)", "TRUNCATE d.w.k"}
+# Where our server sends more information than the recorded one, so that the client rejects more, or deletes less.
+DIFFERENT_REQUESTS = {"INSERT INTO d.w.k VALUES (2,NULL,1)", "TRUNCATE d.w.k"}
 
 
-# -- what is compared ---------------------------------------------------------------------------------------------------
+# -- comparison ---------------------------------------------------------------------------------------------------------
 
 
 def comparable(calls: Sequence[Call], rename: Any) -> list[tuple[object, ...]]:
-    """The calls but for what only one of the servers has: statistics and transactions."""
-    kept = [
+    """The calls without those that only one of the servers supports: statistics and transactions."""
+    compared = [
         replace(call, headers=tuple(item for item in call.headers if item[0] != "airport-transaction-id"))
         for call in calls
         if call.action != "column_statistics"
     ]
-    return meaning([_ordered(call) for call in kept], rename)
+    return meaning([_ordered(call) for call in compared], rename)
 
 
 def _ordered(call: Call) -> Call:
-    """A composite key comes out of a hash set, without our word for a new field's name."""
+    """With composite keys in order, since they come from a hash set, and without our name of a new field."""
     if call.action not in ("create_table", "add_field"):
         return call
     action = flight.Action.FromString(call.requests[0])
@@ -279,7 +279,7 @@ def _ordered(call: Call) -> Call:
 
 
 def one_version_less(found: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """CREATE TABLE AS is one statement to DuckDB, and two here: the second asks for the catalog's version again."""
+    """CREATE TABLE AS is one statement in DuckDB and two here: the second requests the catalog version again."""
     last = max(i for i, call in enumerate(found) if call[0] == "catalog_version")
     return found[:last] + found[last + 1 :]
 
@@ -295,71 +295,83 @@ def location(recorder: Recorder) -> Iterator[str]:
         yield found
 
 
-def token(told: Conversation) -> str:
-    return told.calls[0].header("authorization").removeprefix("Bearer ")
+def token(conversation: Conversation) -> str:
+    return conversation.calls[0].header("authorization").removeprefix("Bearer ")
 
 
-def spoken(session: str) -> list[Conversation]:
-    """Its statements that are about more than reading, or whose making the client can refuse."""
-    words = ("CREATE", "DROP", "ALTER", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
-    told = [told for told in conversations(session) if told.sql.startswith(words) and told.calls]
-    return [one for one in told if not WITHOUT_WORDS.search(one.sql)]
+def covered_statements(session: str) -> list[Conversation]:
+    """The session's statements that do more than read, or that the client can reject before a request."""
+    keywords = ("CREATE", "DROP", "ALTER", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+    statements = [
+        conversation
+        for conversation in conversations(session)
+        if conversation.sql.startswith(keywords) and conversation.calls
+    ]
+    return [one for one in statements if not NOT_EXPRESSIBLE.search(one.sql)]
 
 
 @pytest.mark.parametrize(
     ("session", "statements", "count"), [("ddl", DDL, 34), ("dml", DML, 29), ("time travel", TIME_TRAVEL, 5)]
 )
-def test_client_says_what_duckdb_said(
+def test_client_makes_the_same_requests_as_duckdb(
     session: str, statements: dict[str, Statement], count: int, location: str, recorder: Recorder
 ) -> None:
-    told_all = spoken(session)
-    assert len(told_all) == count
-    assert {told.sql for told in told_all} == set(statements), "every statement is made, and no other"
-    done: list[str] = []
-    with AirportClient(location, "demo", token=token(told_all[0]), timeout_s=30) as db:
-        for told in told_all:
-            if any(call.action == "list_schemas" for call in told.calls):
-                db.reload()  # DuckDB loads the catalog at its first use, and again after it died
-            recorder.calls.clear()
-            again = SECOND_TIME.get(told.sql) if _fails_now(told, done) else None
-            (refused(again, statements[told.sql]) if again else statements[told.sql])(db)
-            done.append(told.sql)
-            if any(call.method == "DoExchange" for call in told.calls):
-                recorder.wait_for("DoExchange")
-            if told.sql not in NOT_THE_SAME:
-                found = comparable(recorder.calls, ours)
-                if " AS SELECT" in told.sql:
-                    found = one_version_less(found)
-                assert found == comparable(told.calls, theirs), told.sql
-
-
-def _fails_now(told: Conversation, done: list[str]) -> bool:
-    """Said again, with nothing between that undid it."""
-    opposite = (
-        told.sql.replace("CREATE", "DROP") if told.sql.startswith("CREATE") else told.sql.replace("DROP", "CREATE")
+    recorded_statements = covered_statements(session)
+    assert len(recorded_statements) == count
+    assert {conversation.sql for conversation in recorded_statements} == set(statements), (
+        "every statement is run, and no other"
     )
-    said = [sql for sql in done if sql in (told.sql, opposite)]
-    return bool(said) and said[-1] == told.sql
+    done: list[str] = []
+    with AirportClient(location, "demo", token=token(recorded_statements[0]), timeout_s=30) as db:
+        for conversation in recorded_statements:
+            if any(call.action == "list_schemas" for call in conversation.calls):
+                db.reload()  # DuckDB loads the catalog on first use, and again after a crash
+            recorder.calls.clear()
+            again = SECOND_TIME.get(conversation.sql) if _fails_now(conversation, done) else None
+            (refused(again, statements[conversation.sql]) if again else statements[conversation.sql])(db)
+            done.append(conversation.sql)
+            if any(call.method == "DoExchange" for call in conversation.calls):
+                recorder.wait_for("DoExchange")
+            if conversation.sql not in DIFFERENT_REQUESTS:
+                found = comparable(recorder.calls, ours)
+                if " AS SELECT" in conversation.sql:
+                    found = one_version_less(found)
+                assert found == comparable(conversation.calls, theirs), conversation.sql
+
+
+def _fails_now(conversation: Conversation, done: list[str]) -> bool:
+    """Whether the statement is repeated, and nothing in between undid it."""
+    opposite = (
+        conversation.sql.replace("CREATE", "DROP")
+        if conversation.sql.startswith("CREATE")
+        else conversation.sql.replace("DROP", "CREATE")
+    )
+    repeated = [sql for sql in done if sql in (conversation.sql, opposite)]
+    return bool(repeated) and repeated[-1] == conversation.sql
 
 
 @pytest.mark.parametrize("session", [s for s in dict.fromkeys(t.session for t in conversations()) if "types" in s])
-def test_client_sends_every_type_as_duckdb_did(session: str, location: str, recorder: Recorder) -> None:
+def test_client_sends_every_type_as_in_duckdb(session: str, location: str, recorder: Recorder) -> None:
     compared = 0
     with AirportClient(location, "demo", token="t", timeout_s=30) as db:
         db.create_schema("ty")
-        for told in spoken(session):
+        for conversation in covered_statements(session):
             recorder.calls.clear()
-            (call,) = [call for call in told.calls if call.name in ("create_schema", "create_table", "DoExchange")]
+            (call,) = [
+                call for call in conversation.calls if call.name in ("create_schema", "create_table", "DoExchange")
+            ]
             if call.action == "create_table":
-                asked = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
-                db.create_table(("ty", asked.table_name), pa.ipc.read_schema(pa.py_buffer(binary(asked.arrow_schema))))
+                request = decode(flight.Action.FromString(call.requests[0]).body, CreateTableRequest, "")
+                db.create_table(
+                    ("ty", request.table_name), pa.ipc.read_schema(pa.py_buffer(binary(request.arrow_schema)))
+                )
             elif call.method == "DoExchange":
-                db.insert(told.sql.split()[2].removeprefix("d."), pa.table({"v": pa.nulls(1)}))
+                db.insert(conversation.sql.split()[2].removeprefix("d."), pa.table({"v": pa.nulls(1)}))
             else:
                 continue
             compared += 1
-            made = [made for made in recorder.calls if made.name == call.name]
-            assert _bodies(made, ours) == _bodies([call], theirs), told.sql
+            calls = [made for made in recorder.calls if made.name == call.name]
+            assert _bodies(calls, ours) == _bodies([call], theirs), conversation.sql
     assert compared == 39 + 38
 
 
@@ -367,27 +379,33 @@ def _bodies(calls: Sequence[Call], rename: Any) -> list[object]:
     return [call[2] for call in comparable(calls, rename)]
 
 
-@pytest.mark.parametrize("told", [told for told in conversations("functions") if told.sql in FUNCTIONS], ids=str)
-def test_client_calls_functions_as_duckdb_did(told: Conversation, recorder: Recorder) -> None:
+@pytest.mark.parametrize(
+    "conversation",
+    [conversation for conversation in conversations("functions") if conversation.sql in FUNCTIONS],
+    ids=str,
+)
+def test_client_calls_functions_as_in_duckdb(conversation: Conversation, recorder: Recorder) -> None:
     with contextlib.ExitStack() as stack:
         location = stack.enter_context(recording(service(RecordedCatalog()), recorder))
-        db = stack.enter_context(AirportClient(location, "demo", token=token(told), timeout_s=30))
-        if not any(call.action == "list_schemas" for call in told.calls):
+        db = stack.enter_context(AirportClient(location, "demo", token=token(conversation), timeout_s=30))
+        if not any(call.action == "list_schemas" for call in conversation.calls):
             db.schemas()
         recorder.calls.clear()
-        made = FUNCTIONS[told.sql](db)
-    assert comparable(recorder.calls, ours) == comparable(told.calls, theirs)
-    if "test_time" not in told.sql:
+        result = FUNCTIONS[conversation.sql](db)
+    assert comparable(recorder.calls, ours) == comparable(conversation.calls, theirs)
+    if "test_time" not in conversation.sql:
         rows = (
-            [list(row.values()) for row in made.to_pylist()]
-            if isinstance(made, pa.Table)
-            else [[v] for v in made.to_pylist()]
+            [list(row.values()) for row in result.to_pylist()]
+            if isinstance(result, pa.Table)
+            else [[v] for v in result.to_pylist()]
         )
-        assert [[str(value) for value in row] for row in rows] == [list(row) for row in told.rows]
+        assert [[str(value) for value in row] for row in rows] == [list(row) for row in conversation.rows]
 
 
-def test_every_recorded_call_of_a_function_with_rows_is_made() -> None:
+def test_every_recorded_function_call_with_rows_is_covered() -> None:
     exchanges = {
-        told.sql for told in conversations("functions") if any(call.method == "DoExchange" for call in told.calls)
+        conversation.sql
+        for conversation in conversations("functions")
+        if any(call.method == "DoExchange" for call in conversation.calls)
     }
     assert exchanges == set(FUNCTIONS)

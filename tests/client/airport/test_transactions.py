@@ -1,4 +1,4 @@
-"""Transactions from Python: those that DuckDB has, and those that end as the client says."""
+"""Transactions from Python: those with DuckDB's semantics, and explicit ones that the client ends."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def rows(*values: int) -> pa.Table:
 
 
 class Halt(Exception):
-    """What a user's own code raises."""
+    """An exception raised by user code."""
 
 
 @contextlib.contextmanager
 def broken_off(db: AirportClient, *, explicit: bool = True) -> Iterator[Transaction]:
-    """A transaction that an exception ends."""
+    """A transaction that ends with an exception."""
     with contextlib.suppress(Halt), db.transaction(explicit=explicit) as transaction:
         yield transaction
         raise Halt
 
 
-def test_explicit_transaction_is_seen_by_others_at_its_end(db: AirportClient, other: AirportClient) -> None:
+def test_explicit_transaction_becomes_visible_to_others_at_its_end(db: AirportClient, other: AirportClient) -> None:
     with db.transaction(explicit=True) as transaction:
         db.insert("s.t", rows(1, 2, 3))
         assert db.update("s.t", {"a": 20}, where=col("a") == 2).count == 1
@@ -68,7 +68,7 @@ def test_explicit_transaction_is_seen_by_others_at_its_end(db: AirportClient, ot
     assert db.transaction_status("never heard of") is None
 
 
-def test_exception_rolls_an_explicit_transaction_back(db: AirportClient, other: AirportClient) -> None:
+def test_exception_rolls_back_an_explicit_transaction(db: AirportClient, other: AirportClient) -> None:
     with broken_off(db) as transaction:
         db.insert("s.t", rows(1))
         db.create_schema("new")
@@ -81,7 +81,7 @@ def test_exception_rolls_an_explicit_transaction_back(db: AirportClient, other: 
     assert db.count("s.t") == 0
 
 
-def test_definitions_are_part_of_an_explicit_transaction(db: AirportClient, other: AirportClient) -> None:
+def test_ddl_is_part_of_an_explicit_transaction(db: AirportClient, other: AirportClient) -> None:
     with db.transaction(explicit=True):
         db.create_schema("new")
         db.create_table("new.t", COLUMNS)
@@ -106,7 +106,7 @@ def test_failed_statement_does_not_end_an_explicit_transaction(db: AirportClient
     assert db.count("s.t") == 2
 
 
-def test_transaction_like_duckdbs_commits_each_statement(db: AirportClient, other: AirportClient) -> None:
+def test_transaction_with_duckdb_semantics_commits_each_statement(db: AirportClient, other: AirportClient) -> None:
     with broken_off(db, explicit=False):
         db.insert("s.t", rows(1))
         assert other.count("s.t") == 1
@@ -114,25 +114,25 @@ def test_transaction_like_duckdbs_commits_each_statement(db: AirportClient, othe
     assert db.count("s.t") == 2, "nothing tells the server to roll back"
 
 
-def test_headers_tell_which_calls_belong_to_it(db: AirportClient, recorder: Recorder) -> None:
+def test_headers_mark_the_calls_of_a_transaction(db: AirportClient, recorder: Recorder) -> None:
     with db.transaction(explicit=True) as transaction:
         db.insert("s.t", rows(1))
         db.count("s.t")
         db.add_column("s.t", pa.field("b", pa.int8()))
-    told = {c.name for c in recorder.calls if c.header("airport-auto-commit") == "0"}
-    assert told >= {"DoExchange", "endpoints", "DoGet", "add_column"}
-    assert {c.header("airport-transaction-id") for c in recorder.calls if c.name in told} == {transaction.id}
+    explicit_calls = {c.name for c in recorder.calls if c.header("airport-auto-commit") == "0"}
+    assert explicit_calls >= {"DoExchange", "endpoints", "DoGet", "add_column"}
+    assert {c.header("airport-transaction-id") for c in recorder.calls if c.name in explicit_calls} == {transaction.id}
     assert recorder.names().count("create_transaction") == 1
     assert recorder.names()[-1] == "commit_transaction"
 
 
-def test_transaction_in_which_nothing_was_done_asks_the_server_nothing(db: AirportClient, recorder: Recorder) -> None:
+def test_empty_transaction_makes_no_request(db: AirportClient, recorder: Recorder) -> None:
     with db.transaction(explicit=True):
         pass
     assert recorder.calls == []
 
 
-def test_transaction_holds_for_its_thread_alone(db: AirportClient) -> None:
+def test_transaction_belongs_to_its_thread(db: AirportClient) -> None:
     with broken_off(db):
         db.insert("s.t", rows(1))
         thread = threading.Thread(target=lambda: db.insert("s.t", rows(2)))
@@ -141,7 +141,7 @@ def test_transaction_holds_for_its_thread_alone(db: AirportClient) -> None:
     assert db.scan("s.t").read_all()["a"].to_pylist() == [2]
 
 
-def test_transaction_that_ended_elsewhere_is_refused(db: AirportClient) -> None:
+def test_transaction_that_ended_elsewhere_is_rejected(db: AirportClient) -> None:
     with broken_off(db) as transaction:
         db.insert("s.t", rows(1))
         body = encode(TransactionRequest(transaction.id, "m"))
@@ -151,7 +151,7 @@ def test_transaction_that_ended_elsewhere_is_refused(db: AirportClient) -> None:
     assert db.count("s.t") == 0
 
 
-def test_there_is_no_transaction_inside_another(db: AirportClient) -> None:
+def test_transactions_cannot_be_nested(db: AirportClient) -> None:
     with (
         db.transaction(explicit=True),
         pytest.raises(InvalidArgument, match="transactions cannot be nested"),
@@ -160,7 +160,7 @@ def test_there_is_no_transaction_inside_another(db: AirportClient) -> None:
         pass
 
 
-def test_catalog_without_transactions_has_no_explicit_ones() -> None:
+def test_explicit_transaction_needs_a_catalog_with_transactions() -> None:
     builder = CatalogBuilder("demo")
     builder.schema("s").table(schema=COLUMNS, name="t")(lambda scan: rows(1))
     with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:

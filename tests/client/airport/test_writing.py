@@ -1,4 +1,4 @@
-"""INSERT, UPDATE and DELETE from Python: what is sent, what comes back, and what is refused."""
+"""INSERT, UPDATE and DELETE from Python: what is sent, returned and rejected."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def sent(recorder: Recorder) -> BatchReader:
     ],
     ids=["table", "reader", "batch", "list of batches", "iterator of batches"],
 )
-def test_rows_are_inserted_in_any_form(db: AirportClient, form: Any) -> None:
+def test_rows_are_inserted_from_any_input_type(db: AirportClient, form: Any) -> None:
     assert db.insert("s.t", form(rows(1, 2, 3))).count == 3
     assert content(db) == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
 
@@ -113,7 +113,7 @@ def test_columns_are_matched_by_name_cast_and_filled_with_null(db: AirportClient
 
 @pytest.mark.parametrize("count", [0, 1, 2048, 2049, 5000])
 @pytest.mark.parametrize("returning", [False, True])
-def test_any_number_of_rows_goes_in_batches_of_2048(
+def test_rows_are_sent_in_batches_of_2048(
     db: AirportClient, recorder: Recorder, count: int, *, returning: bool
 ) -> None:
     written = db.insert("s.t", rows(*range(count)), returning=returning)
@@ -131,7 +131,7 @@ def test_empty_iterable_inserts_nothing(db: AirportClient) -> None:
 
 
 class Counting(Table, Insertable):
-    """A table that counts the batches it was given; with RETURNING these come one by one."""
+    """A table that counts its input batches; with RETURNING they arrive one by one."""
 
     name = "t"
     schema = COLUMNS
@@ -148,7 +148,7 @@ class Counting(Table, Insertable):
         return DmlResult(table.num_rows, table)
 
 
-def test_returning_takes_a_batch_only_when_the_one_before_was_answered() -> None:
+def test_returning_reads_a_batch_only_after_the_previous_one_was_answered() -> None:
     table, answered = Counting(), []
     builder = CatalogBuilder("demo")
     builder.schema("s").table(table)
@@ -192,7 +192,7 @@ def test_not_null_is_checked_before_the_row_is_sent(db: AirportClient, recorder:
         (pa.table({"id": [1], "v": [-1.0]}), ConstraintViolation, "CHECK constraint failed"),
     ],
 )
-def test_bad_rows_are_refused_and_nothing_is_inserted(
+def test_invalid_rows_are_rejected_and_nothing_is_inserted(
     db: AirportClient, given: Any, error: type[SkiwayError], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
@@ -201,14 +201,14 @@ def test_bad_rows_are_refused_and_nothing_is_inserted(
     assert content(db) == []
 
 
-def test_late_failure_undoes_all_batches(db: AirportClient) -> None:
+def test_late_failure_rolls_back_all_batches(db: AirportClient) -> None:
     db.insert("s.t", rows(4000))
     with pytest.raises(ConstraintViolation):
         db.insert("s.t", rows(*range(5000)))
     assert content(db) == [(4000, "n4000", 2000.0)]
 
 
-def test_failing_source_undoes_all_batches(db: AirportClient) -> None:
+def test_failing_source_rolls_back_all_batches(db: AirportClient) -> None:
     def source() -> Iterator[pa.RecordBatch]:
         yield rows(1).to_batches()[0]
         raise RuntimeError("the file ended early")
@@ -219,7 +219,7 @@ def test_failing_source_undoes_all_batches(db: AirportClient) -> None:
     assert db.insert("s.t", rows(1)).count == 1
 
 
-def test_table_that_takes_no_rows_says_so() -> None:
+def test_inserting_into_a_read_only_table_is_a_clear_error() -> None:
     builder = CatalogBuilder("demo")
     builder.schema("s").table(schema=COLUMNS, name="t")(lambda scan: rows(1))
     with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:
@@ -233,7 +233,7 @@ def test_table_that_takes_no_rows_says_so() -> None:
             db.insert("s.nope", rows(1))
 
 
-def test_types_of_their_own_are_inserted(db: AirportClient) -> None:
+def test_extension_types_are_inserted(db: AirportClient) -> None:
     key = uuid.uuid4()
     fields = [
         ("id", pa.uuid()),
@@ -279,7 +279,7 @@ def test_rows_are_updated_by_id_in_a_column(filled: AirportClient, recorder: Rec
     assert content(filled) == [(1, "a", 10.0), (2, "n2", 1.0), (3, "c", 30.0), (4, "n4", 2.0)]
 
 
-def test_rows_are_updated_by_ids_apart(filled: AirportClient) -> None:
+def test_rows_are_updated_by_separate_ids(filled: AirportClient) -> None:
     ids = pa.chunked_array([[i] for i in row_ids(filled, 4, 2)])
     assert filled.update("s.t", pa.table({"name": ["d", "b"]}).to_batches(max_chunksize=1), row_ids=ids).count == 2
     assert [name for _, name, _ in content(filled)] == ["n1", "b", "n3", "d"]
@@ -300,7 +300,7 @@ def test_update_by_predicate_computes_from_columns(filled: AirportClient, record
     assert sent(recorder).schema.names == ["v", "name", "id", "rowid"], "RETURNING sends all columns"
 
 
-def test_update_of_no_row_changes_nothing(filled: AirportClient) -> None:
+def test_update_that_matches_no_row_changes_nothing(filled: AirportClient) -> None:
     written = filled.update("s.t", {"v": 1.0}, where=col("id") == 99, returning=True)
     assert written.count == 0
     assert written.rows is not None
@@ -366,7 +366,7 @@ def test_update_runs_while_its_scan_does(filled: AirportClient, recorder: Record
         ({"v": 1.0}, {"where": col("nope") == 1}, NotFound, "column 'nope' not found"),
     ],
 )
-def test_bad_updates_are_refused_and_nothing_is_changed(
+def test_invalid_updates_are_rejected_and_change_nothing(
     filled: AirportClient, given: Any, options: dict[str, Any], error: type[SkiwayError], message: str
 ) -> None:
     before = content(filled)
@@ -376,7 +376,7 @@ def test_bad_updates_are_refused_and_nothing_is_changed(
     assert content(filled) == before
 
 
-def test_row_that_another_changed_meanwhile_is_a_conflict(filled: AirportClient) -> None:
+def test_concurrently_changed_row_is_a_conflict(filled: AirportClient) -> None:
     def meddling(v: pa.Array) -> pa.Array:
         with AirportClient(filled.location, "m") as other:
             other.update("s.t", {"v": 7.0}, where=col("id") == 2)
@@ -409,7 +409,7 @@ def test_rows_are_deleted_by_predicate(filled: AirportClient, *, returning: bool
     assert [key for key, _, _ in content(filled)] == [1, 4]
 
 
-def test_delete_takes_ids_as_int32_and_uint64_too(filled: AirportClient) -> None:
+def test_delete_accepts_ids_as_int32_and_uint64(filled: AirportClient) -> None:
     first, second = row_ids(filled, 1, 2)
     assert filled.delete("s.t", pa.array([first], pa.int32())).count == 1
     assert filled.delete("s.t", pa.array([second], pa.uint64())).count == 1
@@ -438,7 +438,7 @@ def test_truncate_deletes_all_and_counts_them(filled: AirportClient, recorder: R
         ({"where": col("nope") == 1}, NotFound, "column 'nope' not found"),
     ],
 )
-def test_bad_deletes_are_refused_and_nothing_is_changed(
+def test_invalid_deletes_are_rejected_and_change_nothing(
     filled: AirportClient, options: dict[str, Any], error: type[SkiwayError], message: str
 ) -> None:
     before = content(filled)
@@ -448,11 +448,11 @@ def test_bad_deletes_are_refused_and_nothing_is_changed(
     assert content(filled) == before
 
 
-# -- servers that do not keep the lock-step -----------------------------------------------------------------------------
+# -- servers that violate the lock-step ---------------------------------------------------------------------------------
 
 
 def careless(*answers: bytes) -> Scripted:
-    """A server of `s.t` that answers the first batch of an exchange with these frames, and ends."""
+    """A server with `s.t` that answers the first batch of an exchange with these frames, then ends it."""
     schema = COLUMNS.append(pa.field("rowid", pa.int64(), metadata={"is_rowid": "1"}))
 
     def exchange(messages: Iterator[bytes]) -> Iterator[bytes]:
@@ -482,7 +482,7 @@ def frame(table: pa.Table) -> bytes:
         (True, [b"\xff"], "sent a malformed response"),
     ],
 )
-def test_server_out_of_step_is_an_error_and_no_hang(returning: bool, answers: list[bytes], message: str) -> None:
+def test_server_out_of_step_is_an_error_not_a_hang(returning: bool, answers: list[bytes], message: str) -> None:
     with (
         careless(*answers).serving() as location,
         AirportClient(location, "c", timeout_s=10) as db,
@@ -491,7 +491,7 @@ def test_server_out_of_step_is_an_error_and_no_hang(returning: bool, answers: li
         db.insert("s.t", rows(1), returning=returning)
 
 
-def test_server_that_ends_amid_the_rows_does_not_block_the_sender() -> None:
+def test_server_that_ends_the_exchange_early_does_not_block_the_sender() -> None:
     with (
         careless().serving() as location,
         AirportClient(location, "c", timeout_s=10) as db,
@@ -500,7 +500,7 @@ def test_server_that_ends_amid_the_rows_does_not_block_the_sender() -> None:
         db.insert("s.t", endless())
 
 
-def test_refusal_amid_the_rows_is_what_the_sender_sees() -> None:
+def test_error_while_rows_are_sent_reaches_the_sender() -> None:
     server = careless()
     server.answers["DoExchange"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
     with (
@@ -511,10 +511,10 @@ def test_refusal_amid_the_rows_is_what_the_sender_sees() -> None:
         db.insert("s.t", endless())
 
 
-# -- many at a time -----------------------------------------------------------------------------------------------------
+# -- concurrency --------------------------------------------------------------------------------------------------------
 
 
-def test_fifty_writers_lose_nothing() -> None:
+def test_fifty_concurrent_writers_lose_no_row() -> None:
     catalog = MemoryCatalog("m", schemas=["s"])
     catalog.schema("s").create_table(CreateTable("t", COLUMNS))  # type: ignore[union-attr]
     with Server(catalog, port=0) as server:
@@ -542,7 +542,7 @@ def test_one_client_writes_from_many_threads(db: AirportClient) -> None:
     assert db.count("s.t") == 1600
 
 
-def test_transaction_id_goes_with_writing_and_with_its_scan(filled: AirportClient, recorder: Recorder) -> None:
+def test_transaction_id_is_sent_with_writes_and_their_scans(filled: AirportClient, recorder: Recorder) -> None:
     filled.update("s.t", {"v": 1.0}, where=col("id") == 1)
     named = {call.name for call in recorder.calls if call.header("airport-transaction-id")}
     assert named == {"column_statistics", "endpoints", "DoGet", "DoExchange"}

@@ -1,4 +1,4 @@
-"""How calls are made: headers, errors, retries, deadlines, threads."""
+"""Calls: headers, errors, retries, deadlines, threads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lake(server: Server) -> Iterator[Metastore]:
 # headers
 
 
-def test_every_call_has_a_correlation_id_of_its_own(server: Server, lake: Metastore) -> None:
+def test_every_call_has_its_own_correlation_id(server: Server, lake: Metastore) -> None:
     for _ in range(3):
         lake.catalogs.get(lake.directory.resolve_catalog("lake"))
     ids = [call.headers["x-correlation-id"] for call in server.seen]
@@ -83,13 +83,13 @@ def test_retries_of_a_call_share_its_correlation_id_and_key(server: Server, lake
     assert len(ids) == 1
 
 
-def test_ids_come_from_where_the_caller_says(server: Server) -> None:
+def test_ids_come_from_the_given_factory(server: Server) -> None:
     with Metastore(server.address, ids=lambda: "mine") as lake:
         lake.catalogs.find("lake")
     assert {call.headers["x-correlation-id"] for call in server.seen} == {"mine"}
 
 
-def test_token_account_and_headers_travel_with_every_call(server: Server) -> None:
+def test_token_account_and_headers_are_sent_with_every_call(server: Server) -> None:
     with Metastore(server.address, token="s3cret", account="default", headers={"X-Session": "abc"}) as lake:
         lake.catalogs.find("lake")
         assert "s3cret" not in repr(lake) + repr(lake._calls)
@@ -99,38 +99,38 @@ def test_token_account_and_headers_travel_with_every_call(server: Server) -> Non
         assert call.headers["x-session"] == "abc"
 
 
-def test_an_unknown_account_is_told_by_the_server(server: Server) -> None:
+def test_unknown_account_is_reported_by_the_server(server: Server) -> None:
     with Metastore(server.address, account="nobody") as lake, pytest.raises(Unauthorized, match="names account nobody"):
         lake.catalogs.find("lake")
 
 
-def test_query_and_engine_travel_where_they_are_given(server: Server, lake: Metastore) -> None:
+def test_query_and_engine_are_sent_if_given(server: Server, lake: Metastore) -> None:
     lake.with_query("q-1").with_engine("trino", "470").catalogs.find("lake")
     lake.catalogs.find("lake")
-    told = {"x-query-id": "q-1", "x-engine-kind": "trino", "x-engine-version": "470"}
+    expected = {"x-query-id": "q-1", "x-engine-kind": "trino", "x-engine-version": "470"}
     for call in server.seen[:2]:
-        assert told.items() <= call.headers.items()
+        assert expected.items() <= call.headers.items()
     for call in server.seen[2:]:
-        assert not told.keys() & call.headers.keys()
+        assert not expected.keys() & call.headers.keys()
 
 
-def test_a_call_made_while_another_is_served_belongs_to_it(server: Server, lake: Metastore) -> None:
+def test_call_made_while_serving_another_inherits_its_context(server: Server, lake: Metastore) -> None:
     served = CallContext(
         "c-1", query_id="q-1", engine_kind="trino", engine_version="470", authorization={"x-session": "abc"}
     )
     with serving(served):
         lake.catalogs.find("lake")
-    told = {
+    expected = {
         "x-correlation-id": "c-1",
         "x-query-id": "q-1",
         "x-engine-kind": "trino",
         "x-engine-version": "470",
         "x-session": "abc",
     }
-    assert all(told.items() <= call.headers.items() for call in server.seen)
+    assert all(expected.items() <= call.headers.items() for call in server.seen)
 
 
-def test_ones_own_token_query_and_engine_win_over_those_of_the_served_call(server: Server) -> None:
+def test_explicit_token_query_and_engine_override_those_of_the_served_call(server: Server) -> None:
     served = CallContext(
         "c-1",
         query_id="q-1",
@@ -146,7 +146,7 @@ def test_ones_own_token_query_and_engine_win_over_those_of_the_served_call(serve
 
 
 @pytest.mark.parametrize("own", ["Authorization", "x-session"])
-def test_ones_own_credentials_in_headers_are_not_mixed_with_those_of_the_served_call(server: Server, own: str) -> None:
+def test_explicit_credentials_in_headers_are_not_mixed_with_those_of_the_served_call(server: Server, own: str) -> None:
     theirs = {"authorization": "Bearer theirs", "x-session": "theirs"}
     with Metastore(server.address, headers={own: "ours"}) as lake, serving(CallContext("c-1", authorization=theirs)):
         lake.catalogs.find("lake")
@@ -154,13 +154,13 @@ def test_ones_own_credentials_in_headers_are_not_mixed_with_those_of_the_served_
     assert {name: sent[name] for name in theirs if name in sent} == {own.lower(): "ours"}
 
 
-def test_half_an_engine_is_not_mirrored(server: Server, lake: Metastore) -> None:
+def test_incomplete_engine_is_not_inherited(server: Server, lake: Metastore) -> None:
     with serving(CallContext("c-1", engine_kind="trino")):
         lake.catalogs.find("lake")
     assert not {"x-engine-kind", "x-engine-version"} & server.seen[0].headers.keys()
 
 
-def test_half_an_engine_is_refused(lake: Metastore) -> None:
+def test_incomplete_engine_is_rejected(lake: Metastore) -> None:
     with pytest.raises(InvalidArgument, match="give both or none"):
         lake.with_engine("duckdb", "")
 
@@ -168,7 +168,7 @@ def test_half_an_engine_is_refused(lake: Metastore) -> None:
 @pytest.mark.parametrize(
     "options", [{"token": "a\nb"}, {"account": "Żabka"}, {"headers": {"x y": "z"}}, {"headers": {"x-bin": "z"}}]
 )
-def test_headers_that_cannot_travel_are_refused_without_showing_them(options: dict[str, Any]) -> None:
+def test_headers_that_cannot_be_sent_are_rejected_without_showing_them(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=r"printable ASCII|is not a valid header name") as refused:
         Metastore("127.0.0.1:1", **options)
     assert "a\nb" not in refused.value.message
@@ -182,20 +182,20 @@ RAISED = [
 
 
 @pytest.mark.parametrize("kind", RAISED, ids=lambda kind: kind.__name__)
-def test_an_error_arrives_as_what_it_was_raised_as(server: Server, kind: type[SkiwayError]) -> None:
+def test_error_arrives_with_its_original_class(server: Server, kind: type[SkiwayError]) -> None:
     server.fail("ResolveCatalog", kind("what happened, and what to do", key="some.key", field="ref", found="x"))
     with Metastore(server.address, retries=Retries(limit=0)) as lake, pytest.raises(SkiwayError) as failed:
         lake.directory.resolve_catalog("lake")
     error = failed.value
     coarse = {errors.SchemaNotEmpty: PreconditionFailed, errors.ConstraintViolation: PreconditionFailed}
-    assert type(error) is coarse.get(kind, kind)  # the wire tells codes, not all classes
+    assert type(error) is coarse.get(kind, kind)  # codes are transmitted, not all classes
     assert (error.message, error.key, error.code) == ("what happened, and what to do", "some.key", kind.code)
     correlation_id = server.seen[0].headers["x-correlation-id"]
     assert error.params == {"field": "ref", "found": "x", "correlation_id": correlation_id}
     assert error.__notes__ == [f"correlation id: {correlation_id}"]
 
 
-def test_a_fault_of_the_server_is_internal_and_tells_where_to_look(
+def test_server_fault_is_internal_and_refers_to_the_log(
     server: Server, lake: Metastore, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.fail("ResolveCatalog", ZeroDivisionError("a secret of the server"))
@@ -205,14 +205,14 @@ def test_a_fault_of_the_server_is_internal_and_tells_where_to_look(
     assert failed.value.params["correlation_id"] in failed.value.message
 
 
-def test_a_code_of_the_future_is_taken_by_its_status() -> None:
+def test_unknown_code_is_mapped_by_its_status() -> None:
     details = v1.Error(code=99, message="new", message_key="k")  # type: ignore[arg-type]
     with _answering(grpc.StatusCode.FAILED_PRECONDITION, details) as lake, pytest.raises(PreconditionFailed) as failed:
         lake.directory.resolve_catalog("lake")
     assert failed.value.key == "k"
 
 
-def test_an_expired_snapshot_is_a_precondition_that_failed() -> None:
+def test_expired_snapshot_is_a_failed_precondition() -> None:
     details = v1.Error(code=v1.MC_SNAPSHOT_EXPIRED, message="gone", message_key="snapshot.expired")
     with _answering(grpc.StatusCode.FAILED_PRECONDITION, details) as lake, pytest.raises(PreconditionFailed) as failed:
         lake.directory.resolve_catalog("lake")
@@ -220,20 +220,20 @@ def test_an_expired_snapshot_is_a_precondition_that_failed() -> None:
 
 
 @pytest.mark.parametrize("details", [None, b"", b"\xff\xff\xff", b"\x1a\x05hello", b'{"code": "x"}'])
-def test_a_status_without_our_details_says_what_it_can(details: bytes | None) -> None:
+def test_status_without_our_details_keeps_its_message(details: bytes | None) -> None:
     with _answering(grpc.StatusCode.PERMISSION_DENIED, details) as lake, pytest.raises(PermissionDenied) as failed:
         lake.directory.resolve_catalog("lake")
     assert (failed.value.message, failed.value.key) == ("said", "")
     assert failed.value.params["correlation_id"]
 
 
-def test_a_server_that_is_no_metastore_is_told_so() -> None:
+def test_server_that_is_not_a_metastore_is_a_clear_error() -> None:
     with _serving(()) as address, Metastore(address) as lake, pytest.raises(errors.Unsupported) as failed:
         lake.catalogs.find("lake")
     assert "it is no metastore, or a different version" in failed.value.message
 
 
-def test_an_answer_that_is_no_message_is_internal() -> None:
+def test_malformed_response_is_internal() -> None:
     def handle(request: bytes, context: Any) -> bytes:
         return b"\xff\xff\xff"
 
@@ -249,34 +249,34 @@ def test_an_answer_that_is_no_message_is_internal() -> None:
 
 
 @pytest.mark.parametrize("failures", [1, 5])
-def test_a_read_is_made_again_while_the_server_is_unavailable(server: Server, lake: Metastore, failures: int) -> None:
+def test_read_is_retried_while_the_server_is_unavailable(server: Server, lake: Metastore, failures: int) -> None:
     server.fail("ResolveCatalog", *[Unavailable("not now")] * failures)
     assert lake.directory.resolve_catalog("lake")
     assert server.methods() == ["ResolveCatalog"] * (failures + 1)
 
 
-def test_retries_end(server: Server, lake: Metastore) -> None:
+def test_number_of_retries_is_limited(server: Server, lake: Metastore) -> None:
     server.fail("ResolveCatalog", *[Unavailable("not now")] * 6)
     with pytest.raises(Unavailable, match="not now"):
         lake.directory.resolve_catalog("lake")
     assert len(server.seen) == 6
 
 
-def test_an_update_is_not_made_again_when_it_may_have_happened(server: Server, lake: Metastore) -> None:
+def test_update_is_not_retried_if_it_may_have_been_applied(server: Server, lake: Metastore) -> None:
     server.fail("UpdateCatalog", Unavailable("not now"))
     with pytest.raises(Unavailable):
         lake.catalogs.update("lake", description="x")
     assert server.methods().count("UpdateCatalog") == 1
 
 
-def test_a_delete_is_not_made_again_when_it_may_have_happened(server: Server, lake: Metastore) -> None:
+def test_delete_is_not_retried_if_it_may_have_been_applied(server: Server, lake: Metastore) -> None:
     server.fail("DeleteCatalog", Unavailable("not now"))
     with pytest.raises(Unavailable):
         lake.catalogs.delete("lake")
     assert server.methods().count("DeleteCatalog") == 1
 
 
-def test_a_lost_race_is_run_again_by_any_call(server: Server, lake: Metastore) -> None:
+def test_any_call_is_retried_after_a_lost_race(server: Server, lake: Metastore) -> None:
     server.fail("UpdateCatalog", *[Contention("others were faster")] * 3)
     assert lake.catalogs.update("lake", description="y").description == "y"
     assert server.methods().count("UpdateCatalog") == 4
@@ -295,44 +295,44 @@ def test_a_lost_race_is_run_again_by_any_call(server: Server, lake: Metastore) -
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_nothing_else_is_made_again(server: Server, lake: Metastore, error: SkiwayError) -> None:
+def test_other_errors_are_not_retried(server: Server, lake: Metastore, error: SkiwayError) -> None:
     server.fail("ResolveCatalog", error)
     with pytest.raises(type(error)):
         lake.directory.resolve_catalog("lake")
     assert len(server.seen) == 1
 
 
-def test_pauses_double_up_to_a_limit_and_are_shortened_by_chance() -> None:
+def test_backoff_doubles_up_to_a_limit_with_jitter() -> None:
     plain = Retries(limit=6, first_pause_s=0.1, longest_pause_s=1.0, jitter=0.5, random=lambda: 0.0)
     assert list(plain.pauses()) == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
     shortest = Retries(limit=2, first_pause_s=0.1, jitter=0.5, random=lambda: 1.0)
     assert list(shortest.pauses()) == pytest.approx([0.05, 0.1])
 
 
-def test_a_create_whose_answer_was_lost_makes_one_resource(server: Server) -> None:
+def test_create_whose_response_was_lost_creates_one_resource(server: Server) -> None:
     with wire_to(server) as wire, Metastore(wire.address, retries=QUICK) as lake:
-        made = []
+        ids = []
 
         def act(truly: Act, realm: Realm, request: v1.CreateTableRequest) -> Any:
             answer = truly(realm, request)
-            made.append(answer.table.resource_id.id)  # type: ignore[attr-defined]
-            if len(made) == 1:
-                wire.cut()  # it is done, and nobody will know
+            ids.append(answer.table.resource_id.id)  # type: ignore[attr-defined]
+            if len(ids) == 1:
+                wire.cut()  # applied, but the response is lost
             return answer
 
         server.disturb("CreateTable", act)
         table = lake.tables.create("lake.sales.lost", schema=SCHEMA)
         assert wire.cuts == 1
-        assert made == [table.id, table.id]
+        assert ids == [table.id, table.id]
         assert [each.id for each in lake.tables("lake.sales") if each.name == "lost"] == [table.id]
         lake.tables.delete(table)
 
 
-def test_an_update_whose_answer_was_lost_is_told_as_unavailable(server: Server) -> None:
+def test_update_whose_response_was_lost_is_unavailable(server: Server) -> None:
     with (
         wire_to(server) as wire,
         Metastore(wire.address) as lake,
-    ):  # whose retries outlast a reconnect on a busy machine
+    ):  # its retries take longer than a reconnect on a busy machine
 
         def act(truly: Act, realm: Realm, request: Any) -> Any:
             answer = truly(realm, request)
@@ -345,17 +345,17 @@ def test_an_update_whose_answer_was_lost_is_told_as_unavailable(server: Server) 
         ):
             lake.catalogs.update("lake", description="once")
         assert server.methods().count("UpdateCatalog") == 1
-        assert lake.catalogs.get("lake").description == "once"  # and the client goes on
+        assert lake.catalogs.get("lake").description == "once"  # and the client remains usable
 
 
-def test_a_blank_key_is_a_wish_for_none(server: Server, lake: Metastore) -> None:
+def test_blank_idempotency_key_means_none(server: Server, lake: Metastore) -> None:
     server.fail("CreateCatalog", Unavailable("not now"))
     with pytest.raises(Unavailable):
         lake.catalogs.create("keyless", idempotency_key="")
     assert len(server.seen) == 1
 
 
-def test_the_same_key_makes_one_resource_and_another_request_is_refused(lake: Metastore) -> None:
+def test_same_key_creates_one_resource_and_rejects_a_different_request(lake: Metastore) -> None:
     first = lake.catalogs.create("keyed", idempotency_key="k-1")
     assert lake.catalogs.create("keyed", idempotency_key="k-1") == first
     with pytest.raises(Conflict) as refused:
@@ -367,7 +367,7 @@ def test_the_same_key_makes_one_resource_and_another_request_is_refused(lake: Me
 # deadlines
 
 
-def test_a_call_that_takes_too_long_is_timed_out_and_not_made_again(server: Server) -> None:
+def test_call_that_takes_too_long_times_out_and_is_not_retried(server: Server) -> None:
     release = threading.Event()
 
     def act(truly: Act, realm: Realm, request: Any) -> Any:
@@ -383,7 +383,7 @@ def test_a_call_that_takes_too_long_is_timed_out_and_not_made_again(server: Serv
         release.set()
 
 
-def test_the_deadline_is_for_all_attempts_together(server: Server) -> None:
+def test_deadline_covers_all_attempts(server: Server) -> None:
     server.fail("ResolveCatalog", *[Unavailable("not now")] * 10_000)
     patient = Retries(limit=10_000, first_pause_s=0.02, longest_pause_s=0.02)
     begun = time.monotonic()
@@ -393,7 +393,7 @@ def test_the_deadline_is_for_all_attempts_together(server: Server) -> None:
     assert 1 < len(server.seen) < 100
 
 
-def test_a_pause_that_would_outlast_the_deadline_is_not_begun(server: Server) -> None:
+def test_no_backoff_beyond_the_deadline(server: Server) -> None:
     server.fail("ResolveCatalog", *[Unavailable("not now")] * 9)
     begun = time.monotonic()
     slow = Retries(first_pause_s=30, longest_pause_s=30)
@@ -403,7 +403,7 @@ def test_a_pause_that_would_outlast_the_deadline_is_not_begun(server: Server) ->
     assert len(server.seen) == 1
 
 
-def test_without_a_deadline_calls_are_made_again_too(server: Server) -> None:
+def test_calls_without_a_deadline_are_retried(server: Server) -> None:
     server.fail("ResolveCatalog", Unavailable("not now"))
     with Metastore(server.address, timeout_s=None, retries=QUICK) as lake:
         assert lake.directory.resolve_catalog("lake")
@@ -424,18 +424,18 @@ def test_many_threads_share_one_client_and_one_connection(server: Server, monkey
     with Metastore(server.address) as lake, ThreadPoolExecutor(16) as pool:
 
         def work(number: int) -> bool:
-            made = lake.tables.create(f"lake.sales.t{number}", schema=SCHEMA)
+            created = lake.tables.create(f"lake.sales.t{number}", schema=SCHEMA)
             found = lake.tables.get(f"lake.sales.t{number}")
             lake.tables.update(found, description=str(number))
-            lake.tables.delete(made)
-            return found == made
+            lake.tables.delete(created)
+            return found == created
 
         assert all(pool.map(work, range(80)))
         assert list(lake.tables("lake.sales")) == []
     assert len(dialed) == 1
 
 
-# servers that are no metastore
+# servers that are not a metastore
 
 
 def _answering(code: grpc.StatusCode, details: v1.Error | bytes | None) -> AbstractContextManager[Metastore]:

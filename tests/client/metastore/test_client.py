@@ -1,4 +1,4 @@
-"""What a user does with a metastore: look around, create, change, delete."""
+"""Using a metastore: list, read, create, update and delete resources."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def people(lake: Metastore) -> Table:
     return lake.tables.create("lake.sales.people", schema=SCHEMA, description="who", properties={"owner": "ops"})
 
 
-def test_nothing_is_connected_before_the_first_call() -> None:
+def test_client_connects_on_the_first_call() -> None:
     Metastore("127.0.0.1:1").close()
 
 
-def test_a_closed_client_says_so(server: Server) -> None:
+def test_using_a_closed_client_is_a_clear_error(server: Server) -> None:
     with Metastore(server.address) as lake:
         assert [catalog.name for catalog in lake.catalogs()] == ["lake"]
     with pytest.raises(InvalidArgument, match="is closed; create a new one"):
@@ -65,25 +65,25 @@ def test_a_closed_client_says_so(server: Server) -> None:
 
 
 @pytest.mark.parametrize("target", ["", "localhost", "localhost:", "localhost:x", "http://localhost:1", ":50051"])
-def test_what_is_no_address_is_refused_at_once(target: str) -> None:
+def test_invalid_address_is_rejected_immediately(target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"write host:port, such as 127\.0\.0\.1:50051"):
         Metastore(target)
 
 
-def test_an_unreachable_server_is_named_with_what_to_check() -> None:
+def test_unreachable_server_is_named_with_what_to_check() -> None:
     with Metastore("127.0.0.1:1", retries=Retries(limit=0)) as lake, pytest.raises(Unavailable) as failed:
         lake.catalogs.get("lake")
     assert failed.value.message.startswith("cannot reach the metastore at 127.0.0.1:1: ")
     assert "check the address, that the server is running, and whether it requires TLS" in failed.value.message
 
 
-def test_tls_to_a_plain_server_fails_as_unreachable(server: Server) -> None:
+def test_tls_to_a_plaintext_server_is_unavailable(server: Server) -> None:
     lake = Metastore(server.address, tls=TlsOptions(), retries=Retries(limit=0))
     with lake, pytest.raises(Unavailable, match="whether it requires TLS"):
         lake.catalogs.get("lake")
 
 
-def test_tls_is_used_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_tls_is_used_if_requested(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     credentials = grpc.ssl_server_credentials([(pair.key.read_bytes(), pair.certificate.read_bytes())])
@@ -98,10 +98,10 @@ def test_tls_is_used_where_it_is_asked_for(tmp_path: Path) -> None:
                 lake.catalogs.get("lake")
 
 
-# reading what was created
+# reading
 
 
-def test_a_created_table_tells_all_about_itself(lake: Metastore, people: Table) -> None:
+def test_created_table_has_all_its_attributes(lake: Metastore, people: Table) -> None:
     assert (people.name, people.path, str(people)) == ("people", ("lake", "sales", "people"), "lake.sales.people")
     assert people.description == "who"
     assert people.properties == {"owner": "ops"}
@@ -113,7 +113,7 @@ def test_a_created_table_tells_all_about_itself(lake: Metastore, people: Table) 
     assert repr(people) == f"Table(name='people', id='{people.id}')"
 
 
-def test_a_table_is_found_by_name_segments_id_and_itself(lake: Metastore, people: Table) -> None:
+def test_table_is_found_by_name_segments_id_and_resource(lake: Metastore, people: Table) -> None:
     for ref in (
         "lake.sales.people",
         ("lake", "sales", "people"),
@@ -126,7 +126,7 @@ def test_a_table_is_found_by_name_segments_id_and_itself(lake: Metastore, people
         assert lake.tables.get(ref) == people
 
 
-def test_tables_can_be_counted_in_sets(lake: Metastore, people: Table) -> None:
+def test_tables_are_hashable(lake: Metastore, people: Table) -> None:
     again = lake.tables.get(people)
     changed = lake.tables.update(people, description="changed")
     assert {people, again} == {people}
@@ -136,14 +136,14 @@ def test_tables_can_be_counted_in_sets(lake: Metastore, people: Table) -> None:
     assert {snapshot, lake.snapshots.get(people)} == {snapshot}
 
 
-def test_a_client_and_its_kinds_say_where_the_server_is(server: Server) -> None:
+def test_repr_shows_the_address_of_the_server(server: Server) -> None:
     with Metastore(f"grpc://{server.address}", token="s3cret") as lake:
         assert repr(lake) == f"Metastore('grpc://{server.address}')"
         assert repr(lake.tables) == f"Tables of grpc://{server.address}"
         assert lake.catalogs.get("lake").name == "lake"
 
 
-def test_a_known_id_saves_the_lookup_of_the_name(server: Server, lake: Metastore, people: Table) -> None:
+def test_known_id_avoids_the_name_lookup(server: Server, lake: Metastore, people: Table) -> None:
     server.seen.clear()
     lake.tables.get(people.id)
     assert server.methods() == ["GetTable"]
@@ -151,16 +151,16 @@ def test_a_known_id_saves_the_lookup_of_the_name(server: Server, lake: Metastore
     assert server.methods() == ["GetTable", "ResolveTable", "GetTable"]
 
 
-def test_names_with_dots_are_quoted_and_read_back(lake: Metastore) -> None:
+def test_names_with_dots_are_quoted_and_parsed_back(lake: Metastore) -> None:
     lake.namespaces.create(("lake", "sales", "eu.west"))
-    made = lake.tables.create('lake.sales."eu.west"."people.csv"', schema=SCHEMA)
-    assert made.path == ("lake", "sales", "eu.west", "people.csv")
-    assert str(made) == 'lake.sales."eu.west"."people.csv"'
-    assert lake.tables.get(str(made)) == made
+    created = lake.tables.create('lake.sales."eu.west"."people.csv"', schema=SCHEMA)
+    assert created.path == ("lake", "sales", "eu.west", "people.csv")
+    assert str(created) == 'lake.sales."eu.west"."people.csv"'
+    assert lake.tables.get(str(created)) == created
 
 
 @pytest.mark.parametrize("name", ["people", "sales.people", ("sales", "people")])
-def test_too_short_a_name_of_a_table_is_refused_before_any_call(server: Server, lake: Metastore, name) -> None:
+def test_incomplete_table_name_is_rejected_before_any_call(server: Server, lake: Metastore, name) -> None:
     with pytest.raises(
         InvalidArgument, match=r"write catalog\.namespace\.table, such as lake\.sales\.people"
     ) as refused:
@@ -169,7 +169,7 @@ def test_too_short_a_name_of_a_table_is_refused_before_any_call(server: Server, 
     assert server.methods() == []
 
 
-def test_what_does_not_exist_is_not_found_by_get_and_none_by_find(lake: Metastore) -> None:
+def test_missing_resource_is_not_found_by_get_and_none_by_find(lake: Metastore) -> None:
     with pytest.raises(NotFound, match="there is no table nobody in namespace sales of catalog lake") as missing:
         lake.tables.get("lake.sales.nobody")
     assert missing.value.key == "table.by.name.missing"
@@ -181,7 +181,7 @@ def test_what_does_not_exist_is_not_found_by_get_and_none_by_find(lake: Metastor
     assert lake.tables.find(Id("no such id")) is None
 
 
-def test_a_resource_of_another_kind_is_refused_by_the_server(lake: Metastore, people: Table) -> None:
+def test_resource_of_another_kind_is_rejected_by_the_server(lake: Metastore, people: Table) -> None:
     with pytest.raises(
         InvalidArgument, match="namespace_id holds the id of a table: give that of a namespace"
     ) as wrong:
@@ -189,7 +189,7 @@ def test_a_resource_of_another_kind_is_refused_by_the_server(lake: Metastore, pe
     assert wrong.value.key == "kind"
 
 
-def test_paths_of_a_whole_listing_take_one_lookup(server: Server, lake: Metastore) -> None:
+def test_paths_of_a_listing_take_one_lookup(server: Server, lake: Metastore) -> None:
     for name in "abc":
         lake.tables.create(f"lake.sales.{name}", schema=SCHEMA)
     server.seen.clear()
@@ -197,7 +197,7 @@ def test_paths_of_a_whole_listing_take_one_lookup(server: Server, lake: Metastor
     assert server.methods() == ["ResolveNamespace", "ListTables", "LookupNamespace"]
 
 
-def test_paths_of_namespaces_take_one_lookup_too(server: Server, lake: Metastore) -> None:
+def test_paths_of_namespaces_take_one_lookup(server: Server, lake: Metastore) -> None:
     for name in ("a", "b"):
         lake.namespaces.create(("lake", "sales", name))
     server.seen.clear()
@@ -205,7 +205,7 @@ def test_paths_of_namespaces_take_one_lookup_too(server: Server, lake: Metastore
     assert server.methods() == ["ResolveCatalog", "ListNamespaces", "LookupCatalog"]
 
 
-def test_a_path_of_what_is_gone_meanwhile_is_not_found(lake: Metastore) -> None:
+def test_path_of_a_concurrently_deleted_resource_is_not_found(lake: Metastore) -> None:
     lake.namespaces.create("lake.sales.old")
     table = lake.tables.create("lake.sales.old.t", schema=SCHEMA)
     lake.namespaces.delete("lake.sales.old", cascade=True)
@@ -216,48 +216,46 @@ def test_a_path_of_what_is_gone_meanwhile_is_not_found(lake: Metastore) -> None:
 # versions
 
 
-def test_a_listed_table_asks_for_its_version_once(server: Server, lake: Metastore, people: Table) -> None:
+def test_listed_table_requests_its_version_once(server: Server, lake: Metastore, people: Table) -> None:
     [listed] = lake.tables("lake.sales")
     server.seen.clear()
     assert listed.meta == listed.meta == people.meta
     assert server.methods() == ["GetTable"]
 
 
-def test_a_listed_table_that_changed_meanwhile_does_not_take_the_new_version_for_its_own(
-    lake: Metastore, people: Table
-) -> None:
+def test_concurrently_changed_listed_table_does_not_adopt_the_new_version(lake: Metastore, people: Table) -> None:
     [listed] = lake.tables("lake.sales")
     lake.tables.update(people, description="others")
     with pytest.raises(Conflict, match="has changed since it was listed: get it again"):
         print(listed.meta)
 
 
-def test_an_update_changes_what_is_given_and_keeps_the_rest(lake: Metastore, people: Table) -> None:
+def test_update_changes_only_the_given_fields(lake: Metastore, people: Table) -> None:
     changed = lake.tables.update("lake.sales.people", description="all of us")
     assert (changed.description, changed.properties, changed.meta.version) == ("all of us", {"owner": "ops"}, 2)
     assert lake.tables.get(people) == changed
 
 
-def test_none_clears(lake: Metastore, people: Table) -> None:
+def test_none_clears_a_field(lake: Metastore, people: Table) -> None:
     cleared = lake.tables.update(people, description=None, properties=None)
     assert cleared.description is None
     assert cleared.properties == {}
 
 
-def test_what_cannot_be_cleared_is_refused(lake: Metastore, people: Table) -> None:
+def test_clearing_a_required_field_is_rejected(lake: Metastore, people: Table) -> None:
     with pytest.raises(InvalidArgument) as refused:
         lake.tables.update(people, schema=None)  # type: ignore[arg-type]
     assert refused.value.key == "schema.json.cannot.clear"
 
 
-def test_an_update_of_nothing_is_refused_before_any_call(server: Server, lake: Metastore) -> None:
+def test_empty_update_is_rejected_before_any_call(server: Server, lake: Metastore) -> None:
     with pytest.raises(InvalidArgument, match="changes nothing") as refused:
         lake.tables.update("lake.sales.people")
     assert refused.value.key == "update.mask.required"
     assert server.methods() == []
 
 
-def test_a_stale_version_or_etag_is_refused(lake: Metastore, people: Table) -> None:
+def test_stale_version_or_etag_is_rejected(lake: Metastore, people: Table) -> None:
     lake.tables.update(people, description="new", if_version=people.meta.version, if_etag=people.meta.etag)
     with pytest.raises(PreconditionFailed) as by_version:
         lake.tables.update(people, description="newer", if_version=people.meta.version)
@@ -269,7 +267,7 @@ def test_a_stale_version_or_etag_is_refused(lake: Metastore, people: Table) -> N
     assert lake.tables.get(people).description == "new"
 
 
-def test_a_version_of_zero_is_a_demand_too(lake: Metastore, people: Table) -> None:
+def test_version_zero_is_checked_as_well(lake: Metastore, people: Table) -> None:
     with pytest.raises(PreconditionFailed):
         lake.tables.delete(people, if_version=0)
 
@@ -281,17 +279,17 @@ def test_a_table_is_renamed_and_moved(lake: Metastore, people: Table) -> None:
     assert moved.id == people.id
 
 
-def test_values_of_the_wrong_type_are_refused_with_their_field(lake: Metastore, people: Table) -> None:
+def test_values_of_the_wrong_type_are_rejected_with_their_field(lake: Metastore, people: Table) -> None:
     with pytest.raises(InvalidArgument, match="cannot create a TableSpec from the given properties"):
         lake.tables.update(people, properties=7)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="cannot be converted to JSON"):
         lake.tables.update(people, schema={"a": object()})
 
 
-# the other kinds
+# other kinds of resources
 
 
-def test_accounts_are_named_by_their_ids(lake: Metastore) -> None:
+def test_accounts_are_addressed_by_id(lake: Metastore) -> None:
     [own] = lake.accounts()
     assert (own.id, own.name, own.tags) == ("default", "default", {})
     assert lake.accounts.get("default") == lake.accounts.get(own) == own
@@ -299,9 +297,9 @@ def test_accounts_are_named_by_their_ids(lake: Metastore) -> None:
     assert changed.tags == {"tier": "gold"}
     assert lake.accounts.update("default", tags=None).tags == {}
     assert lake.accounts.find("nobody") is None
-    made = lake.accounts.create("Example Inc.", id="example")
+    created = lake.accounts.create("Example Inc.", id="example")
     assert [account.id for account in lake.accounts()] == ["example", "default"]
-    lake.accounts.delete(made)
+    lake.accounts.delete(created)
     with pytest.raises(Conflict) as full:
         lake.accounts.delete(own)
     assert full.value.key == "account.not_empty"
@@ -330,27 +328,27 @@ def test_namespaces_are_listed_below_a_catalog_or_a_namespace(lake: Metastore) -
     sales = lake.namespaces.get("lake.sales")
     catalog = lake.catalogs.get("lake")
 
-    def shown(*args, **options) -> list[str]:
+    def names(*args, **options) -> list[str]:
         return [str(namespace) for namespace in lake.namespaces(*args, **options)]
 
     for parent in ("lake", catalog, catalog.id, catalog.message, catalog.message.resource_id):
-        assert shown(parent) == ["lake.sales"]
+        assert names(parent) == ["lake.sales"]
     for parent in ("lake.sales", ("lake", "sales"), sales, sales.message, sales.message.resource_id):
-        assert shown(parent) == ["lake.sales.eu", "lake.sales.us"]
-    assert shown(sales, recursive=True) == ["lake.sales.eu", "lake.sales.eu.north", "lake.sales.us"]
-    assert shown("lake", recursive=True, prefix="sales.u") == ["lake.sales.us"]
+        assert names(parent) == ["lake.sales.eu", "lake.sales.us"]
+    assert names(sales, recursive=True) == ["lake.sales.eu", "lake.sales.eu.north", "lake.sales.us"]
+    assert names("lake", recursive=True, prefix="sales.u") == ["lake.sales.us"]
     assert lake.namespaces("lake", recursive=True).total == 4
 
 
 def test_namespaces_have_all_verbs(lake: Metastore) -> None:
-    made = lake.namespaces.create("lake.sales.eu", properties={"zone": "1"}, policy_ref="p")
-    assert (made.name, made.path, made.properties) == ("eu", ("lake", "sales", "eu"), {"zone": "1"})
-    renamed = lake.namespaces.update(made, name="europe", properties=None, if_version=1)
+    created = lake.namespaces.create("lake.sales.eu", properties={"zone": "1"}, policy_ref="p")
+    assert (created.name, created.path, created.properties) == ("eu", ("lake", "sales", "eu"), {"zone": "1"})
+    renamed = lake.namespaces.update(created, name="europe", properties=None, if_version=1)
     assert (str(renamed), renamed.properties) == ("lake.sales.europe", {})
     lake.namespaces.create("lake.sales.archive")
     moved = lake.namespaces.update(renamed, path='lake.sales.archive."eu.2025"')
     assert moved.path == ("lake", "sales", "archive", "eu.2025")
-    assert moved.id == made.id
+    assert moved.id == created.id
     lake.tables.create("t", namespace=moved, schema=SCHEMA)
     with pytest.raises(Conflict) as full:
         lake.namespaces.delete(moved)
@@ -359,35 +357,35 @@ def test_namespaces_have_all_verbs(lake: Metastore) -> None:
     assert lake.namespaces.find(moved) is None
 
 
-def test_a_plain_name_in_a_namespace_is_taken_as_it_is(lake: Metastore) -> None:
+def test_plain_name_in_a_namespace_is_used_unchanged(lake: Metastore) -> None:
     sales = lake.namespaces.get("lake.sales")
-    made = lake.tables.create("a.b", namespace=sales, schema=SCHEMA)
-    assert made.path == ("lake", "sales", "a.b")
+    created = lake.tables.create("a.b", namespace=sales, schema=SCHEMA)
+    assert created.path == ("lake", "sales", "a.b")
     assert lake.views.create("c.d", namespace="lake.sales", sql="SELECT 1").path == ("lake", "sales", "c.d")
 
 
-def test_views_have_sql_by_dialect_and_names_of_what_they_read(lake: Metastore, people: Table) -> None:
-    made = lake.views.create(
+def test_views_have_sql_by_dialect_and_dependencies(lake: Metastore, people: Table) -> None:
+    created = lake.views.create(
         "lake.sales.names",
         sql={"duckdb": "SELECT 1", "spark": "SELECT 2"},
         base_relations=["lake.sales.people"],
         search_path=["sales"],
         output_columns=[v1.SchemaColumn(name="n", logical_type="INT")],
     )
-    assert made.sql == {"duckdb": "SELECT 1", "spark": "SELECT 2"}
-    assert [relation.name for relation in made.message.base_relations] == ["people"]
+    assert created.sql == {"duckdb": "SELECT 1", "spark": "SELECT 2"}
+    assert [relation.name for relation in created.message.base_relations] == ["people"]
     assert [str(view) for view in lake.views("lake.sales")] == ["lake.sales.names"]
     changed = lake.views.update("lake.sales.names", sql="SELECT 3", base_relations=[], description="d")
     assert (changed.sql, len(changed.message.base_relations)) == ({"duckdb": "SELECT 3"}, 0)
-    assert changed.message.output_columns == made.message.output_columns
+    assert changed.message.output_columns == created.message.output_columns
     assert changed.meta.version == 2
     with pytest.raises(AlreadyExists):
         lake.views.create("lake.sales.people", sql="SELECT 1")
     lake.views.delete(changed, if_version=2)
-    assert lake.views.find(made) is None
+    assert lake.views.find(created) is None
 
 
-def test_snapshots_are_found_by_id_by_time_and_as_the_current_one(lake: Metastore, people: Table) -> None:
+def test_snapshots_are_found_by_id_by_time_and_as_current(lake: Metastore, people: Table) -> None:
     first = lake.snapshots.create(people, 0, created_at=NOON, summary={"by": "test"})
     second = lake.snapshots.create(people, 7, created_at=NOON + timedelta(hours=1), parent=first, schema={"then": 1})
     assert [snapshot.id for snapshot in lake.snapshots(people)] == [7, 0]
@@ -402,7 +400,7 @@ def test_snapshots_are_found_by_id_by_time_and_as_the_current_one(lake: Metastor
     assert lake.snapshots.find(people, NOON - timedelta(days=1)) is None
 
 
-def test_snapshots_are_changed_rolled_back_and_deleted(lake: Metastore, people: Table) -> None:
+def test_snapshots_are_updated_rolled_back_and_deleted(lake: Metastore, people: Table) -> None:
     lake.snapshots.create(people, 1, created_at=NOON)
     lake.snapshots.create(people, 2, created_at=NOON, parent=1, sequence_number=5)
     changed = lake.snapshots.update(people, 2, summary={"a": "b"}, parent=None)
@@ -417,7 +415,7 @@ def test_snapshots_are_changed_rolled_back_and_deleted(lake: Metastore, people: 
     assert [snapshot.id for snapshot in lake.snapshots(people)] == [1]
 
 
-def test_a_time_without_a_zone_is_refused(lake: Metastore, people: Table) -> None:
+def test_time_without_a_zone_is_rejected(lake: Metastore, people: Table) -> None:
     with pytest.raises(InvalidArgument, match="2025-06-01T12:00:00 has no time zone"):
         lake.snapshots.get(people, datetime(2025, 6, 1, 12))
 
@@ -425,7 +423,7 @@ def test_a_time_without_a_zone_is_refused(lake: Metastore, people: Table) -> Non
 # statistics
 
 
-def test_statistics_of_a_table_are_read_when_needed_and_once(server: Server, lake: Metastore, people: Table) -> None:
+def test_table_statistics_are_read_lazily_and_once(server: Server, lake: Metastore, people: Table) -> None:
     lake.snapshots.create(people, 1, created_at=NOON)
     lake.statistics.put(people, 1, row_count=3, data_file_count=2, total_size_bytes=99, properties={"by": "hand"})
     [listed] = lake.tables("lake.sales")
@@ -436,7 +434,7 @@ def test_statistics_of_a_table_are_read_when_needed_and_once(server: Server, lak
     assert server.methods() == ["GetTableStats"]
 
 
-def test_what_is_not_known_of_a_table_is_none(lake: Metastore, people: Table) -> None:
+def test_unknown_table_statistics_are_none(lake: Metastore, people: Table) -> None:
     assert not people.stats
     assert people.stats.row_count is people.stats.snapshot_id is None
     lake.snapshots.create(people, 1, created_at=NOON)
@@ -447,7 +445,7 @@ def test_what_is_not_known_of_a_table_is_none(lake: Metastore, people: Table) ->
     assert unknown.value.key == "table.stats"
 
 
-def test_statistics_of_a_deleted_table_are_not_merely_unknown(lake: Metastore, people: Table) -> None:
+def test_statistics_of_a_deleted_table_are_not_found(lake: Metastore, people: Table) -> None:
     lake.tables.delete(people)
     with pytest.raises(NotFound) as gone:
         print(people.stats)
@@ -466,7 +464,7 @@ def test_statistics_are_read_at_a_snapshot(lake: Metastore, people: Table) -> No
 # the directory
 
 
-def test_the_directory_goes_from_names_to_ids_and_back(lake: Metastore, people: Table) -> None:
+def test_directory_maps_names_to_ids_and_back(lake: Metastore, people: Table) -> None:
     view = lake.views.create("lake.sales.names", sql="SELECT 1")
     directory = lake.directory
     assert directory.catalog_path(directory.resolve_catalog("lake")) == ("lake",)
@@ -481,7 +479,7 @@ def test_the_directory_goes_from_names_to_ids_and_back(lake: Metastore, people: 
     assert directory.table_path(gone) is directory.view_path(gone) is None
 
 
-def test_many_names_take_one_call_and_missing_ones_are_left_out(server: Server, lake: Metastore, people: Table) -> None:
+def test_many_names_take_one_call_and_missing_ones_are_omitted(server: Server, lake: Metastore, people: Table) -> None:
     view = lake.views.create("lake.sales.names", sql="SELECT 1")
     server.seen.clear()
     [entry] = lake.directory.tables(["lake.sales.nobody", " lake.sales.people"])
@@ -492,10 +490,10 @@ def test_many_names_take_one_call_and_missing_ones_are_left_out(server: Server, 
     assert server.methods() == ["ResolveFQTables", "ResolveFQViews", "ResolveFQTables", "ResolveFQViews"]
 
 
-# what engines bring along
+# system objects of engines
 
 
-def test_system_objects_are_those_of_an_engine_and_version(server: Server, lake: Metastore) -> None:
+def test_system_objects_belong_to_an_engine_and_version(server: Server, lake: Metastore) -> None:
     objects = lake.system_objects("duckdb", "1.5.5")
     assert "upper" in {function.name for function in objects.functions}
     assert lake.with_engine("duckdb", "1.5.5").system_objects() == objects
@@ -504,7 +502,7 @@ def test_system_objects_are_those_of_an_engine_and_version(server: Server, lake:
     assert first.headers["x-engine-version"] == second.headers["x-engine-version"] == "1.5.5"
 
 
-def test_system_objects_without_an_engine_are_refused(lake: Metastore) -> None:
+def test_system_objects_without_an_engine_are_rejected(lake: Metastore) -> None:
     with pytest.raises(InvalidArgument) as refused:
         lake.system_objects()
     assert refused.value.key == "builtin.engine.kind.required"

@@ -1,4 +1,4 @@
-"""What the page says of the metastore's client is true: its programs run, and it names all there is."""
+"""The page about the metastore client: its programs run, and it documents every method and option."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "client.md"
 PART = PAGE.read_text().partition("## The metastore from Python")[2]
 
 
-def test_programs_run_in_order_and_print_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_run_in_order_and_print_the_output_shown(capsys: pytest.CaptureFixture[str]) -> None:
     programs = re.findall(r"```python metastore\n(.*?)```", PART, re.DOTALL)
     assert len(programs) == PART.count("```python")
     names: dict[str, Any] = {}
     with serving_metastore(namespaces=()) as server:
         for program in programs:
             exec(compile(program.replace("127.0.0.1:50051", server.address), str(PAGE), "exec"), names)
-    shown = re.findall(r"print\(.*\) +# (.*)", PART)
-    assert shown
-    assert capsys.readouterr().out.splitlines() == shown
+    expected = re.findall(r"print\(.*\) +# (.*)", PART)
+    assert expected
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_the_page_names_every_kind_every_verb_and_every_option() -> None:
@@ -45,7 +45,7 @@ def test_public_names_are_importable_and_documented() -> None:
         assert inspect.getdoc(getattr(skiway.client.metastore, name)), name
 
 
-def test_the_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     readme = PAGE.parents[1] / "README.md"
     [program] = re.findall(r"```python metastore\n(.*?)```", readme.read_text(), re.DOTALL)
     with serving_metastore(namespaces=()) as server:

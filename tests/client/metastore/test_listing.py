@@ -1,4 +1,4 @@
-"""Listings: lazy, page by page, whatever comes and goes meanwhile."""
+"""Listings: lazy, page by page, despite concurrent changes."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ def lake(server: Server) -> Iterator[Metastore]:
         yield lake
 
 
-def test_all_tables_are_shown_once_in_small_pages_while_some_are_deleted(server: Server, lake: Metastore) -> None:
+def test_all_tables_are_listed_once_in_small_pages_while_some_are_deleted(server: Server, lake: Metastore) -> None:
     listing = lake.tables("lake.sales", page_size=7)
-    shown = []
+    names = []
     for table in listing:
-        shown.append(table.name)
-        if table.name == "t0006":  # the last of a page, which the next page goes on from
+        names.append(table.name)
+        if table.name == "t0006":  # the last of a page, where the next page starts
             lake.tables.delete(table)
         if table.name == "t1000":
-            lake.tables.delete("lake.sales.t2000")  # one that is still to come
-    wanted = [f"t{number:04d}" for number in range(COUNT) if number != 2000]
-    assert shown == wanted
+            lake.tables.delete("lake.sales.t2000")  # one on a later page
+    expected = [f"t{number:04d}" for number in range(COUNT) if number != 2000]
+    assert names == expected
     assert server.methods().count("ListTables") == -(-(COUNT - 1) // 7)
     assert listing.total == COUNT - 2
     for name in ("t0006", "t2000"):
         lake.tables.create(f"lake.sales.{name}", schema="{}")
 
 
-def test_only_what_is_looked_at_is_asked_for(server: Server, lake: Metastore) -> None:
+def test_pages_are_fetched_on_demand(server: Server, lake: Metastore) -> None:
     listing = lake.tables("lake.sales", page_size=7)
     assert server.methods() == []
     assert [table.name for table in islice(listing, 8)] == [f"t{number:04d}" for number in range(8)]
     assert server.methods() == ["ResolveNamespace", "ListTables", "ListTables"]
 
 
-def test_a_listing_can_be_read_again_and_then_asks_anew(lake: Metastore) -> None:
+def test_listing_can_be_iterated_again_with_new_requests(lake: Metastore) -> None:
     listing = lake.tables("lake.sales", page_size=1000)
     before = sum(1 for _ in listing)
     added = lake.tables.create("lake.sales.t9999", schema="{}")
@@ -77,12 +77,12 @@ def test_a_listing_can_be_read_again_and_then_asks_anew(lake: Metastore) -> None
     lake.tables.delete(added)
 
 
-def test_pages_come_whole(lake: Metastore) -> None:
+def test_listing_can_be_read_page_by_page(lake: Metastore) -> None:
     sizes = [len(page) for page in lake.tables("lake.sales", page_size=1000).pages()]
     assert sizes == [1000, 1000, 500]
 
 
-def test_the_server_chooses_the_size_where_none_is_given(server: Server, lake: Metastore) -> None:
+def test_server_chooses_the_page_size_by_default(server: Server, lake: Metastore) -> None:
     assert len(next(iter(lake.tables("lake.sales").pages()))) == 50
 
 
@@ -91,19 +91,19 @@ def test_total_takes_one_small_call(server: Server, lake: Metastore) -> None:
     assert server.methods() == ["ResolveNamespace", "ListTables"]
 
 
-def test_a_parent_that_does_not_exist_is_told_when_the_listing_is_read(lake: Metastore) -> None:
+def test_missing_parent_is_reported_when_the_listing_is_read(lake: Metastore) -> None:
     listing = lake.tables("lake.nowhere")
     with pytest.raises(NotFound, match="there is no namespace nowhere in catalog lake"):
         next(iter(listing))
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_page_of_nothing_is_refused(lake: Metastore, size: int) -> None:
+def test_page_size_of_zero_is_rejected(lake: Metastore, size: int) -> None:
     with pytest.raises(InvalidArgument, match="it must be at least 1"):
         lake.tables("lake.sales", page_size=size)
 
 
-def test_an_empty_page_in_the_midst_is_passed_over() -> None:
+def test_empty_page_in_the_middle_is_skipped() -> None:
     answers = {"": ([], "a"), "a": (["x"], "b"), "b": ([], "")}
 
     def turn(page: v1.PageRequest) -> tuple[list[str], v1.PageResponse]:
@@ -113,7 +113,7 @@ def test_an_empty_page_in_the_midst_is_passed_over() -> None:
     assert list(Listing(lambda: turn).pages()) == [["x"]]
 
 
-def test_a_server_that_never_gets_on_is_not_followed_for_ever() -> None:
+def test_listing_stops_if_the_server_repeats_a_page_token() -> None:
     def turn(page: v1.PageRequest) -> tuple[list[str], v1.PageResponse]:
         return ["x"], v1.PageResponse(next_page_token="same")
 

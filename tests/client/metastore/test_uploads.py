@@ -1,4 +1,4 @@
-"""Statistics that are sent in streams: any number, in bounded memory, each stored once."""
+"""Streaming uploads of statistics: any number, in bounded memory, each stored once."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def lake(server: Server) -> Iterator[Metastore]:
 
 @pytest.fixture
 def table(lake: Metastore) -> Iterator[Table]:
-    made = lake.tables.create("lake.sales.wide", schema="{}")
-    lake.snapshots.create(made, 1, created_at=datetime(2025, 6, 1, tzinfo=UTC))
-    yield made
-    lake.tables.delete(made)
+    created = lake.tables.create("lake.sales.wide", schema="{}")
+    lake.snapshots.create(created, 1, created_at=datetime(2025, 6, 1, tzinfo=UTC))
+    yield created
+    lake.tables.delete(created)
 
 
 def columns(count: int, *, weight: int = 0) -> Iterator[v1.ColumnStats]:
@@ -63,13 +63,13 @@ def test_columns_and_files_are_sent_and_read_back_in_pages(lake: Metastore, tabl
     assert found.total == 300
     files = [v1.FileColumnStats(file_path=f"f{n}", row_count=n, columns=columns(2)) for n in range(9)]
     assert lake.statistics.put_files("lake.sales.wide", lake.snapshots.get(table), iter(files)) == 9
-    shown = list(lake.statistics.files(table, 1, page_size=2))
-    assert [(file.file_path, file.row_count, len(file.columns)) for file in shown] == [
+    stored = list(lake.statistics.files(table, 1, page_size=2))
+    assert [(file.file_path, file.row_count, len(file.columns)) for file in stored] == [
         (f"f{n}", n, 2) for n in range(9)
     ]
 
 
-def test_more_columns_than_are_stored_at_once_arrive(lake: Metastore, table: Table) -> None:
+def test_more_columns_than_one_write_batch_are_stored(lake: Metastore, table: Table) -> None:
     assert lake.statistics.put_columns(table, 1, columns(STEP + 1)) == STEP + 1
     assert lake.statistics.columns(table).total == STEP + 1
 
@@ -96,7 +96,7 @@ with Metastore(sys.argv[1]) as lake:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc, where Linux tells a process's memory")
-def test_memory_of_the_client_does_not_grow_with_what_it_sends(server: Server, table: Table) -> None:
+def test_client_memory_does_not_grow_with_the_upload_size(server: Server, table: Table) -> None:
     sizes = []
 
     def count_only(truly: Act, realm: Realm, requests: Iterator[v1.PutColumnStatsRequest]) -> Any:
@@ -116,38 +116,38 @@ def test_memory_of_the_client_does_not_grow_with_what_it_sends(server: Server, t
     assert int(run.stdout) < 25 * 1024, "KiB more than before"
 
 
-def test_a_slow_server_slows_the_sender_down(server: Server, lake: Metastore, table: Table) -> None:
-    asked, release = threading.Event(), threading.Event()
-    made = []
+def test_slow_server_slows_down_the_sender(server: Server, lake: Metastore, table: Table) -> None:
+    called, release = threading.Event(), threading.Event()
+    generated = []
 
     def slow(truly: Act, realm: Realm, requests: Iterator[v1.PutColumnStatsRequest]) -> Any:
         first = next(requests)
-        asked.set()
+        called.set()
         release.wait(20)
         return v1.PutColumnStatsResponse(upserted=len(first.columns) + sum(len(r.columns) for r in requests))
 
     def watched() -> Iterator[v1.ColumnStats]:
         for column in columns(2000, weight=MESSAGE_BYTES // 4):
-            made.append(column.column_id)
+            generated.append(column.column_id)
             yield column
 
     server.disturb("PutColumnStats", slow)
     sender = threading.Thread(target=lambda: lake.statistics.put_columns(table, 1, watched()))
     sender.start()
-    assert asked.wait(20)
-    sender.join(0.5)  # time enough to make all 2000, were there nobody to wait for
-    assert len(made) < 200
+    assert called.wait(20)
+    sender.join(0.5)  # enough time to generate all 2000 without backpressure
+    assert len(generated) < 200
     release.set()
     sender.join(60)
-    assert len(made) == 2000
+    assert len(generated) == 2000
 
 
-def test_a_large_item_is_sent_alone(lake: Metastore, table: Table) -> None:
+def test_large_item_is_sent_in_its_own_message(lake: Metastore, table: Table) -> None:
     large = [*columns(1, weight=3 * MESSAGE_BYTES), *list(columns(3))[1:]]
     assert lake.statistics.put_columns(table, 1, large) == 3
 
 
-def test_nothing_to_send_is_refused_by_the_server(lake: Metastore, table: Table) -> None:
+def test_empty_upload_is_rejected_by_the_server(lake: Metastore, table: Table) -> None:
     with pytest.raises(InvalidArgument) as refused:
         lake.statistics.put_columns(table, 1, [])
     assert refused.value.key == "column.stats.empty"
@@ -156,7 +156,7 @@ def test_nothing_to_send_is_refused_by_the_server(lake: Metastore, table: Table)
     assert refused.value.key == "file.column.stats.empty"
 
 
-def test_a_refusal_ends_the_sending_at_once(lake: Metastore, table: Table) -> None:
+def test_rejection_stops_the_upload_immediately(lake: Metastore, table: Table) -> None:
     def endless() -> Iterator[v1.ColumnStats]:
         while True:
             yield v1.ColumnStats(column_id=0, tdigest=bytes(10_000))
@@ -166,21 +166,21 @@ def test_a_refusal_ends_the_sending_at_once(lake: Metastore, table: Table) -> No
     assert refused.value.key == "stats.invalid"
 
 
-def test_what_is_no_message_is_refused_with_what_to_give(lake: Metastore, table: Table) -> None:
+def test_invalid_item_is_rejected_with_what_to_pass(lake: Metastore, table: Table) -> None:
     with pytest.raises(
         InvalidArgument, match=r"cannot store \{'column_id': 1\}: expected messages of type skiway\.v1\.ColumnStats"
     ):
         lake.statistics.put_columns(table, 1, [{"column_id": 1}])  # type: ignore[list-item]
 
 
-def test_a_wrong_snapshot_is_told_before_anything_is_taken(lake: Metastore, table: Table) -> None:
+def test_unknown_snapshot_is_reported_before_the_iterator_is_read(lake: Metastore, table: Table) -> None:
     items = columns(3)
     with pytest.raises(NotFound, match="there is no snapshot 99"):
         lake.statistics.put_columns(table, 99, items)
     assert len(list(items)) == 3
 
 
-def test_what_the_iterator_raises_reaches_the_caller_and_half_is_not_taken_for_all(
+def test_exception_of_the_iterator_reaches_the_caller_and_a_partial_upload_is_not_complete(
     server: Server, lake: Metastore, table: Table
 ) -> None:
     begun, ended = threading.Event(), threading.Event()
@@ -206,7 +206,7 @@ def test_what_the_iterator_raises_reaches_the_caller_and_half_is_not_taken_for_a
     assert answers == []
 
 
-def test_the_iterator_runs_in_the_thread_of_the_caller(lake: Metastore, table: Table) -> None:
+def test_iterator_runs_in_the_callers_thread(lake: Metastore, table: Table) -> None:
     threads = set()
 
     def watched() -> Iterator[v1.ColumnStats]:
@@ -218,7 +218,7 @@ def test_the_iterator_runs_in_the_thread_of_the_caller(lake: Metastore, table: T
     assert threads == {threading.current_thread()}
 
 
-def test_a_stream_that_broke_is_sent_again_with_its_key_and_stored_once(server: Server, table: Table) -> None:
+def test_broken_stream_is_retried_with_its_key_and_stored_once(server: Server, table: Table) -> None:
     with wire_to(server) as wire, Metastore(wire.address, retries=QUICK) as lake:
         keys = []
 
@@ -230,7 +230,7 @@ def test_a_stream_that_broke_is_sent_again_with_its_key_and_stored_once(server: 
 
             answer = truly(realm, watched())
             if wire.cuts == 0:
-                wire.cut()  # all is stored, and nobody will know
+                wire.cut()  # everything is stored, but the response is lost
             return answer
 
         server.disturb("PutColumnStats", act)
@@ -241,7 +241,7 @@ def test_a_stream_that_broke_is_sent_again_with_its_key_and_stored_once(server: 
         assert lake.statistics.columns(table).total == 20
 
 
-def test_an_iterator_cannot_be_sent_again_by_itself_but_with_the_same_key(server: Server, table: Table) -> None:
+def test_iterator_is_not_retried_but_can_be_sent_again_with_the_same_key(server: Server, table: Table) -> None:
     with wire_to(server) as wire, Metastore(wire.address, retries=QUICK) as lake:
 
         def act(truly: Act, realm: Realm, requests: Any) -> Any:
@@ -259,7 +259,7 @@ def test_an_iterator_cannot_be_sent_again_by_itself_but_with_the_same_key(server
         assert refused.value.key == "idempotency.mismatch"
 
 
-def test_a_lost_race_is_run_again_for_what_can_be_sent_again(server: Server, lake: Metastore, table: Table) -> None:
+def test_repeatable_upload_is_retried_after_a_lost_race(server: Server, lake: Metastore, table: Table) -> None:
     server.fail("PutColumnStats", Contention("others were faster"))
     assert lake.statistics.put_columns(table, 1, list(columns(3))) == 3
     server.fail("PutColumnStats", Contention("others were faster"))
@@ -267,7 +267,7 @@ def test_a_lost_race_is_run_again_for_what_can_be_sent_again(server: Server, lak
         lake.statistics.put_columns(table, 1, columns(3))
 
 
-def test_an_upload_has_a_deadline_of_its_own(server: Server, lake: Metastore, table: Table) -> None:
+def test_upload_has_its_own_deadline(server: Server, lake: Metastore, table: Table) -> None:
     release = threading.Event()
 
     def stuck(truly: Act, realm: Realm, requests: Any) -> Any:
