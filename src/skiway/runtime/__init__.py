@@ -3,4 +3,6 @@
 `skiway.runtime.process` starts a server and `skiway.runtime.workers` a worker; the other modules build their parts.
 """
 
+import skiway.extras.lake  # noqa: F401 - names the extra to install
+
 __all__: list[str] = []

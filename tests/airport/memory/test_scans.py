@@ -47,7 +47,7 @@ def test_batches_are_bounded_and_share_the_memory_of_the_table() -> None:
     assert [batch.num_rows for batch in batches] == [CHUNK_ROWS, CHUNK_ROWS, 10]
     assert {batch.column(0).buffers()[1].address for batch in batches} <= kept
     assert [batch.num_rows for batch in numbers(10).scan(ScanOptions(batch_size=4))] == [4, 4, 2]
-    with pytest.raises(InvalidArgument, match="0 rows"):
+    with pytest.raises(InvalidArgument, match="at least 1, not 0"):
         table.scan(ScanOptions(batch_size=0))
 
 

@@ -101,7 +101,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 
 
 def test_server_can_only_be_started_once() -> None:
-    with Server(catalog_named("demo"), port=0) as server, pytest.raises(InvalidArgument, match="started before"):
+    with Server(catalog_named("demo"), port=0) as server, pytest.raises(InvalidArgument, match="already started"):
         server.start()
 
 
@@ -518,7 +518,7 @@ def test_a_signal_at_any_moment_ends_serve(monkeypatch: pytest.MonkeyPatch) -> N
             os.kill(os.getpid(), signal.SIGINT)
         return interrupting
 
-    monkeypatch.setattr(serving, "_say_what_to_type", signal_immediately)
+    monkeypatch.setattr(serving, "_log_duckdb_commands", signal_immediately)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     later = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
     later.start()
