@@ -24,7 +24,7 @@ from bench.metastore_server import Remote, served
 from bench.report import Figure, Latency
 from bench.turns import taken_in_turns
 from skiway.metastore import Realm
-from skiway.metastore.records.blob_cache import remembering
+from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.resources import directory, namespaces, tables
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
@@ -107,7 +107,7 @@ def on_disk(size: int) -> Iterator[tuple[Path, list[v1.ResourceId]]]:
 
 
 def opened(home: Path) -> Stores:
-    return remembering(open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()))
+    return with_blob_cache(open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()))
 
 
 def found(stores: Stores, ids: list[v1.ResourceId]) -> Shop:
@@ -217,7 +217,7 @@ def figures() -> Iterator[Figure | Latency]:
         calls = CallCounter()
         with open_stores("memory://", on_call=calls) as stores:
             started = time.perf_counter()
-            shop = filled(remembering(stores), size)
+            shop = filled(with_blob_cache(stores), size)
             took = time.perf_counter() - started
             print(f"{size:,} tables made in memory in {took:.0f} s ({size / took:,.0f} per s)", flush=True)
             yield from in_process(f"memory, {size:,} tables", shop, calls, made)
@@ -225,7 +225,7 @@ def figures() -> Iterator[Figure | Latency]:
         calls = CallCounter()
         urls = f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()
         with open_stores(*urls, on_call=calls) as stores:
-            shop = found(remembering(stores), ids)
+            shop = found(with_blob_cache(stores), ids)
             yield from in_process("SQLite", shop, calls, made)
             with served(home) as remote, served(None) as echo:
                 yield from over_grpc("gRPC on SQLite", remote, shop, made)

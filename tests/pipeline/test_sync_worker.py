@@ -304,8 +304,7 @@ def test_job_runs_both_phases_in_its_own_account(factory: ResourceFactory, tmp_p
 PROGRAM = """
     import sys, time
     from skiway.metastore import Realm
-    from skiway.metastore.jobs.queue import JobQueue
-    from skiway.metastore.jobs.records import JobRules, Progress, Stage
+    from skiway.metastore.jobs.queue import JobQueue, JobRules, Progress, Stage
     from skiway.metastore.reconcile import Reconciler
     from skiway.pipeline.worker import jobs_of
     from skiway.pipeline.worker import Worker

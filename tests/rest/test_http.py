@@ -156,7 +156,7 @@ def test_errors_have_the_status_and_type_of_the_specification(
         ("GET", "/v1/lake/namespaces/nowhere", None, "Namespace does not exist: nowhere"),
         ("POST", "/v1/lake/namespaces/nowhere/tables", PEOPLE, "Namespace does not exist: nowhere"),
         ("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, "Namespace already exists: sales"),
-        ("DELETE", "/v1/lake/namespaces/sales", None, "Namespace sales is not empty, it holds 1 table"),
+        ("DELETE", "/v1/lake/namespaces/sales", None, "Namespace sales is not empty: it contains 1 table"),
         ("GET", f"{HERE}/nothing", None, "Table does not exist: sales.nothing"),
         ("POST", HERE, PEOPLE, "Table already exists: sales.people"),
         (
@@ -254,7 +254,7 @@ def test_server_issues_no_tokens(rest_server: RestServer) -> None:
         (b"{", "not JSON"),
         (b"[]", "send an object"),
         (b"\xff", "not JSON"),
-        (b'{"namespace": ["a"], "namespace": ["b"]}', "'namespace' is there twice"),
+        (b'{"namespace": ["a"], "namespace": ["b"]}', "'namespace' appears twice"),
         (b'{"namespace": ["a"], "properties": {"n": NaN}}', "NaN"),
         (b'{"namespace": ["a"], "x": 123456789012345678901234567890}', "64 bits"),
         (b'{"namespace": ["\\ud800"]}', "not JSON"),
