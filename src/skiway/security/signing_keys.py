@@ -160,7 +160,7 @@ class PublishedKeys:
         try:
             keys = self._fetch()
         except SkiwayError as error:
-            log.warning("%s; the %d known keys remain in use", error.message, len(self._keys))
+            log.warning("%s; the %d known keys remain in use", error, len(self._keys))
         finally:
             with self._lock:
                 if keys:
