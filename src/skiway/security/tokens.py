@@ -187,7 +187,7 @@ class TokenFile:
         try:
             self._entries = _read(self._path)
         except InvalidArgument as error:
-            log.error("the tokens remain unchanged: %s", error.message)
+            log.error("the tokens remain unchanged: %s", error)
         else:
             log.info("read %d tokens from %s", len(self._entries), self._path)
 
