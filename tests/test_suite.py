@@ -80,7 +80,9 @@ def test_killed_run_leaves_no_processes(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_leaving.py").write_text(LEAVING_PROCESSES)
     started = tmp_path / "run"
-    with subprocess.Popen(PYTEST, cwd=tmp_path, stdout=subprocess.DEVNULL) as pytest_run:
+    # The run is no worker of xdist, even if this test runs in one: only then does it start a watchdog of its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    with subprocess.Popen(PYTEST, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as pytest_run:
 
         def is_ready() -> bool:
             assert pytest_run.poll() is None
